@@ -10,7 +10,6 @@ the answers about long and large jobs; these are processor time, so that what el
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import sys
@@ -24,13 +23,11 @@ import psutil
 
 from bench.clusters import table
 from tests.processes.history.history_process import history, reviews
-from trainmaster.history.aging import Aging
 from trainmaster.history.answers import Answers
-from trainmaster.history.drawing import Window
-from trainmaster.history.store import Store
-from trainmaster.history.trimming import Trimming
-from trainmaster_operator.api.records import JobRecord, Record, SampleRecord
-from trainmaster_operator.api.v1alpha1 import JobIdentity
+from trainmaster.history.drawing import TimeWindow
+from trainmaster.history.store import HistoryStore
+from trainmaster.history.upkeep import Aging
+from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, SampleRecord
 
 CPU_LIMIT, MEMORY_LIMIT = 0.25, 150.0
 KILOBYTES_LIMIT, SERIES_LIMIT, HEAT_LIMIT = 100.0, 0.2, 0.5
@@ -118,7 +115,7 @@ def load(jobs: int, seconds: float) -> list[list[object]]:
 def filled(folder: Path, *, jobs: int, hours: float, ranks: int = 4, each: float = 2.0) -> tuple[Path, float]:
     """Returns a file with so many hours of each job, and its bytes (kB) for each job and hour."""
     clock, file = [START], folder / f"{jobs}-{ranks}.sqlite"
-    store = Store(file, lambda: clock[0])
+    store = HistoryStore(file, lambda: clock[0])
     store.connection.execute("PRAGMA synchronous = OFF")
     aging = Aging(store)
     store.record([job(START, number, 0) for number in range(jobs)])
@@ -133,7 +130,7 @@ def filled(folder: Path, *, jobs: int, hours: float, ranks: int = 4, each: float
         store.record(batch)
         while aging.step(at_once=True):
             pass
-    used = Trimming(store, 2**40, 1e6).used()
+    used = store.used()
     store.close()
     return file, used / 1e3 / jobs / hours
 
@@ -143,7 +140,7 @@ def waits(ask: Callable[[], Any]) -> float:
     times = []
     for _ in range(5):
         began = time.process_time()
-        json.dumps(ask())
+        ask().model_dump_json(by_alias=True)
         times.append(time.process_time() - began)
     return statistics.median(times)
 
@@ -158,14 +155,14 @@ def alone() -> list[list[object]]:
         file, day = filled(Path(name), jobs=2, hours=24)
         rows.append(["kB of each hour of a day", day, KILOBYTES_LIMIT])
         with Answers(file) as answers:
-            whole = waits(lambda: answers.series(*where, Window(), 1000))
-            last = waits(lambda: answers.series(*where, Window(START + 23 * 3600), 1000))
-            heat = waits(lambda: answers.heat(*where, Window(), 240, "stepSeconds"))
+            whole = waits(lambda: answers.series(*where, TimeWindow(), 1000))
+            last = waits(lambda: answers.series(*where, TimeWindow(START + 23 * 3600), 1000))
+            heat = waits(lambda: answers.heat(*where, TimeWindow(), 240, "stepSeconds"))
         rows += [["curves of a day (s)", whole, SERIES_LIMIT], ["curves of its last hour (s)", last, SERIES_LIMIT]]
         rows.append(["heat of a day (s)", heat, HEAT_LIMIT])
         file, large = filled(Path(name), jobs=1, hours=1, ranks=1_024)
         with Answers(file) as answers:
-            heat = waits(lambda: answers.heat(*where, Window(), 240, "stepSeconds"))
+            heat = waits(lambda: answers.heat(*where, TimeWindow(), 240, "stepSeconds"))
         rows += [["heat of an hour of 1,024 ranks (s)", heat, HEAT_LIMIT], ["kB of that hour", large, ""]]
     return rows
 

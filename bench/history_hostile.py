@@ -33,9 +33,9 @@ import psutil
 from bench.clusters import table
 from tests.processes.history import history_process
 from tests.processes.history.history_process import History, history, job, key, line, reviews, sample
-from trainmaster.history.aging import HEAT, Aging
-from trainmaster.history.heat import PEAK, Heat
-from trainmaster.history.store import Store
+from trainmaster.history.figures import HEAT, PEAK, Points
+from trainmaster.history.store import HistoryStore
+from trainmaster.history.upkeep import Aging
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import LogRecord, Record
 from trainmaster_operator.api.v1alpha1 import JobIdentity
@@ -61,7 +61,7 @@ Attack = Callable[[History, Event], None]
 
 def filled(file: Path) -> None:
     """Writes the file: the tenant's large job, and another viewer's small one."""
-    store, chance = Store(file), random.Random(1)
+    store, chance = HistoryStore(file), random.Random(1)
     store.connection.execute("PRAGMA synchronous = OFF")
     aging, now = Aging(store), time.time()
     large = JobIdentity("tenant", "large", "uid-large")
@@ -73,8 +73,9 @@ def filled(file: Path) -> None:
         for _ in range(480 // POINTS):
             times = [round(at := at + 10.0 * 2**level, 3) for _ in range(POINTS)]
             figures: dict[str, Any] = dict.fromkeys((PEAK, "gradNorm", "loss"), values)
-            block = Heat(list(range(RANKS)), [rank // 8 for rank in range(RANKS)], times, [1] * POINTS, figures)
-            store.write(partial(aging._add, number, HEAT, level, block, RANKS))
+            workers = [rank // 8 for rank in range(RANKS)]
+            block = Points(HEAT, list(range(RANKS)), workers, times, [1] * POINTS, figures)
+            store.write(partial(aging._add, number, level, [block]))
     store.close()
 
 

@@ -20,7 +20,7 @@ from tests.cluster.operator_under_test import OperatorProcess, running_operator,
 from tests.cluster.test_command_line import apply
 from tests.processes.dashboard.page_client import Live, PageClient, page_client
 from trainmaster.client.server import address_of
-from trainmaster.dashboard.app import Dashboard, Settings, serving
+from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
 from trainmaster_local.testing.clusters import Cluster
 
 BIN = Path(sys.executable).parent
@@ -68,7 +68,7 @@ def person(cluster: Cluster, name: str, rules: list[dict[str, Any]]) -> str:
 
 @asynccontextmanager
 async def dashboard(cluster: Cluster) -> AsyncIterator[PageClient]:
-    settings = Settings("cluster", address_of(str(cluster.kubeconfig)), recheck_seconds=0.5)
+    settings = DashboardSettings("cluster", address_of(str(cluster.kubeconfig)), recheck_seconds=0.5)
     async with serving(Dashboard(settings), "127.0.0.1", 0) as (_, port), page_client(f"http://127.0.0.1:{port}") as it:
         yield it
 

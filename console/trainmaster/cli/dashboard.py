@@ -1,4 +1,4 @@
-"""The dashboard's process serves until Ctrl-C; on a laptop it prints the address or opens the browser."""
+"""Runs the dashboard until Ctrl-C; on a laptop it opens the browser, or prints the address."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster.cli.history.opening import open_file
 from trainmaster.cli.terminal import say
 from trainmaster.client.errors import ClientError, InvalidRequest
-from trainmaster.client.history import find_history, named_file
-from trainmaster.dashboard.app import Dashboard, Settings, serving
-from trainmaster.dashboard.history import HistoryAccess, HistoryOf, history_at
-from trainmaster.dashboard.launch import CODE_SECONDS, LaunchFile
+from trainmaster.client.history import find_history
+from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
+from trainmaster.dashboard.guards import CODE_SECONDS, LaunchFile
+from trainmaster.dashboard.viewers import HistoryOf, history_at
 
 # Seconds until a certificate that was renewed in its files is used.
 RELOAD_SECONDS = 60.0
@@ -31,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Certificate is the certificate of the dashboard's own address, in files."""
+    """Certificate is the dashboard's own, in files."""
 
     certificate: Path
     key: Path
@@ -45,7 +44,7 @@ class Certificate:
             raise InvalidRequest(f"{files} are no certificate with its key in PEM: {error}") from error
 
     async def reload_into(self, context: ssl.SSLContext) -> None:
-        """Loads them again and again, because certificate managers renew the files."""
+        """Loads them again and again, because certificates are renewed in their files."""
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
             try:
@@ -55,7 +54,7 @@ class Certificate:
 
 
 def serve(
-    settings: Settings,
+    settings: DashboardSettings,
     host: str,
     port: int,
     *,
@@ -64,37 +63,19 @@ def serve(
     path: str = "/",
     browser: bool = False,
 ) -> None:
-    """Serves until SIGINT or SIGTERM. Raises ClientError.
-
-    `history` is the address of a history, or the path of a copy of its file; None: the cluster's own, where it has one.
-    """
-    if settings.mode == "cluster" and named_file(history) is not None:
-        raise InvalidRequest(f"--history {history} is a file, which has no access rules: give an address.")
-    # As in `operator run`: almost all allocations are decoded JSON, which has no cycles. Connections have cycles, but
-    # live long enough for the second generation, which is collected before it has tens of megabytes.
+    """Serves until SIGINT or SIGTERM; `history` is an address, None: the cluster's history. Raises ClientError."""
+    if settings.mode == "laptop" and settings.server.acting_as is None:
+        # A wrong address is refused at the start.
+        find_history(history, settings.server)
+    # As in `operator run`: almost all that is allocated is decoded JSON, which has no cycles. Connections have cycles,
+    # and live until the second generation, which is collected before it has tens of megabytes.
     gc.freeze()
     gc.set_threshold(20_000, 5, 200)
-    asyncio.run(_serve(settings, _history(settings, history), host, port, certificate, path, browser))
-
-
-def _history(settings: Settings, history: str | None) -> HistoryOf:
-    """Returns the history to show. Raises ClientError."""
-    file = named_file(history)
-    if file is not None:
-        reader = open_file(file)
-
-        async def nothing() -> None:
-            """Closes nothing: the file is opened for each answer."""
-
-        return lambda _: HistoryAccess(reader, nothing)
-    if settings.mode == "laptop" and settings.server.acting_as is None:
-        # A wrong address is refused at once.
-        find_history(history, settings.server)
-    return history_at(history)
+    asyncio.run(_serve(settings, history_at(history), host, port, certificate, path, browser))
 
 
 async def _serve(
-    settings: Settings,
+    settings: DashboardSettings,
     history: HistoryOf,
     host: str,
     port: int,
@@ -135,10 +116,10 @@ class _Opener:
     path: str
 
     def start(self, stack: AsyncExitStack, *, browser: bool) -> None:
-        """Opens the browser, or prints an address; each is valid once, and Enter prints another one."""
+        """Opens the browser, or prints an address. Each address opens one page, and Enter prints another one."""
         say(f"The dashboard is at {self.base} until you press Ctrl-C.")
         if os.environ.get("SSH_CONNECTION"):
-            say(f"On your browser's machine, run: {forwarding(self.base, os.environ)}")
+            say(f"On your browser's machine run: {forwarding(self.base, os.environ)}")
         if not (browser and has_browser(os.environ) and self._open(stack)):
             self.say_address()
         if sys.stdin.isatty():
@@ -148,8 +129,8 @@ class _Opener:
 
     def say_address(self) -> None:
         """Prints an address that opens the page once."""
-        more = "; press Enter for another one" if sys.stdin.isatty() else ""
-        say(f"Open this address within {CODE_SECONDS:g} s; it is valid once{more}:")
+        more = "; Enter gives another one" if sys.stdin.isatty() else ""
+        say(f"Open this within {CODE_SECONDS:g} s; it works once{more}:")
         say(self._address())
 
     def _enter(self) -> None:
@@ -173,7 +154,7 @@ class _Opener:
 
 
 def has_browser(environment: Mapping[str, str]) -> bool:
-    """Returns whether a browser can open here, other than a terminal's (lynx), which would take the terminal."""
+    """Returns whether a browser may open here; one in the terminal (lynx) would occupy it."""
     if environment.get("BROWSER"):
         return True
     if environment.get("SSH_CONNECTION"):
@@ -182,7 +163,7 @@ def has_browser(environment: Mapping[str, str]) -> bool:
 
 
 def forwarding(base: str, environment: Mapping[str, str]) -> str:
-    """Returns the command that forwards the address to the machine of an SSH user."""
+    """Returns the command that forwards the address to the machine that the user came from by SSH."""
     words = environment.get("SSH_CONNECTION", "").split()
     host = words[2] if len(words) == 4 else "THIS_MACHINE"
     port = base.rpartition(":")[2]

@@ -42,7 +42,7 @@ def with_options(
         def command(**given: Any) -> None:
             function(given)
 
-        # Typer reads the options from the signature, and the help from the docstring.
+        # Typer reads the options from the signature and the help from the docstring.
         vars(command)["__signature__"] = inspect.Signature([*parameters[:1], *more, *parameters[1:]])
         command.__doc__ = function.__doc__
         return command
@@ -74,7 +74,7 @@ def _parameter(setting: Field[Any], option: Option, annotation: Any) -> inspect.
     elif default is None or option.default_text:
         annotation, default = str | None, None
     elif isinstance(default, int | float):
-        # Without None, which the command line can't give.
+        # The command line can't give None.
         annotation = type(default)
     if option.default_text:
         help = f"{help.removesuffix('.')}; default: {option.default_text}."

@@ -292,8 +292,7 @@ class AsyncJobClient:
         Raises JobNotFound for a job that wasn't recorded. `uid` names an earlier job of that name, `history` the
         address of another history than the cluster's, and `token` is for a kubeconfig without one.
         """
-        from trainmaster.client.history import curves
-        from trainmaster.client.history.connecting import history_beside
+        from trainmaster.client.history import curves, history_beside
 
         require_name(name)
         for argument, value in (("uid", uid), ("history", history), ("token", token)):

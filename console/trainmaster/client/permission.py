@@ -5,13 +5,22 @@ Whatever shows a viewer data that was read with another token (a shared list, th
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from trainmaster.client.errors import NoCluster, NotAllowed, NotKnown
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL
 from trainmaster_operator.wire.values import mapping
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+_ACCOUNT = "system:serviceaccount:"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -41,3 +50,81 @@ async def is_allowed(transport: AsyncTransport, access: Access) -> bool:
     """Returns whether the transport's user may do that. Raises NotAllowed for an unknown user, and NoCluster."""
     answer = await transport.request("POST", REVIEWS, body=access.to_review())
     return mapping(answer.get("status")).get("allowed") is True
+
+
+class Gate:
+    """Gate allows one viewer's actions, and remembers the API server's answers for the given seconds."""
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        *,
+        allowed_seconds: float = 30.0,
+        refused_seconds: float = 30.0,
+        most: int = 256,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`most` is how many answers are remembered."""
+        self._transport = transport
+        self._seconds = {True: allowed_seconds, False: refused_seconds}
+        self._most, self._clock = most, clock
+        self._answers: OrderedDict[Access, tuple[float, bool]] = OrderedDict()
+
+    async def allows(self, *wanted: Access, fresh: bool = False) -> bool:
+        """Returns whether all that is allowed; `fresh` asks again. Raises NotAllowed for an unknown user, NoCluster."""
+        return all([await self._allows(access, fresh) for access in wanted])
+
+    async def require(self, *wanted: Access, fresh: bool = False) -> None:
+        """Raises NotAllowed with a sentence for what isn't allowed."""
+        for access in wanted:
+            if not await self._allows(access, fresh):
+                raise NotAllowed(refusal(access))
+
+    async def until_refused(self, *wanted: Access, seconds: float) -> None:
+        """Asks again and again, and raises NotAllowed when something isn't allowed any more."""
+        while True:
+            await asyncio.sleep(seconds)
+            # While the API server can't be asked, it shows nothing new either.
+            with suppress(NoCluster):
+                await self.require(*wanted, fresh=True)
+
+    async def _allows(self, access: Access, fresh: bool) -> bool:
+        until, allowed = self._answers.get(access, (0.0, False))
+        if not fresh and self._clock() < until:
+            return allowed
+        try:
+            allowed = await is_allowed(self._transport, access)
+        except NotKnown:
+            self._answers.clear()
+            raise
+        put_newest(self._answers, access, (self._clock() + self._seconds[allowed], allowed), self._most)
+        return allowed
+
+
+def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """Remembers a value as the newest, and forgets the oldest of too many."""
+    remembered[key] = value
+    remembered.move_to_end(key)
+    while len(remembered) > most:
+        remembered.popitem(last=False)
+
+
+def party_of(user: str) -> str:
+    """Returns whose share a user has: all service accounts of a namespace have one, as anybody makes them endlessly."""
+    return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
+
+
+def seeing(namespace: str | None) -> tuple[Access, Access]:
+    """Returns what a viewer of a namespace's jobs has to be allowed; None: of all namespaces."""
+    return Access("list", namespace=namespace or ""), Access("watch", namespace=namespace or "")
+
+
+def refusal(access: Access) -> str:
+    """Returns the sentence about what isn't allowed, as RBAC names it."""
+    what = "/".join(part for part in (access.resource, access.subresource) if part)
+    which = f" {access.name!r}" if access.name else ""
+    where = f"in namespace {access.namespace}" if access.namespace else "in all namespaces"
+    if access.resource == "nodes":
+        where = "of this cluster"
+    hint = "; choose a namespace" if access.resource == PLURAL and not access.namespace else ""
+    return f"You may not {access.verb} {what}{which} {where}{hint}."

@@ -1,8 +1,11 @@
-"""The application: its routes, and the live answers among them; `serving` runs it."""
+"""The application has the routes, the live answers and the page's files, read once and served from memory."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
+import mimetypes
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -13,26 +16,29 @@ from aiohttp import web
 
 from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.permission import Access
+from trainmaster.client.permission import Access, seeing
 from trainmaster.client.server import Server
 from trainmaster.client.view import failure_of
-from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
-from trainmaster.dashboard.encoding import answer
-from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.figures import Figures, Seen
-from trainmaster.dashboard.guards import add_headers, guard
-from trainmaster.dashboard.history import HistoryOf, answers, no_history
+from trainmaster.dashboard.guards import (
+    Launch,
+    add_headers,
+    body_of,
+    guard,
+    job_of,
+    namespace_of,
+    uid_of,
+    viewer_of,
+    whole_of,
+)
 from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
-from trainmaster.dashboard.launch import Launch
 from trainmaster.dashboard.logs import chosen, send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
-from trainmaster.dashboard.parameters import body_of, job_of, namespace_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
-from trainmaster.dashboard.scopes import Scopes
-from trainmaster.dashboard.static_files import INDEX, PAGE, read_files
-from trainmaster.dashboard.streams import EventStream, first_to_end, streamed
-from trainmaster.dashboard.viewers import Viewer, Viewers
+from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
+from trainmaster.dashboard.streams import EventStream, Refused, answer, first_to_end, streamed
+from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers, answers, no_history
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
 from trainmaster_operator.serving.connection import MAX_CONNECTIONS, Places
@@ -41,14 +47,19 @@ from trainmaster_operator.wire.values import mapping, mappings
 Mode = Literal["cluster", "laptop"]
 
 MOST_BODY = 65_536
+PAGE = Path(__file__).with_name("page")
+INDEX = "index.html"
+# Smaller files gain nothing.
+COMPRESSED_BYTES = 1_000
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 # Lines of each worker's log that a page begins with.
 TAIL, MOST_TAIL = 1_000, 20_000
 SWEEP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings are what a person may choose. On a laptop `server` has the kubeconfig's credentials, else none."""
+class DashboardSettings:
+    """DashboardSettings are a person's choices. On a laptop `server` has the kubeconfig's credentials, else none."""
 
     mode: Mode
     server: Server
@@ -58,9 +69,9 @@ class Settings:
 
 
 class Dashboard:
-    """Dashboard has what the requests share. Make it within the loop that runs it."""
+    """Dashboard has what requests share. It has to be made within the loop that runs it."""
 
-    def __init__(self, settings: Settings, history_of: HistoryOf = no_history) -> None:
+    def __init__(self, settings: DashboardSettings, history_of: HistoryOf = no_history) -> None:
         self._settings = settings
         self.launch = Launch() if settings.mode == "laptop" else None
         self._viewers = Viewers(settings.server, history_of)
@@ -113,7 +124,7 @@ class Dashboard:
         key = None if self.launch is None else self.launch.exchange((await body_of(request)).get("code"))
         if key is None:
             raise Refused(
-                403, "This address was used already, or is too old: open the page anew by `kubectl dtj open`."
+                403, "This address was used already, or is too old: open the page again with `kubectl dtj open`."
             )
         return answer({"key": key})
 
@@ -134,7 +145,7 @@ class Dashboard:
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         viewer, namespace = viewer_of(request), namespace_of(request)
         with viewer.streaming():
-            # Who may not see them gets a status, and no stream.
+            # Viewers who may not see them get a status, and no stream.
             await viewer.access.require(*seeing(namespace))
             return await streamed(request, lambda stream: self._scopes.send_to(stream, viewer, namespace))
 
@@ -169,7 +180,7 @@ class Dashboard:
                 await viewer.access.require(Access("watch", namespace=namespace, name=name))
             else:
                 page.show_recorded(found)
-            # A page holds only what it shows.
+            # A page keeps only what it shows.
             del found
             return await streamed(request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream)))
 
@@ -195,7 +206,7 @@ class Dashboard:
             return await streamed(request, send)
 
     async def _while_allowed(self, viewer: Viewer, access: Access, sending: Any) -> None:
-        """Sends until that is over, or the viewer may not see it any more. Raises NotAllowed then."""
+        """Sends until the end, or until the viewer may not see it any more: then it raises NotAllowed."""
         recheck = viewer.access.until_refused(access, seconds=self._settings.recheck_seconds)
         await first_to_end(sending, recheck)
 
@@ -208,7 +219,7 @@ class Dashboard:
     async def _index(self, request: web.Request) -> web.Response:
         found = self._files.get(INDEX)
         if found is None:
-            raise Refused(404, "This installation has no page: its files in dashboard/page are missing.")
+            raise Refused(404, "This installation has no page: the files in dashboard/page are missing.")
         return found.answer(request)
 
 
@@ -216,8 +227,8 @@ class Dashboard:
 async def serving(
     dashboard: Dashboard, host: str, port: int, *, tls: Any = None
 ) -> AsyncGenerator[tuple[str, int], None]:
-    """Serves; gives address and port. Raises OSError where that can't be listened on."""
-    # Live pages leave room for all others, so that a newcomer ends none of them.
+    """Serves, and yields address and port. Raises OSError if it can't listen there."""
+    # There is room for all live pages beside other connections, so that a new one closes none of them.
     places = Places(MOST_STREAMS_IN_ALL + MAX_CONNECTIONS)
     server = HttpServer(dashboard.application(), cancels=True, places=places)
     address = await server.start(host, port, tls=tls)
@@ -225,3 +236,41 @@ async def serving(
         yield address
     finally:
         await server.close()
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """StaticFile is a file in memory."""
+
+    content_type: str
+    content: bytes
+    compressed: bytes | None
+    etag: str
+
+    def answer(self, request: web.Request) -> web.Response:
+        """Returns the file, or 304 if the browser has it."""
+        # A browser keeps it, and checks each time whether it changed.
+        headers = {"ETag": f'"{self.etag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        known = request.if_none_match or ()
+        if any(each.value == self.etag for each in known):
+            return web.Response(status=304, headers=headers)
+        headers["Content-Type"] = self.content_type
+        body = self.content
+        if self.compressed is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+            headers["Content-Encoding"], body = "gzip", self.compressed
+        return web.Response(body=body, headers=headers)
+
+
+def read_files(folder: Path = PAGE) -> dict[str, StaticFile]:
+    """Returns the files of a folder by their path in it."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
+
+
+def _read(path: Path) -> StaticFile:
+    content = path.read_bytes()
+    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    textual = kind.startswith("text/") or kind == "image/svg+xml"
+    compressed = gzip.compress(content, 9, mtime=0) if textual and len(content) >= COMPRESSED_BYTES else None
+    etag = hashlib.sha256(content).hexdigest()[:32]
+    return StaticFile(f"{kind}; charset=utf-8" if textual else kind, content, compressed, etag)

@@ -22,10 +22,8 @@ from typing import Any
 from trainmaster.client.errors import ClientError
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.metrics import JobMetrics, RankMetrics, job_metrics
-from trainmaster.client.permission import Access
-from trainmaster.dashboard.access import refusal
-from trainmaster.dashboard.errors import Refused
-from trainmaster.dashboard.streams import encoded
+from trainmaster.client.permission import Access, refusal
+from trainmaster.dashboard.streams import Refused, encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 

@@ -1,26 +1,44 @@
-"""Every request passes here first: headers of answers, whose page it comes from, who asks, and errors as sentences.
+"""Checks every request: the headers of answers, the page it comes from, who asks, and its parameters.
 
-There are no cookies, so another site's page can't ask in a viewer's name; a proxy in front may log viewers in by a
-cookie of its own, so that requests of other origins are refused all the same. On a laptop the Host has to be this
-machine's, so that no name of somebody's domain is made to lead here (DNS rebinding).
+There are no cookies, so another site's page can't ask in a viewer's name. A proxy in front may log viewers in by a
+cookie of its own, so requests from other origins are refused all the same. On a laptop the Host has to be this
+machine's, so that nobody's domain name can lead here (DNS rebinding).
+
+On a laptop the page proves by a key that it was opened by the person who started the dashboard. The browser is opened
+with a code, which it exchanges once and within a minute for the key. Neither is in the address of a request: the code
+is behind a `#`, and the browser gets it from a file that only its user can read, as with Jupyter, so that no list of
+processes shows it.
 """
 
 from __future__ import annotations
 
+import html
+import json
 import logging
+import os
+import secrets
+import shutil
+import tempfile
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from trainmaster.client.errors import ClientError, NotKnown
-from trainmaster.dashboard.errors import Refused, refused
-from trainmaster.dashboard.launch import Launch
+from trainmaster.client.errors import ClientError, InvalidRequest, NotKnown
+from trainmaster.client.job import require_name, require_namespace
+from trainmaster.dashboard.streams import Refused, refused
 from trainmaster.dashboard.viewers import Viewer, Viewers
+from trainmaster_operator.api.values import show
+from trainmaster_operator.wire.limits import MAX_UID
+from trainmaster_operator.wire.values import loads, number
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -32,17 +50,20 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-# Of a token; those of identity providers with many groups are the longest.
+# Characters of a token; those of identity providers with many groups are the longest.
 MOST_TOKEN = 15_000
+MOST_WHOLE = 10**9
+CODE_SECONDS = 60.0
+# Codes that are valid at a time: one for each time that a person requests another address.
+MOST_CODES = 8
 VIEWER = web.RequestKey("viewer", Viewer)
-# Asked without a token.
+# Paths that need no token.
 _OPEN = frozenset({"/api/launch"})
-
 _log = logging.getLogger(__name__)
 
 
 def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
-    """Returns the middleware; with a Launch, that of a laptop."""
+    """Returns the middleware; with a Launch it is a laptop's."""
 
     mode = "cluster" if launch is None else "laptop"
 
@@ -63,31 +84,151 @@ def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
         except web.HTTPException as error:
             return Refused(error.status, f"{error.reason}: {request.method} {request.path[:200]}").answer(mode)
         except (TimeoutError, OSError):
-            # The body didn't come, or the viewer went.
-            return Refused(408, "The request didn't come to its end.").answer(mode)
+            # The body didn't come, or the viewer left.
+            return Refused(408, "The request is incomplete.").answer(mode)
         except Exception:
             _log.exception("A request for %s failed", request.path)
-            return Refused(500, "Something went wrong here; the dashboard's log says what.").answer(mode)
+            return Refused(500, "Something went wrong here; the dashboard's log has the details.").answer(mode)
 
     return middleware
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds the headers that every answer has."""
+    """Adds the headers of every answer."""
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
 
 
+def viewer_of(request: web.Request) -> Viewer:
+    """Returns who asks."""
+    return request[VIEWER]
+
+
+def job_of(request: web.Request) -> tuple[str, str]:
+    """Returns namespace and name of the path's job. Raises InvalidRequest."""
+    namespace, name = request.match_info["namespace"], request.match_info["name"]
+    require_namespace(namespace)
+    require_name(name)
+    return namespace, name
+
+
+def namespace_of(request: web.Request) -> str | None:
+    """Returns the parameter `namespace`; None for all. Raises InvalidRequest."""
+    namespace = request.query.get("namespace") or None
+    if namespace is not None:
+        require_namespace(namespace)
+    return namespace
+
+
+def uid_of(request: web.Request) -> str | None:
+    """Returns the uid of one of the jobs of a name; None for the newest. Raises InvalidRequest."""
+    uid = request.query.get("uid") or None
+    if uid is not None and (len(uid) > MAX_UID or not uid.isascii() or not uid.replace("-", "").isalnum()):
+        raise InvalidRequest(f"uid: {show(uid)} is no uid of an object")
+    return uid
+
+
+def whole_of(request: web.Request, name: str, default: int | None, *, most: int = MOST_WHOLE) -> int | None:
+    """Returns a whole number from 0 to `most`, or the default if none is given. Raises InvalidRequest."""
+    given = request.query.get(name)
+    if not given:
+        return default
+    if not (given.isascii() and given.isdecimal() and len(given) <= 10 and int(given) <= most):
+        raise InvalidRequest(f"{name}: {show(given)} is no whole number from 0 to {most}")
+    return int(given)
+
+
+def seconds_of(request: web.Request, name: str) -> float | None:
+    """Returns a time in seconds since the epoch; None if none is given. Raises InvalidRequest."""
+    given = request.query.get(name)
+    if not given:
+        return None
+    try:
+        found = number(float(given[:40]))
+    except ValueError:
+        found = None
+    if found is None:
+        raise InvalidRequest(f"{name}: {show(given)} is no time in seconds since the epoch")
+    return found
+
+
+def one_of(request: web.Request, name: str, values: tuple[str, ...]) -> str:
+    """Returns one of the values, the first if none is given. Raises InvalidRequest."""
+    given = request.query.get(name) or values[0]
+    if given not in values:
+        raise InvalidRequest(f"{name}: {show(given)} is none of {', '.join(values)}")
+    return given
+
+
+async def body_of(request: web.Request) -> dict[str, Any]:
+    """Returns the JSON object of a request. Raises Refused."""
+    try:
+        found = loads(await request.read())
+    except (ValueError, json.JSONDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise Refused(400, "The body has to be a JSON object.")
+    return found
+
+
+@dataclass
+class Launch:
+    """Launch has the key of this process, and codes that are exchanged for it."""
+
+    _key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    _codes: dict[str, float] = field(default_factory=dict, repr=False)
+
+    def new_code(self) -> str:
+        """Returns a code that can be exchanged once, within CODE_SECONDS."""
+        code = secrets.token_urlsafe(32)
+        self._codes[code] = time.monotonic() + CODE_SECONDS
+        while len(self._codes) > MOST_CODES:
+            del self._codes[next(iter(self._codes))]
+        return code
+
+    def exchange(self, given: object) -> str | None:
+        """Returns the key for a code; None if the code is unknown, used, or too old."""
+        if not isinstance(given, str) or not given.isascii():
+            return None
+        known = next((code for code in self._codes if compare_digest(code, given)), None)
+        if known is None or self._codes.pop(known) < time.monotonic():
+            return None
+        return self._key
+
+    def is_key(self, given: str) -> bool:
+        """Returns whether it is the key."""
+        return given.isascii() and compare_digest(self._key, given)
+
+
+class LaunchFile:
+    """LaunchFile is a page that leads the browser to an address; only its owner can read it."""
+
+    def __init__(self, address: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="trainmaster-"))
+        self.path = self._folder / "open.html"
+        page = (
+            '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+            f'<meta http-equiv="refresh" content="0;url={html.escape(address, quote=True)}">'
+            f'<title>Trainmaster</title><a href="{html.escape(address, quote=True)}">Trainmaster</a>\n'
+        )
+        with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(page)
+
+    def remove(self) -> None:
+        """Removes it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
 def _require_place(request: web.Request, *, laptop: bool) -> None:
-    """Raises Refused for a request that another site's page, or another name of this machine, may be behind."""
+    """Raises Refused for a request that may come from another site's page, or to another name of this machine."""
     host = request.headers.get("Host", "")
     if laptop and _host_of(host) not in LOCAL_HOSTS:
         raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")
     origin = request.headers.get("Origin")
     if origin is not None and _place_of(origin) != host.lower():
-        raise Refused(403, "A page of another origin asks; this one answers its own only.")
+        raise Refused(403, "The request comes from a page of another origin; only this dashboard's page may ask.")
     if request.path.startswith("/api/") and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
-        raise Refused(403, "A page of another site asks; this one answers its own only.")
+        raise Refused(403, "The request comes from a page of another site; only this dashboard's page may ask.")
     if request.method == "POST" and request.content_type != "application/json":
         raise Refused(415, "The Content-Type has to be application/json.")
 
@@ -111,11 +252,11 @@ async def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None)
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
-        raise Refused(401, "A bearer token is needed." if launch is None else "Open the page by `kubectl dtj open`.")
+        raise Refused(401, "A bearer token is needed." if launch is None else "Open the page with `kubectl dtj open`.")
     if len(token) > MOST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise Refused(401, "That is no bearer token: it has printable characters without blanks.")
     if launch is None:
         return await viewers.of_token(token)
     if not launch.is_key(token):
-        raise Refused(401, "This page was opened by a dashboard that has ended; open it anew by `kubectl dtj open`.")
+        raise Refused(401, "The dashboard that opened this page has ended; open it again with `kubectl dtj open`.")
     return await viewers.myself()

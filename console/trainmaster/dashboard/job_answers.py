@@ -19,13 +19,11 @@ from trainmaster.client.gathering import gather
 from trainmaster.client.history import HistoryReader
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
-from trainmaster.dashboard.encoding import answer
-from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.figures import RANK_FIGURES, SERIES, Seen
-from trainmaster.dashboard.history import replaced
-from trainmaster.dashboard.parameters import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
+from trainmaster.dashboard.guards import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.shapes import MANIFEST
-from trainmaster.dashboard.viewers import Viewer
+from trainmaster.dashboard.streams import Refused, answer
+from trainmaster.dashboard.viewers import Viewer, replaced
 from trainmaster_operator.api.limits import MAX_NESTING
 from trainmaster_operator.api.printable import yaml_escapes
 from trainmaster_operator.api.trimming import LEFT_OUT

@@ -20,10 +20,9 @@ from trainmaster.client.sentences import KEEPING, lost_checkpoints, start_of_res
 from trainmaster.client.watching import Watcher
 from trainmaster.dashboard.board import row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
-from trainmaster.dashboard.history import RecordedJob
 from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
 from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
-from trainmaster.dashboard.viewers import Viewer
+from trainmaster.dashboard.viewers import RecordedJob, Viewer
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.api.v1alpha1.status import Failure
 from trainmaster_operator.wire.values import mapping, mappings, number, whole

@@ -1,4 +1,4 @@
-"""What a page shows of a job's pods and events: a few values of each, whatever else stands in the raw objects."""
+"""Reads a few values of a job's pods and events, which a page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_operator.wire.values import mapping, mappings, text, whole
 
-# Events of one object, and pods in trouble whose events are read; what troubles a job's pods is mostly one thing.
+# Events of one object, and unhealthy pods whose events are read; they mostly have one cause.
 MOST_EVENTS = 100
 MOST_TROUBLED = 4
 
@@ -21,7 +21,7 @@ PodRow = dict[str, Any]
 
 
 async def pods_of(transport: ViewerTransport, namespace: str, name: str) -> list[PodRow]:
-    """Returns a job's pods by worker, each a row as soon as it is read. Raises ClientError."""
+    """Returns a job's pods by worker; each becomes a row as it is read. Raises ClientError."""
     rows: list[PodRow] = []
 
     def take(pod: Mapping[str, Any]) -> None:
@@ -33,7 +33,7 @@ async def pods_of(transport: ViewerTransport, namespace: str, name: str) -> list
 
 
 def asked_pods(rows: Sequence[PodRow]) -> list[Mapping[str, Any]]:
-    """Returns the pods of rows, as far as asking their agents needs them."""
+    """Returns the pods of rows, with what asking their agents needs."""
     return [
         {
             "metadata": {"name": row["name"], "labels": {POD_INDEX_LABEL: str(row["worker"])}},
@@ -44,7 +44,7 @@ def asked_pods(rows: Sequence[PodRow]) -> list[Mapping[str, Any]]:
 
 
 def pod_row(pod: Mapping[str, Any]) -> PodRow:
-    """Returns what a page shows of a pod."""
+    """Returns a pod's row."""
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
     containers = mappings(status.get("containerStatuses"))
     conditions = {text(one.get("type"), 60): one for one in mappings(status.get("conditions"))}
@@ -73,7 +73,7 @@ def pod_row(pod: Mapping[str, Any]) -> PodRow:
 
 
 async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[PodRow]) -> list[dict[str, Any]]:
-    """Returns what happened to a job, its StatefulSets and the pods that aren't well, oldest first."""
+    """Returns the events of a job, its StatefulSets and its unhealthy pods, oldest first."""
     groups = mappings(mapping(job.raw.get("spec")).get("workerGroups"))
     sets = set_names(job.name, [text(group.get("name"), 63) for group in groups])
     troubled = [row["name"] for row in pods if not row["ready"] and row["phase"] != "Succeeded"]
@@ -87,7 +87,7 @@ async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[
 
 
 def event_rows(events: Iterable[Mapping[str, Any]], *, since: str) -> list[dict[str, Any]]:
-    """Returns events of either API as rows; those before a time are of another job that had the name."""
+    """Returns events of either API as rows, without those before `since`: they are of an earlier job of the name."""
     rows = [_event_row(event) for event in events]
     return sorted((row for row in rows if row["at"] >= since), key=lambda row: row["at"])[-MOST_EVENTS:]
 

@@ -1,8 +1,8 @@
-"""What viewers share is divided among parties: a user, or all service accounts of a namespace together.
+"""Divides what viewers share among parties: a user, or all service accounts of a namespace together.
 
-A tenant makes tokens and service accounts without end, so a bound for each token would be none. Of everything that
-costs memory, connections or work a party gets at most its own part, and the last part of the whole is kept for parties
-that have little of it, so that whoever comes late still gets in.
+A tenant can make any number of tokens and service accounts, so a bound for each token would have no effect. A party
+gets at most its own part of everything that costs memory, connections or work, and the last part of the whole is kept
+for parties that have little, so that late viewers still get in.
 """
 
 from __future__ import annotations
@@ -16,31 +16,30 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trainmaster.dashboard.errors import Refused
+from trainmaster.dashboard.streams import Refused
 
 T = TypeVar("T")
 
-_ACCOUNT = "system:serviceaccount:"
-# Requests of one party: so many at once, and then so many a second.
+# Requests of one party: at once, and then each second.
 BURST, PER_SECOND = 100.0, 20.0
-# Live answers of one party, of which a browser's tabs have one to three each, and of all.
+# Live answers of one party, and of all. A browser's tab has one to three.
 MOST_STREAMS, MOST_STREAMS_IN_ALL = 32, 600
-# Logs that are read at once, each over a connection to the API server.
+# Logs that are read at once, each over its own connection to the API server.
 MOST_LOGS, MOST_LOGS_IN_ALL = 64, 256
 # Bytes of memory that pages of jobs hold.
 MOST_BYTES, MOST_BYTES_IN_ALL = 8 * 2**20, 40 * 2**20
-# Heavy answers that are made at once, one of each party, and of a party those that wait for theirs.
+# Heavy answers that are made at once, at most one of each party, and waiting requests of a party.
 HEAVY_AT_ONCE, MOST_WAITING = 2, 16
 # Agents that are asked at once for one party.
 AGENTS_AT_ONCE = 8
-# Seconds after which a heavy answer is given up.
+# Seconds after which a heavy answer is cancelled.
 HEAVY_SECONDS = 30.0
 _BUSY = {"Retry-After": "5"}
 
 
 @dataclass
 class Rate:
-    """Rate lets so many through at once, and then so many a second."""
+    """Rate lets `burst` through at once, and then `per_second`."""
 
     burst: float
     per_second: float
@@ -73,7 +72,7 @@ class Share:
 
     @property
     def taken(self) -> int:
-        """Returns how much is taken in all."""
+        """Returns how much is taken by all."""
         return self._taken.total()
 
     def room(self, party: str) -> int:
@@ -84,14 +83,14 @@ class Share:
         return max(0, min(self.each - own, open_to_all), few)
 
     def take(self, party: str, count: int) -> None:
-        """Takes so many, or gives them back where `count` is negative."""
+        """Takes `count`, or gives it back if it is negative."""
         self._taken[party] += count
         if not self._taken[party]:
             del self._taken[party]
 
     @contextmanager
     def taking(self, party: str, count: int) -> Iterator[None]:
-        """Takes so many for a while."""
+        """Takes `count` for a while."""
         self.take(party, count)
         try:
             yield
@@ -100,13 +99,13 @@ class Share:
 
 
 class Parties:
-    """Parties has what all viewers share."""
+    """Parties is what all viewers share."""
 
     def __init__(self) -> None:
         self.streams = Share(MOST_STREAMS, MOST_STREAMS_IN_ALL)
         self.logs = Share(MOST_LOGS, MOST_LOGS_IN_ALL)
         self.bytes = Share(MOST_BYTES, MOST_BYTES_IN_ALL)
-        # One piece of a large answer is read in each round of the loop, the parties taking turns.
+        # Each round of the loop reads one piece of a large answer; the parties take turns.
         self.turn = asyncio.Lock()
         self.heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
 
@@ -130,7 +129,7 @@ class Party:
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Counts a live answer while it goes on. Raises Refused for one too many."""
+        """Counts a live answer while it lasts. Raises Refused for one too many."""
         if self.all.streams.room(self.name) < 1:
             raise Refused(429, "You have too many live views open; close some.", _BUSY)
         with self.all.streams.taking(self.name, 1):
@@ -141,13 +140,13 @@ class Party:
         """Waits until it is this party's turn to read a piece of a large answer."""
         async with self._turn, self.all.turn:
             yield
-            # Others get theirs only after everything else that is ready.
+            # Other work that is ready comes first.
             await asyncio.sleep(0)
 
     async def heavy(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Does heavy work, one at a time for each party. Raises Refused where too much waits, or it takes long."""
+        """Does heavy work, one at a time for each party. Raises Refused if too much waits, or it takes too long."""
         if self._waiting >= MOST_WAITING:
-            raise Refused(429, f"{MOST_WAITING} of your requests wait for their answers already; wait.", _BUSY)
+            raise Refused(429, f"{MOST_WAITING} of your requests already wait for answers; wait.", _BUSY)
         self._waiting += 1
         try:
             async with asyncio.timeout(HEAVY_SECONDS), self._heavy, self.all.heavy:
@@ -156,10 +155,3 @@ class Party:
             raise Refused(503, f"There is no answer after {HEAVY_SECONDS:g} s; try again.", _BUSY) from None
         finally:
             self._waiting -= 1
-
-
-def party_of(user: str) -> str:
-    """Returns the name of a user's party."""
-    if not user.startswith(_ACCOUNT):
-        return user
-    return _ACCOUNT + user.removeprefix(_ACCOUNT).partition(":")[0]

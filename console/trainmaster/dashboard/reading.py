@@ -1,7 +1,7 @@
-"""A viewer's requests go to the API server with their token, and what is answered is bounded while it comes.
+"""Sends a viewer's requests to the API server with their token, and bounds the answers while they come.
 
-Objects are trimmed to what is shown (`shapes`), lines of logs are cut, and nothing is decompressed, because a pod that
-is asked through the API server's proxy decides what its answer unpacks to.
+Objects are trimmed to what is shown (`shapes`), and lines of logs are cut. Nothing is decompressed, because a pod that
+is read through the API server's proxy decides what its answer unpacks to.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders
 from trainmaster.client.merging import Readers
 from trainmaster.client.server import Server
 from trainmaster.client.transport import JSON, READ_SECONDS
-from trainmaster.dashboard.encoding import dumps
 from trainmaster.dashboard.parties import Party
 from trainmaster.dashboard.shapes import RECORDED_JOB, Fields, answer_shape, item_shape
+from trainmaster.dashboard.streams import dumps
 from trainmaster_operator.api.trimming import Trimmer, Whole
 
 T = TypeVar("T")
-
-# Bytes that are kept of one answer, and of all that a diagnosis asks for; of a larger list the first objects, and it
-# says that more would follow.
+# Bytes that are kept of one answer, and of all answers for a diagnosis. A larger list keeps its first objects, and is
+# marked as cut.
 MOST_KEPT, MOST_DIAGNOSED = 4 * 2**20, 16 * 2**20
-# Bytes of memory that an object, and a value in it, takes beside its text.
+# Bytes of memory that an object, and a value in it, take beside their text.
 OBJECT_BYTES, VALUE_BYTES = 300, 80
-# Bytes that are read in one turn; fewer are read at once, without waiting for one.
+# Bytes that are read in one turn; SMALL answers wait for no turn.
 PIECE, SMALL = 16_384, 16_384
 # Bytes of a line of a log, with its time and rank.
 MOST_LOG_BYTES = 10_000
@@ -43,12 +42,12 @@ MOST_METRICS = 262_144
 # Bytes of an answer of a history.
 MOST_HISTORY = 6 * 2**20
 _RECORDED_JOB = re.compile(r"/v1/namespaces/[^/]+/jobs/[^/]+$")
-# What is in a list's metadata where it was cut here.
+# Marks a list that was cut here, in its metadata.
 CUT = "cut"
 
 
 class BoundedTransport(AiohttpTransport):
-    """BoundedTransport reads whole answers up to a limit, and as they are sent."""
+    """BoundedTransport reads whole answers up to a limit, without decompressing them."""
 
     session_options = MappingProxyType(
         {"headers": {"Accept-Encoding": "identity"}, "auto_decompress": False, "read_bufsize": PIECE}
@@ -57,10 +56,10 @@ class BoundedTransport(AiohttpTransport):
 
 
 class HistoryTransport(BoundedTransport):
-    """HistoryTransport asks a history, which knows jobs as they were written: these are trimmed too."""
+    """HistoryTransport reads a history, whose jobs are whole objects: it trims them too."""
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns an answer to its end; of a recorded job what is kept of it. Raises NoCluster."""
+        """Returns a whole answer, with a recorded job trimmed. Raises NoCluster."""
         found = await super()._whole(response, cut_at)
         if not _RECORDED_JOB.search(response.url.path) or found.status != 200:
             return found
@@ -78,11 +77,11 @@ class ViewerTransport(BoundedTransport):
     def __init__(self, server: Server, connector: aiohttp.BaseConnector, party: Party) -> None:
         super().__init__(server, connector, reader=Reader(server.address))
         self.party = party
-        # Bytes that may be kept of all answers together.
+        # Bytes that may be kept of all answers.
         self._left = math.inf
 
     def for_diagnosis(self) -> ViewerTransport:
-        """Returns the same transport for questions whose answers are kept together. It isn't closed."""
+        """Returns the same transport for questions whose answers have one limit. It needn't be closed."""
         found = copy.copy(self)
         found._left = MOST_DIAGNOSED
         return found
@@ -113,7 +112,7 @@ class ViewerTransport(BoundedTransport):
     async def listed(
         self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None]
     ) -> Mapping[str, Any]:
-        """Has each object of a list taken when it is there; returns the rest of the answer. Raises a ClientError."""
+        """Calls `take` with each object of a list as it comes; returns the rest of the answer. Raises a ClientError."""
 
         def taken(item: Mapping[str, Any]) -> bool:
             take(item)
@@ -129,7 +128,7 @@ class ViewerTransport(BoundedTransport):
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer: those of a log cut, of a watch what is kept of each object."""
+        """Yields the lines of a log, cut, or the events of a watch, trimmed."""
         response = await self._send("GET", path, query, None, JSON, read_seconds)
         read = self._log_lines if path.endswith("/log") else self._events
         try:
@@ -137,13 +136,13 @@ class ViewerTransport(BoundedTransport):
                 async for line in lines:
                     yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or stood still: the caller starts again where it was.
+            # The connection broke or stalled: the caller resumes where it was.
             return
         finally:
             response.close()
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+        """Returns the first bytes of an answer that is no object, as many as come in that time."""
         return await super().beginning(path, limit=min(limit, MOST_METRICS), seconds=seconds)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -160,7 +159,7 @@ class ViewerTransport(BoundedTransport):
         return TaskReaders(ahead=0)
 
     async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
-        """Reads an answer to its end. Raises NoCluster for what is no object with a kind."""
+        """Reads a whole answer. Raises NoCluster if it is no object with a kind."""
         first = b""
 
         async def chunks() -> AsyncGenerator[bytes, None]:
@@ -189,9 +188,9 @@ class ViewerTransport(BoundedTransport):
                 yield dumps(document).encode()
 
     async def _documents(self, chunks: AsyncIterator[bytes], shape: Fields) -> AsyncGenerator[Any, None]:
-        """Yields what is kept of each document, a ValueError for what is no JSON.
+        """Yields what is kept of each document; a ValueError for other text than JSON.
 
-        Of one that is more than a little the pieces are read in turns of the viewer's party.
+        A large document is read in pieces, in turns of the viewer's party.
         """
         trimmer, seen = Trimmer(shape), 0
         async for chunk in chunks:
@@ -228,7 +227,7 @@ class ViewerTransport(BoundedTransport):
 
 
 class Items:
-    """Keeps the first objects of a list, up to about `most` bytes of memory."""
+    """Items keeps the first objects of a list, up to about `most` bytes of memory."""
 
     def __init__(self, most: float) -> None:
         self.kept: list[Any] = []
@@ -237,7 +236,7 @@ class Items:
         self._most = most
 
     def take(self, item: Any) -> bool:
-        """Keeps one more; returns whether there is room for another."""
+        """Keeps an object; returns False if there was no room for it."""
         if self.weight > self._most:
             self.is_cut = True
             return False

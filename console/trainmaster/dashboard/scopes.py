@@ -1,8 +1,8 @@
-"""All viewers who may list and watch the jobs of a scope (a namespace, or all) share one watch of it.
+"""Shares one watch of a scope (a namespace, or all) between the viewers who may list and watch its jobs.
 
-The watch is opened with the token of one viewer who is present, and goes on with another's when that one leaves or may
-not look any more. Whether somebody may see the scope is asked with their own token before they get anything, and again
-each minute. Once a second the scope's changes become a batch, which all streams send.
+The watch is opened with the token of one connected viewer, and continues with another's when that one leaves or loses
+the right. Every viewer's right is checked with their own token before they get anything, and again each minute. Once a
+second the scope's changes become a batch, which all streams send.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from typing import Any
 
 from trainmaster.client.errors import ClientError, NotAllowed
 from trainmaster.client.job import collection_path
+from trainmaster.client.permission import seeing
 from trainmaster.client.watching import changes
-from trainmaster.dashboard.access import RECHECK_SECONDS, seeing
 from trainmaster.dashboard.board import Board
 from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded, first_to_end, problem
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.wire.values import mapping, text
 
+# Seconds between two questions whether the viewer of a live answer may still see it.
+RECHECK_SECONDS = 60.0
 BATCH_SECONDS = 1.0
-# Between two attempts to read jobs while the API server can't be read.
+# Seconds between two attempts to read jobs while the API server can't be reached.
 RETRY_SECONDS = 2.0
-# Objects of one answer: a list comes in pages, each object of which is a row before the next one is read.
+# Objects of one page of a list. Each object becomes a row before the next one is read.
 PAGE = 250
-# Seconds after which what there is of a list is shown.
+# Seconds after which an incomplete list is shown.
 SHOW_SECONDS = 0.3
 
 _log = logging.getLogger(__name__)
@@ -37,26 +39,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Scope:
-    """Scope is one shared watch; it runs while somebody is present."""
+    """Scope is one shared watch; it runs while viewers are connected."""
 
     namespace: str | None
     board: Board = field(default_factory=Board)
     # Why jobs can't be read now.
     problem: ClientError | None = None
-    # Something can be shown, and all jobs were listed.
+    # Whether something can be shown, and whether all jobs were listed.
     is_loaded: bool = False
     is_whole: bool = False
     present: Counter[Viewer] = field(default_factory=Counter)
     _refused: set[Viewer] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _left: asyncio.Event = field(default_factory=asyncio.Event)
-    # One job at least was read.
+    # Set when a job was read.
     _first: asyncio.Event = field(default_factory=asyncio.Event)
     _watcher: Viewer | None = None
 
     @contextmanager
     def seat(self, viewer: Viewer) -> Iterator[None]:
-        """Counts a viewer as present."""
+        """Counts a viewer as connected."""
         self.present[viewer] += 1
         self._refused.discard(viewer)
         self._left.set()
@@ -70,11 +72,11 @@ class Scope:
                     self._left.set()
 
     async def run(self) -> None:
-        """Watches with one viewer's token after the other's, for ever."""
+        """Watches forever, with one viewer's token after the other's."""
         await first_to_end(self._watch(), self._tick())
 
     async def loaded(self, viewer: Viewer) -> None:
-        """Waits until all jobs were listed. Raises what kept them from being."""
+        """Waits until all jobs are listed. Raises what prevents it."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.is_whole or self.problem is not None or viewer in self._refused)
         if viewer in self._refused:
@@ -83,7 +85,7 @@ class Scope:
             raise self.problem
 
     async def send_to(self, stream: EventStream, viewer: Viewer) -> None:
-        """Sends all jobs and then what changes, for ever. Raises NotAllowed for a viewer whose token was refused."""
+        """Sends all jobs and then changes, forever. Raises NotAllowed for a viewer whose token was refused."""
         number, said = -1, None
         while True:
             if viewer in self._refused:
@@ -97,7 +99,7 @@ class Scope:
                     number = -1
             if self.is_loaded:
                 batches = self.board.since(number) if number >= 0 else None
-                # Who is too far behind begins anew.
+                # A stream that is too far behind starts again.
                 now = self.board.number
                 for event in [self.board.whole()] if batches is None else batches:
                     await stream.send(event)
@@ -106,7 +108,7 @@ class Scope:
                 await stream.ping()
 
     async def _news(self, number: int, said: ClientError | None, viewer: Viewer) -> bool:
-        """Waits for what a stream hasn't said; returns whether there is something."""
+        """Waits for something that a stream hasn't sent; returns whether there is something."""
 
         def is_there() -> bool:
             behind = self.is_loaded and self.board.number != number
@@ -129,7 +131,7 @@ class Scope:
             try:
                 await first_to_end(self._watch_as(watcher), self._until_gone(watcher))
             except NotAllowed:
-                # The others go on without them.
+                # The others continue without them.
                 self._refused.add(watcher)
                 await self._notify()
             except ClientError as error:
@@ -164,7 +166,7 @@ class Scope:
                         self.board.put(job)
 
     async def _show_soon(self) -> None:
-        """Shows what is there of a list that takes long; the rest comes as changes."""
+        """Shows the beginning of a slow list; the rest comes as changes."""
         await asyncio.sleep(SHOW_SECONDS)
         await self._first.wait()
         await self._show()
@@ -194,11 +196,11 @@ class Scope:
         return text(metadata.get("resourceVersion"), 200)
 
     async def _tick(self) -> None:
-        told: ClientError | None = None
+        sent: ClientError | None = None
         while True:
             await asyncio.sleep(BATCH_SECONDS)
-            if (self.is_loaded and self.board.make_batch()) or self.problem is not told:
-                told = self.problem
+            if (self.is_loaded and self.board.make_batch()) or self.problem is not sent:
+                sent = self.problem
                 await self._notify()
 
     async def _notify(self) -> None:
@@ -207,7 +209,7 @@ class Scope:
 
 
 class Scopes:
-    """Scopes has the scopes that somebody looks at."""
+    """Scopes has the scopes with connected viewers."""
 
     def __init__(self, recheck_seconds: float = RECHECK_SECONDS) -> None:
         self._recheck_seconds = recheck_seconds
@@ -215,7 +217,7 @@ class Scopes:
 
     @asynccontextmanager
     async def joined(self, viewer: Viewer, namespace: str | None) -> AsyncGenerator[Scope, None]:
-        """Gives the scope to a viewer who may see it, while they stay. Raises NotAllowed."""
+        """Yields the scope to a viewer who may see it. Raises NotAllowed."""
         await viewer.access.require(*seeing(namespace))
         scope = self._scope(namespace)
         with scope.seat(viewer):
@@ -227,7 +229,7 @@ class Scopes:
                     await self._end(namespace, scope)
 
     async def send_to(self, stream: EventStream, viewer: Viewer, namespace: str | None) -> None:
-        """Sends a scope to a viewer until they may not see it any more. Raises ClientError."""
+        """Sends a scope to a viewer until they lose the right. Raises ClientError."""
         async with self.joined(viewer, namespace) as scope:
             await first_to_end(
                 scope.send_to(stream, viewer),
@@ -236,11 +238,11 @@ class Scopes:
             )
 
     async def _watched(self, namespace: str | None) -> None:
-        """Waits while the scope is watched; that it isn't any more is a fault of ours, and the page begins anew."""
+        """Waits while the scope is watched; only a bug ends that, and the page reconnects."""
         await asyncio.wait([self._running[namespace][1]])
 
     async def close(self) -> None:
-        """Ends all."""
+        """Ends all watches."""
         for namespace, (scope, _) in list(self._running.items()):
             await self._end(namespace, scope)
 

@@ -1,34 +1,105 @@
-"""Live answers are server-sent events: `event: NAME`, `data: JSON` and an empty line, with a comment as a ping.
+"""Answers are JSON that a browser can parse, sentences of errors, or live.
 
-A viewer who reads slowly makes the sending wait (`send`), and what is to be sent meanwhile isn't kept without bound:
-`Latest` has of each event only the newest.
+Live answers are server-sent events: `event: NAME`, `data: JSON` and an empty line, with a comment as a ping. If a
+viewer reads slowly, sending waits, and `Latest` keeps only the newest of each event. An error is an HTTP status and a
+sentence, `{"sentence": "…"}`; nothing else of an exception gets out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from aiohttp import web
 
-from trainmaster.client.errors import ClientError
-from trainmaster.dashboard.encoding import dumps
-from trainmaster.dashboard.errors import Refused, sentence_of
+from trainmaster.client.errors import (
+    ClientError,
+    InvalidRequest,
+    JobExists,
+    JobNotFound,
+    NoCluster,
+    NotAllowed,
+    NotKnown,
+    WaitTimeout,
+)
 
+# Levels that are kept of a value that is too deep for the encoder.
+MAX_DEPTH = 60
+UNKNOWN = (
+    "The cluster doesn't know this token: it may have expired, or be another cluster's. Make one with "
+    "`kubectl create token SERVICEACCOUNT -n NAMESPACE`, or log in again."
+)
+_STATUSES: tuple[tuple[type[ClientError], int], ...] = (
+    (NotAllowed, 403),
+    (JobNotFound, 404),
+    (JobExists, 409),
+    (InvalidRequest, 400),
+    (WaitTimeout, 504),
+    (NoCluster, 502),
+)
+MAX_SENTENCE = 2_000
 PING_SECONDS = 10.0
-# A viewer who takes nothing for so long (seconds) isn't there any more.
+# Seconds after which a viewer who takes nothing is disconnected.
 STUCK_SECONDS = 60.0
-# Bytes that are written before it is waited until they are taken: so much of a stream is in memory.
+# Bytes of a stream that are in memory: the next are written when these were taken.
 PIECE_BYTES = 65_536
 _PING = b": ping\n\n"
-
 _log = logging.getLogger(__name__)
 
 
+def dumps(value: Any) -> str:
+    """Returns JSON in ASCII. What JSON can't express becomes null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError):
+        return json.dumps(_plain(value, MAX_DEPTH), separators=(",", ":"), allow_nan=False)
+
+
+def answer(value: Any, **headers: str) -> web.Response:
+    """Returns an answer with a value."""
+    return web.json_response(value, dumps=dumps, headers=headers)
+
+
+class Refused(Exception):
+    """A request is answered with this status and sentence."""
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.headers = status, sentence, headers or {}
+
+    def answer(self, mode: str) -> web.Response:
+        """Returns the answer; after 401 the page asks for a token, or on a laptop for another start."""
+        known = {"mode": mode} if self.status == 401 else {}
+        return web.json_response({"sentence": self.sentence, **known}, status=self.status, headers=self.headers)
+
+
+def refused(error: ClientError, *, laptop: bool) -> Refused:
+    """Returns the refusal for an error of the API server.
+
+    After 401 the page asks for another token. On a laptop the kubeconfig expired, and no token helps.
+    """
+    if isinstance(error, NotKnown):
+        return Refused(403, sentence_of(error)) if laptop else Refused(401, UNKNOWN)
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    return Refused(status, sentence_of(error))
+
+
+def sentence_of(error: ClientError) -> str:
+    """Returns an error in a sentence."""
+    return str(error)[:MAX_SENTENCE]
+
+
+def problem(error: ClientError) -> Mapping[str, str]:
+    """Returns the event's data about an error."""
+    return {"sentence": sentence_of(error)}
+
+
 def encoded(name: str, data: Any) -> bytes:
-    """Returns an event. Texts of others are JSON strings, in which nothing ends a line."""
+    """Returns an event. Its texts are JSON strings, which contain no line ends."""
     return f"event: {name}\ndata: {dumps(data)}\n\n".encode()
 
 
@@ -45,7 +116,7 @@ class EventStream:
         await self.response.prepare(self._request)
 
     async def send(self, event: bytes) -> None:
-        """Sends an event, and waits while the viewer doesn't read. Raises ConnectionError for one who has gone."""
+        """Sends an event, and waits while the viewer doesn't read. Raises ConnectionError if the viewer left."""
         try:
             async with asyncio.timeout(STUCK_SECONDS):
                 for start in range(0, len(event), PIECE_BYTES):
@@ -61,21 +132,21 @@ class EventStream:
 
 
 class Latest:
-    """Latest holds of each event the newest that wasn't sent yet, encoded."""
+    """Latest holds the newest of each event that wasn't sent yet, encoded."""
 
     def __init__(self) -> None:
         self._events: dict[str, bytes] = {}
-        # Of each event the last one's length and hash.
+        # Length and hash of the last of each event.
         self._last: dict[str, tuple[int, int]] = {}
         self._filled = asyncio.Event()
         self._ended = False
 
     def put(self, name: str, data: Any) -> None:
-        """Adds an event, unless it says the same as the last of its name."""
+        """Adds an event, unless it is the same as the last of its name."""
         self.put_event(name, encoded(name, data))
 
     def put_event(self, name: str, event: bytes) -> None:
-        """Adds an event that is encoded already."""
+        """Adds an encoded event."""
         last = (len(event), hash(event))
         if self._last.get(name) != last:
             self._last[name] = last
@@ -84,16 +155,16 @@ class Latest:
 
     @property
     def bytes(self) -> int:
-        """Returns how many bytes the last of all events have."""
+        """Returns the bytes of the last of each event."""
         return sum(length for length, _ in self._last.values())
 
     def end(self) -> None:
-        """Says that nothing more comes."""
+        """Marks the end: nothing more comes."""
         self._ended = True
         self._filled.set()
 
     async def send_to(self, stream: EventStream) -> None:
-        """Sends what comes, and pings, until the end."""
+        """Sends events as they come, and pings, until the end."""
         while True:
             try:
                 async with asyncio.timeout(PING_SECONDS):
@@ -110,7 +181,7 @@ class Latest:
 
 
 async def first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
-    """Runs all until one ends, and ends the others. Raises what that one raised."""
+    """Runs all until one ends, and cancels the others. Raises what that one raised."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +194,7 @@ async def first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
 
 
 async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitable[None]]) -> web.StreamResponse:
-    """Serves a live answer; what goes wrong within it is its last event."""
+    """Serves a live answer; an error within it is its last event."""
     stream = EventStream(request)
     await stream.open()
     try:
@@ -135,12 +206,17 @@ async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitab
     except ConnectionError:
         pass
     except Exception:
-        # The headers are sent, so that no other answer can be.
+        # The headers are already sent, so there can be no other answer.
         _log.exception("A live answer for %s broke off", request.path)
-        await stream.send(encoded("problem", {"sentence": "Something went wrong here; the dashboard's log says what."}))
+        await stream.send(
+            encoded("problem", {"sentence": "Something went wrong here; the dashboard's log has the details."})
+        )
     return stream.response
 
 
-def problem(error: ClientError) -> Mapping[str, str]:
-    """Returns what says that something can't be read now."""
-    return {"sentence": sentence_of(error)}
+def _plain(value: Any, depth: int) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(item, depth - 1) for name, item in value.items()} if depth else None
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth - 1) for item in value] if depth else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value

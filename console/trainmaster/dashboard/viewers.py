@@ -1,9 +1,11 @@
-"""A viewer is who has one bearer token; their session here is a transport with it and what they were allowed.
+"""A viewer is whoever has one bearer token; their session is a transport with it, and what they are allowed.
 
-Sessions are found by the SHA-256 of their token, and are forgotten after minutes without a request; all share their
+Sessions are found by the SHA-256 of their token, and forgotten after minutes without a request. All share their
 connections to the API server, which knows viewers by their token alone. A token that the API server hasn't confirmed
-yet has no session: it waits for one of a few places to be asked about, and those who have sessions never wait there.
-Tokens are never logged.
+has no session: it waits for one of a few places to be confirmed, and viewers with sessions never wait there. Tokens are
+never logged.
+
+Each viewer reads a history with their own token, if there is one: it has jobs that were deleted (`look_up`).
 """
 
 from __future__ import annotations
@@ -12,35 +14,51 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from weakref import WeakValueDictionary
 
 from trainmaster.client.asynchronous import connector_to
-from trainmaster.client.errors import ClientError, NoCluster, NotKnown
-from trainmaster.client.history import HistoryReader
+from trainmaster.client.errors import ClientError, JobNotFound, NoCluster, NotKnown
+from trainmaster.client.history import HistoryReader, find_history
+from trainmaster.client.history.finding import NoWay
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.permission import Access, is_allowed
+from trainmaster.client.permission import Access, Gate, is_allowed, party_of
 from trainmaster.client.server import Server, for_viewer
-from trainmaster.dashboard.access import AccessCache
-from trainmaster.dashboard.errors import UNKNOWN, Refused
-from trainmaster.dashboard.history import HistoryAccess, HistoryOf, RecordedJob, look_up
-from trainmaster.dashboard.parties import Parties, Party, party_of
-from trainmaster.dashboard.reading import ViewerTransport
+from trainmaster.client.transport import AsyncTransport
+from trainmaster.client.watching import read_job
+from trainmaster.dashboard.parties import Parties, Party
+from trainmaster.dashboard.reading import HistoryTransport, ViewerTransport
+from trainmaster.dashboard.streams import UNKNOWN, Refused
 from trainmaster_operator.wire.values import mapping, text
 
 # Sessions of one party, and of all.
 MOST_SESSIONS, MOST_SESSIONS_IN_ALL = 100, 1_000
 IDLE_SECONDS = 300.0
-# Seconds for which a token that the API server doesn't know isn't tried again, and how many such are remembered.
+# Seconds for which a token that the API server refused isn't tried again, and how many are remembered.
 REFUSED_SECONDS = 10.0
 MOST_REFUSED = 1_000
-# New tokens that the API server is asked about at once, and those that wait for that.
+# New tokens that are being confirmed at once, and that wait for it.
 NEW_AT_ONCE, MOST_NEW = 8, 256
-# Seconds that the API server has for its answer.
+# Seconds in which the API server has to answer.
 ASK_SECONDS = 10.0
 WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+# A RecordedJobDetail (client.history.answers).
+RecordedJob = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class HistoryAccess:
+    """HistoryAccess is one viewer's way to a history; it is closed with their session."""
+
+    reader: HistoryReader
+    close: Callable[[], Awaitable[None]]
+
+
+# Returns the history for the API server as a viewer reaches it; None if there is none.
+HistoryOf = Callable[[Server], HistoryAccess | None]
 
 
 @dataclass(eq=False)
@@ -48,23 +66,23 @@ class Viewer:
     """Viewer is one session; `user` is their name, None on a cluster before Kubernetes 1.28."""
 
     transport: ViewerTransport = field(repr=False)
-    access: AccessCache = field(repr=False)
+    access: Gate = field(repr=False)
     party: Party = field(repr=False)
     user: str | None = field(repr=False)
     history_access: HistoryAccess | None = field(repr=False, default=None)
     seen_at: float = field(default_factory=time.monotonic)
     streams: int = 0
     is_over: bool = False
-    # What closes it behind its last live answer.
+    # Closes it after its last live answer.
     closing: Callable[[Viewer], None] = field(repr=False, default=lambda _: None)
 
     @property
     def history(self) -> HistoryReader | None:
-        """Returns the history as this viewer reads it; None where there is none."""
+        """Returns the history as this viewer reads it; None if there is none."""
         return None if self.history_access is None else self.history_access.reader
 
     async def look_up(self, namespace: str, name: str, uid: str | None) -> TrainingJob | RecordedJob:
-        """Returns a job, as the history has it where it is gone. Raises ClientError."""
+        """Returns a job, or the record of a deleted one. Raises ClientError."""
         return await look_up(self.transport, self.history, namespace, name, uid)
 
     async def close(self) -> None:
@@ -80,7 +98,7 @@ class Viewer:
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Counts a live answer while it goes on. Raises Refused for one too many."""
+        """Counts a live answer while it lasts. Raises Refused for one too many."""
         with self.party.streaming():
             self.streams += 1
             try:
@@ -109,12 +127,12 @@ class Viewers:
         self._party_by_name: WeakValueDictionary[str, Party] = WeakValueDictionary()
 
     async def myself(self) -> Viewer:
-        """Returns the viewer who has the server's own credentials, on a laptop. Raises ClientError."""
+        """Returns the viewer with the server's own credentials, on a laptop. Raises ClientError."""
         known = self._known(b"")
         return known or await self._asked(b"", self._server)
 
     async def of_token(self, token: str) -> Viewer:
-        """Returns who has this token. Raises Refused for one that the API server doesn't know, NoCluster."""
+        """Returns the viewer with this token. Raises Refused if the API server refuses it, NoCluster."""
         key = hashlib.sha256(token.encode()).digest()
         if (known := self._known(key)) is not None:
             return known
@@ -124,7 +142,7 @@ class Viewers:
         self._new += 1
         try:
             async with self._asking:
-                # It may have been asked about while this request waited.
+                # It may have been confirmed while this request waited.
                 if (known := self._known(key)) is not None:
                     return known
                 self._require_unrefused(key)
@@ -133,14 +151,14 @@ class Viewers:
             self._new -= 1
 
     def end(self, viewer: Viewer) -> None:
-        """Ends the session of a viewer whom the API server doesn't know any more."""
+        """Ends the session of a viewer whose token the API server refuses now."""
         for key, known in list(self._by_hash.items()):
             if known is viewer and key:
                 self._forget(key)
                 self._refuse(key)
 
     def forget_idle(self) -> None:
-        """Forgets who hasn't asked for long, and what tokens weren't known."""
+        """Forgets viewers without recent requests, and refused tokens."""
         now = time.monotonic()
         for key, viewer in list(self._by_hash.items()):
             if not viewer.streams and now - viewer.seen_at > IDLE_SECONDS:
@@ -172,7 +190,7 @@ class Viewers:
             self._refused.popitem(last=False)
 
     async def _asked(self, key: bytes, server: Server) -> Viewer:
-        """Returns a new session, of a viewer whom the API server has confirmed."""
+        """Returns a new session of a viewer whom the API server confirmed."""
         transport = ViewerTransport(server, self._connector, self._party("a new viewer"))
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -182,7 +200,9 @@ class Viewers:
             self._make_room(transport.party)
         except TimeoutError:
             await transport.close()
-            raise NoCluster(f"The cluster at {server.address} doesn't say within {ASK_SECONDS:g} s who asks.") from None
+            raise NoCluster(
+                f"The cluster at {server.address} didn't confirm the token within {ASK_SECONDS:g} s."
+            ) from None
         except NotKnown:
             await transport.close()
             if not key:
@@ -193,10 +213,10 @@ class Viewers:
             await transport.close()
             raise
         if (known := self._known(key)) is not None:
-            # Another request with the same token has asked meanwhile.
+            # Another request with the same token was faster.
             await transport.close()
             return known
-        viewer = Viewer(transport, AccessCache(transport), transport.party, user, self._history_of(server))
+        viewer = Viewer(transport, Gate(transport), transport.party, user, self._history_of(server))
         viewer.closing = self._close
         self._by_hash[key] = viewer
         return viewer
@@ -208,14 +228,14 @@ class Viewers:
         return found
 
     def _make_room(self, party: Party) -> None:
-        """Forgets the session that was idle longest where the party or all have too many. Raises Refused."""
+        """Forgets the session that was idle longest if the party or all have too many. Raises Refused."""
         self.forget_idle()
         own = [key for key, viewer in self._by_hash.items() if viewer.party is party]
         most = Counter(viewer.party.name for viewer in self._by_hash.values())
         if len(own) >= MOST_SESSIONS:
             keys = own
         elif len(self._by_hash) >= MOST_SESSIONS_IN_ALL:
-            # Those of the parties that have most go first.
+            # Sessions of the largest party go first.
             keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].party.name])
         else:
             return
@@ -228,7 +248,7 @@ class Viewers:
         viewer = self._by_hash.pop(key)
         viewer.is_over = True
         if not viewer.streams:
-            # Else its last live answer closes it.
+            # Otherwise its last live answer closes it.
             self._close(viewer)
 
     def _close(self, viewer: Viewer) -> None:
@@ -237,8 +257,65 @@ class Viewers:
         task.add_done_callback(self._closing.discard)
 
 
+def no_history(server: Server) -> None:
+    """Returns no history."""
+    del server
+
+
+def history_at(address: str | None) -> HistoryOf:
+    """Returns the history at an address, else the cluster's own (client/history/finding.py)."""
+
+    def access(server: Server) -> HistoryAccess | None:
+        if server.acting_as is not None:
+            # A history knows users by their tokens, and not those that somebody acts for.
+            return None
+        found = find_history(address, server)
+        transport = HistoryTransport(found.server, reader=found.answers)
+        client = HistoryReader(transport, is_announced=found.is_announced, address=found.server.address)
+        return HistoryAccess(client, transport.close)
+
+    return access
+
+
+async def answers(history: HistoryReader | None) -> bool:
+    """Returns whether there is a history, even if it refuses the viewer."""
+    if history is None:
+        return False
+    try:
+        await history.jobs(limit=1)
+    except (NoCluster, NoWay):
+        return False
+    except ClientError:
+        return True
+    return True
+
+
+async def look_up(
+    transport: AsyncTransport, history: HistoryReader | None, namespace: str, name: str, uid: str | None
+) -> TrainingJob | RecordedJob:
+    """Returns a job, or the record of a deleted one. Raises JobNotFound if neither exists."""
+    try:
+        job = await read_job(transport, namespace, name)
+        if uid in (None, job.uid):
+            return job
+        missing = replaced(name)
+    except JobNotFound as error:
+        missing = error
+    if history is None:
+        raise missing
+    try:
+        return await history.job(namespace, name, uid=uid)
+    except (JobNotFound, NoCluster):
+        raise missing from None
+
+
+def replaced(name: str) -> JobNotFound:
+    """Returns the error of a page about a job whose name another job has now."""
+    return JobNotFound(f"That job {name} was deleted, and another one has its name now.")
+
+
 async def _user(transport: ViewerTransport) -> str | None:
-    """Returns whose token it is; None where the cluster doesn't say. Raises NotKnown, NoCluster."""
+    """Returns the token's user; None if the cluster can't name them. Raises NotKnown, NoCluster."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = await transport.request("POST", WHO_AM_I, body=review)

@@ -1,12 +1,10 @@
-"""`trainmaster history serve` records what operators send of all jobs, and answers to who may see a job.
+"""`trainmaster history serve` records what operators send about jobs, and answers viewers who may see a job.
 
-1. `process` is the process: `recorder` writes in one thread, `reading` reads in a few, `server` is HTTP.
-2. `store` writes records into the one file, whose tables `schema` makes. From the statuses of a job it derives
-   `attempts` and the `summary` that lists show. The newest `samples` stand in the file as they came.
-3. `aging` packs them into blocks of `curves` (the job's figures) and `heat` (each rank's), by the levels and rules of
-   `thinning`; `packing` makes columns bytes. `trimming` keeps the file below its size, and lets old jobs go.
-4. `answers` are the JSON objects, of `drawing` those that charts draw; a heat map's `cells` are combined row by row.
-   They need the file alone, or a copy of it, which `files` reads for the command line.
-5. `access` asks the API server what a viewer may see, `places` bounds what all of them ask at a time, `queries` reads
-   what a request asks for. `settings`, `metrics`.
+1. `process` runs it: `recorder` writes in one thread, `answers` reads in a few, `server` is HTTP.
+2. `store` writes records into the one file, whose tables `schema` makes, with what `statuses` derives from a job's
+   statuses: the summary that lists show, and the attempts.
+3. `figures` are a job's curves and heat, in the tail as they came and in blocks; `upkeep` packs and thins them, keeps
+   the file below its size, and deletes old jobs.
+4. `answers` makes the JSON objects (`client.history.answers` has their types), `drawing` those that charts draw.
+5. `viewers` asks the API server what a viewer may see, and bounds what all of them ask at a time. `settings`.
 """

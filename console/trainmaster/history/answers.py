@@ -1,23 +1,42 @@
-"""A history's answers: the JSON objects that it serves, read from its file, which another process may be writing.
+"""Answers questions about recorded jobs from the file, which another process may be writing.
 
-`Answers` needs no server: of a backup or a copy it answers the same.
+`AnswerThreads` are a few threads with a connection each, beside the one that writes. Long answers (curves, heat, logs,
+evidence) have threads of their own, so that a list never waits for one of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
+import threading
+import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from trainmaster.history.aging import CURVES, HEAT
-from trainmaster.history.attempts import Attempt, shown
-from trainmaster.history.curves import NO_STEP
-from trainmaster.history.drawing import Drawn, Moved, Window, heat_answer, series_answer
-from trainmaster.history.packing import decompress
+from pydantic_core import PydanticSerializationError
+
+from trainmaster.client.history.answers import (
+    MOST_ITEMS,
+    EvidenceList,
+    HistoryAnswer,
+    LogList,
+    RankHeat,
+    RecordedJobDetail,
+    RecordedJobList,
+    Series,
+)
+from trainmaster.history.drawing import Drawn, Moved, TimeWindow, heat_answer, series_answer
+from trainmaster.history.figures import CURVES, HEAT, decompress
 from trainmaster.history.schema import open_to_read
+from trainmaster.history.statuses import Attempt, shown
 from trainmaster.history.store import workers_of
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
@@ -25,23 +44,41 @@ from trainmaster_operator.api.records import PodPlace
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.wire.values import mapping
 
-# Of one name, the newest: somebody may make a job anew every second.
+# Jobs of one name, the newest: somebody may make a job again every second.
 MAX_LIVES = 200
-# Characters of evidence or of logs in one answer: twice what a job's ConfigMap holds. Places of pods: those of the
-# newest attempts.
+# Characters of evidence or of logs in one answer: twice what a job's ConfigMap holds. Places of pods in
+# one answer: those of the newest attempts.
 MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
+SHORT_THREADS, LONG_THREADS = 2, 2
+# Seconds for one answer, and for the wait until a thread is free for it.
+READ_SECONDS, WAIT_SECONDS = 10.0, 30.0
+# Seconds that a stop waits for readers.
+CLOSE_SECONDS = 0.5
+# SQLite's own steps between two checks of the time.
+_STEPS = 20_000
+# Longer answers are compressed for whoever accepts it: gzip, at a level that takes half of the default's time.
+_COMPRESSED_BYTES, _GZIP, _LEVEL = 4_096, 31, 4
 _FIELDS = "id, uid, namespace, name, created, deleted, summary"
+Kind = TypeVar("Kind", bound=HistoryAnswer)
 
 
 class NotRecorded(Exception):
-    """Nothing of that job was recorded; one sentence says so."""
+    """Nothing of that job was recorded."""
+
+
+class AnswerTooSlow(Exception):
+    """An answer took too long; the message has what to ask for instead."""
+
+
+class Busy(Exception):
+    """No thread became free."""
 
 
 class Answers:
     """Answers reads one file, in one thread at a time."""
 
     def __init__(self, file: Path) -> None:
-        """Opens the file. Raises UnusableFile."""
+        """Opens the file. Raises UnusableHistory."""
         self.connection = open_to_read(file)
         # Is called again and again during a long answer, and may raise.
         self.check: Callable[[], None] = lambda: None
@@ -58,8 +95,8 @@ class Answers:
 
     def jobs(
         self, namespace: str = "", name: str = "", *, limit: int = 500, before: tuple[float, int] | None = None
-    ) -> dict[str, Any]:
-        """Returns a RecordedJobList, the newest first; `before` is where the last one ended (`continue`)."""
+    ) -> RecordedJobList:
+        """Returns jobs, the newest first; `before` is where the last list ended (`continue`)."""
         conditions, values = ["1"], list[Any]()
         for column, value in (("namespace", namespace), ("name", name)):
             if value:
@@ -73,10 +110,10 @@ class Answers:
             *(*values, limit + 1),
         )
         more = f"{rows[limit - 1][4]!r}:{rows[limit - 1][0]}" if len(rows) > limit else ""
-        return {"kind": "RecordedJobList", "items": [_recorded(row) for row in rows[:limit]], "continue": more}
+        return RecordedJobList.of(items=[_recorded(row) for row in rows[:limit]], **{"continue": more})
 
-    def job(self, namespace: str, name: str, uid: str = "") -> dict[str, Any]:
-        """Returns a RecordedJobDetail. Raises NotRecorded."""
+    def job(self, namespace: str, name: str, uid: str = "") -> RecordedJobDetail:
+        """Returns a job. Raises NotRecorded."""
         with self._one_moment():
             row = self._job(namespace, name, uid)
             data = self._one("SELECT data FROM objects WHERE job = ?", row[0])
@@ -86,52 +123,51 @@ class Answers:
                 *(namespace, name, MAX_LIVES),
             )
             recorded = _recorded(row)
-            return {
+            return RecordedJobDetail.of(
                 **recorded,
-                "kind": "RecordedJobDetail",
-                "job": {} if data is None else json.loads(decompress(data[0])),
-                "attempts": list(self._attempts(row[0], recorded)),
-                "lives": [
+                job={} if data is None else json.loads(decompress(data[0])),
+                attempts=list(self._attempts(row[0], recorded)),
+                lives=[
                     {"uid": each, "createdAt": to_text(created), "deletedAt": _moment(deleted)}
                     for each, created, deleted in reversed(lives)
                 ],
-            }
+            )
 
-    def series(self, namespace: str, name: str, uid: str, window: Window, points: int) -> dict[str, Any]:
-        """Returns a Series of at most so many points. Raises NotRecorded."""
+    def series(self, namespace: str, name: str, uid: str, window: TimeWindow, points: int) -> Series:
+        """Returns curves of at most so many points. Raises NotRecorded."""
 
-        def answer(drawn: Drawn) -> dict[str, Any]:
-            furthest, before = NO_STEP, dict[int, int]()
+        def answer(drawn: Drawn) -> Series:
+            furthest, before = -1, dict[int, int]()
             for attempt, step in self._all(
                 "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", drawn.job
             ):
                 before[attempt] = furthest
-                furthest = max(furthest, NO_STEP if step is None else step)
+                furthest = max(furthest, -1 if step is None else step)
             return series_answer(drawn, window, points, before)
 
         return self._draw(namespace, name, uid, CURVES, window, answer)
 
-    def heat(self, namespace: str, name: str, uid: str, window: Window, columns: int, figure: str) -> dict[str, Any]:
-        """Returns a RankHeat of at most so many columns. Raises NotRecorded."""
+    def heat(self, namespace: str, name: str, uid: str, window: TimeWindow, columns: int, figure: str) -> RankHeat:
+        """Returns a heat map of at most so many columns. Raises NotRecorded."""
         return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
 
-    def evidence(self, namespace: str, name: str, uid: str = "") -> dict[str, Any]:
-        """Returns an EvidenceList of the newest attempts, as many as fit, the oldest first. Raises NotRecorded."""
+    def evidence(self, namespace: str, name: str, uid: str = "") -> EvidenceList:
+        """Returns the evidence of the newest attempts, as many as fit, the oldest first. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
-            texts = self._texts("SELECT data FROM evidence WHERE job = ? ORDER BY key DESC", job)
+            texts = self._texts("SELECT data, key FROM evidence WHERE job = ? ORDER BY key DESC", job)
             kept = [AttemptEvidence.parse(text) for _, text in texts]
-        items = [json.loads(found.to_json()) for found in reversed(kept) if found is not None]
-        return {"kind": "EvidenceList", "items": items}
+        return EvidenceList.of(items=[json.loads(found.to_json()) for found in reversed(kept) if found is not None])
 
     def logs(
         self, namespace: str, name: str, uid: str = "", *, worker: int | None = None, tail: int | None = None
-    ) -> dict[str, Any]:
-        """Returns a LogList: of one worker, or of as many as fit, the last lines of each. Raises NotRecorded."""
+    ) -> LogList:
+        """Returns the last lines of one worker's log, or of as many as fit. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             only = "" if worker is None else f" AND key = {worker}"
-            rows = list(self._texts(f"SELECT data, key FROM logs WHERE job = ?{only} ORDER BY key", job))
+            texts = self._texts(f"SELECT data, key FROM logs WHERE job = ?{only} ORDER BY key", job)
+            rows = list(islice(texts, MOST_ITEMS))
         items = []
         for number, text in rows:
             kept = KeptLog.parse(mapping(json.loads(text)), number) or KeptLog()
@@ -140,21 +176,15 @@ class Answers:
             items.append(
                 {"worker": number, "lines": list(kept.lines[first:]), "times": times, "cut": kept.cut or first > 0}
             )
-        return {"kind": "LogList", "items": items}
+        return LogList.of(items=items)
 
     def _draw(
-        self,
-        namespace: str,
-        name: str,
-        uid: str,
-        kind: str,
-        window: Window,
-        answer: Callable[[Drawn], dict[str, Any]],
-    ) -> dict[str, Any]:
+        self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[Drawn], Kind]
+    ) -> Kind:
         """Returns what is drawn of a job.
 
-        SQLite can't begin its write-ahead log again while anybody reads from a moment, and with readers without end
-        that log would fill the disk. So a long read isn't of one moment, unless a block was moved under it.
+        SQLite can't restart its write-ahead log while anybody reads in a transaction, and with endless readers that log
+        would fill the disk. So a long read has no transaction, unless a block was moved under it.
         """
         try:
             with self._one_moment():
@@ -189,9 +219,8 @@ class Answers:
             places_of[attempt] = places if left >= 0 else {}
         for row, own, following in zip(rows, found, [*found, None][1:], strict=True):
             attempt, _, _, first_step, last_step = row
-            phase, deleted_at = recorded["phase"], recorded["deletedAt"]
             yield {
-                **shown(attempt, own, following, phase=phase, deleted_at=deleted_at),
+                **shown(attempt, own, following, phase=recorded["phase"], deleted_at=recorded["deletedAt"]),
                 "firstStep": first_step,
                 "lastStep": last_step,
                 "workers": [
@@ -208,16 +237,16 @@ class Answers:
         finally:
             self.connection.execute("ROLLBACK")
 
-    def _texts(self, statement: str, *values: Any) -> Iterator[tuple[Any, str]]:
-        """Yields compressed texts, and what else a row has, until they are too much for one answer."""
+    def _texts(self, statement: str, *values: Any) -> Iterator[tuple[int, str]]:
+        """Yields keys and compressed texts until they are too much for one answer."""
         left = MAX_TEXT
-        for data, *more in self.connection.execute(statement, values):
+        for data, key in self.connection.execute(statement, values):
             self.check()
             text = decompress(data).decode()
             left -= len(text)
             if left < 0:
                 return
-            yield (more or [None])[0], text
+            yield key, text
 
     def _all(self, statement: str, *values: Any) -> list[Any]:
         return self.connection.execute(statement, values).fetchall()
@@ -226,7 +255,108 @@ class Answers:
         return self.connection.execute(statement, values).fetchone()
 
 
+@dataclass(frozen=True)
+class Body:
+    """Body is an answer's JSON, compressed or not."""
+
+    data: bytes
+    is_compressed: bool = False
+
+
+class AnswerThreads:
+    """AnswerThreads are the threads."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="history-reader")
+        self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="history-drawer")
+        self._own = threading.local()
+        # The file's: after a damage another one may be in its place.
+        self._generation = 0
+        self._is_closed = False
+        self._opened: list[Answers] = []
+
+    def reopen(self) -> None:
+        """Opens the file again for all that is read from now on."""
+        self._generation += 1
+
+    async def close(self) -> None:
+        """Cancels what is being read, which nobody asks for any more, and closes the file."""
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                for threads in (self._short, self._long):
+                    await asyncio.to_thread(threads.shutdown, cancel_futures=True)
+        except TimeoutError:
+            # The file's write-ahead log stays beside it, empty.
+            return
+        for answers in self._opened:
+            answers.connection.close()
+
+    async def read(
+        self, ask: Callable[[Answers], HistoryAnswer | int], *, is_long: bool = False, compress: bool = False
+    ) -> Body:
+        """Returns an answer. Raises what `ask` does, UnusableHistory, sqlite3.Error, AnswerTooSlow and Busy."""
+        threads = self._long if is_long else self._short
+        reading = asyncio.get_running_loop().run_in_executor(threads, self._read, ask, compress)
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                return await reading
+        except TimeoutError as error:
+            raise Busy(f"Other requests have been answered for {WAIT_SECONDS:g} s; try again.") from error
+
+    def _read(self, ask: Callable[[Answers], HistoryAnswer | int], compress: bool) -> Body:
+        answers = self._answers()
+        until = time.monotonic() + READ_SECONDS
+
+        def is_over() -> bool:
+            return self._is_closed or time.monotonic() > until
+
+        def check() -> None:
+            if is_over():
+                raise _too_slow()
+
+        answers.check = check
+        answers.connection.set_progress_handler(is_over, _STEPS)
+        try:
+            body = _encoded(ask(answers))
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                raise _too_slow() from error
+            raise
+        if not compress or len(body) <= _COMPRESSED_BYTES:
+            return Body(body)
+        # Here, and not in the loop, which others wait for.
+        packing = zlib.compressobj(_LEVEL, wbits=_GZIP)
+        return Body(packing.compress(body) + packing.flush(), is_compressed=True)
+
+    def _answers(self) -> Answers:
+        if getattr(self._own, "generation", None) != self._generation:
+            generation = self._generation
+            self._own.answers = Answers(self._file)
+            self._opened.append(self._own.answers)
+            self._own.generation = generation
+        found: Answers = self._own.answers
+        return found
+
+
+def _encoded(answer: HistoryAnswer | int) -> bytes:
+    """Returns an answer's JSON; pydantic writes that of a heat map seven times faster than json."""
+    if isinstance(answer, int):
+        return str(answer).encode()
+    try:
+        return answer.model_dump_json(by_alias=True).encode()
+    except PydanticSerializationError:
+        # A text of a job has half a character (a lone surrogate), which only json escapes.
+        return json.dumps(answer.to_data(), separators=(",", ":")).encode()
+
+
+def _too_slow() -> AnswerTooSlow:
+    return AnswerTooSlow(f"The answer took more than {READ_SECONDS:g} s; ask for less (limit, from, to).")
+
+
 def _recorded(row: Sequence[Any]) -> dict[str, Any]:
+    """Returns a RecordedJob."""
     _, uid, namespace, name, created, deleted, summary = row
     times = {"createdAt": to_text(created), "deletedAt": _moment(deleted)}
     return {"uid": uid, "namespace": namespace, "name": name, **times, **json.loads(summary)}

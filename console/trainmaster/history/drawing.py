@@ -1,39 +1,51 @@
-"""What charts draw is read here: curves and heat of a window of time, in no more points than they have room for."""
+"""Reads what charts draw: curves and heat of a window of time, in at most as many points as they have room for."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
+from operator import add
 from statistics import median
-from typing import Any
 
-from trainmaster.history import curves, heat, samples
-from trainmaster.history.cells import Cells
-from trainmaster.history.curves import NO_STEP, SPENT, Curves
-from trainmaster.history.heat import Heat
-from trainmaster.history.packing import readable
-from trainmaster.history.schema import layouts
+from trainmaster.client.history.answers import MOST_RANKS, RankHeat, Series
+from trainmaster.history.figures import (
+    CURVES,
+    HEAT,
+    LEVEL_SECONDS,
+    MAX_RANKS,
+    NAN,
+    RULES,
+    SPENT,
+    STEP,
+    Points,
+    joined,
+    of_tail,
+    readable,
+    spans,
+    times_of_block,
+)
 from trainmaster.history.store import slice_of
-from trainmaster.history.thinning import LEVEL_SECONDS, spans
 
-MAX_COLUMNS, MAX_RANKS = 240, 1_024
-# Of more ranks than that: so many of the slowest, and of the fastest.
+# If there are more ranks, so many of the slowest and of the fastest are shown.
 _ENDS = 256
 # Widths of a point that are tried until there are few enough.
 _NICE_SECONDS = (2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400)
+# Ranks beyond MAX_RANKS are counted up to so many: a job's pods choose their numbers.
+_MOST_COUNTED = 100_000
 
 
 class Moved(Exception):
-    """A block was packed anew while it was to be read: ask again."""
+    """A block was replaced while it was to be read: ask again."""
 
 
 @dataclass(frozen=True)
-class Window:
-    """Window is the time that is looked at, in seconds since the epoch."""
+class TimeWindow:
+    """TimeWindow is the time that is shown, in seconds since the epoch."""
 
     since: float = 0.0
     until: float = math.inf
@@ -44,7 +56,6 @@ class Block:
     """Block is a block of figures as the file's index has it."""
 
     id: int
-    shape: int
     level: int
 
 
@@ -52,34 +63,35 @@ class Block:
 class Drawn:
     """Drawn is what a job has of one kind in a window, by time: blocks, whose data is read one by one, and the tail.
 
-    `check` is called before each block: it raises where the answer takes too long.
+    `check` is called before each block, and raises if the answer takes too long.
     """
 
     connection: sqlite3.Connection
     job: int
+    kind: str
     blocks: Sequence[Block]
-    tail: Sequence[tuple[float, str]]
+    tail: Sequence[Points]
     check: Callable[[], None]
 
     @classmethod
     def of(
-        cls, connection: sqlite3.Connection, job: int, kind: str, window: Window, check: Callable[[], None]
+        cls, connection: sqlite3.Connection, job: int, kind: str, window: TimeWindow, check: Callable[[], None]
     ) -> Drawn:
         """Reads the index, and the newest samples."""
         blocks = connection.execute(
-            "SELECT id, shape, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
+            "SELECT id, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
             "ORDER BY level DESC, first, id",
             (job, kind, window.since, min(window.until, 1e15)),
         )
+        index = [Block(*row) for row in blocks]
         tail = connection.execute(
             "SELECT at, data FROM tail WHERE slice = ? AND job = ? ORDER BY id", (slice_of(job), job)
         )
-        return cls(connection, job, [Block(*row) for row in blocks], tail.fetchall(), check)
+        return cls(connection, job, kind, index, of_tail(tail.fetchall())[kind], check)
 
-    @property
-    def stored_seconds(self) -> float:
-        """Returns the seconds of a point at the coarsest level."""
-        return LEVEL_SECONDS[max((block.level for block in self.blocks), default=0)]
+    def read(self, block: Block, figure: str | None = None) -> Points:
+        """Returns a block's points, with all figures or one. Raises Moved."""
+        return Points.of_block(self.kind, self.data(block), figure)
 
     def data(self, block: Block) -> bytes:
         """Returns a block's data. Raises Moved."""
@@ -92,40 +104,44 @@ class Drawn:
             raise Moved
         return bytes(row[0])
 
+    def resolution(self, seconds: float) -> float:
+        """Returns the seconds of a point that is drawn with so many: at least those of the coarsest level."""
+        return max(seconds, LEVEL_SECONDS[max((block.level for block in self.blocks), default=0)])
 
-def series_answer(drawn: Drawn, window: Window, points: int, done_before: Mapping[int, int]) -> dict[str, Any]:
-    """Returns a Series. `done_before` has the furthest step of all attempts before each. Raises Moved."""
-    orders = layouts(drawn.connection)
-    found = curves.joined(readable(lambda block: Curves.of_block(drawn.data(block), orders[block.shape]), drawn.blocks))
-    found.extend(samples.of_rows(drawn.tail)[0])
-    found = found.between(window.since, window.until)
-    thin, seconds = _fitted(found, points)
-    figures = {name: _rounded(values, 7) for name, values in thin.figures.items()}
-    return {
-        "kind": "Series",
-        "resolutionSeconds": max(seconds, drawn.stored_seconds),
-        "at": thin.at,
-        "attempt": thin.attempt,
-        "step": [None if step == NO_STEP else step for step in thin.step],
-        **{name: values for name, values in figures.items() if not name.startswith(SPENT)},
-        "redone": [
-            step != NO_STEP and step <= done_before.get(attempt, NO_STEP)
-            for step, attempt in zip(thin.step, thin.attempt, strict=True)
+
+def series_answer(drawn: Drawn, window: TimeWindow, points: int, done_before: Mapping[int, int]) -> Series:
+    """Returns the curves. `done_before` has the furthest step of all attempts before each. Raises Moved."""
+    found = joined(CURVES, chain(readable(drawn.read, drawn.blocks), drawn.tail)).between(window.since, window.until)
+    together, seconds = _together(found.at, found.attempt, points)
+    # If a job has more attempts than points, the newest are shown.
+    first = together[0][0] if together else len(found)
+    thin = found.part(first, len(found)).combined([(begin - first, end - first) for begin, end in together])
+    unknown = array("d", [NAN]) * len(thin)
+    figures = {name: _rounded(thin.values.get(name, unknown), 7) for name in RULES[CURVES] if name != STEP}
+    steps = [int(step) if step == step else None for step in thin.values.get(STEP, unknown)]
+    return Series.of(
+        resolutionSeconds=drawn.resolution(seconds),
+        at=thin.at,
+        attempt=thin.attempt,
+        step=steps,
+        redone=[
+            step is not None and step <= done_before.get(attempt, -1)
+            for step, attempt in zip(steps, thin.attempt, strict=True)
         ],
-        "timeSpent": {name.removeprefix(SPENT): values for name, values in figures.items() if name.startswith(SPENT)},
-    }
+        **{name: values for name, values in figures.items() if not name.startswith(SPENT)},
+        timeSpent={name.removeprefix(SPENT): values for name, values in figures.items() if name.startswith(SPENT)},
+    )
 
 
-def heat_answer(drawn: Drawn, window: Window, columns: int, figure: str) -> dict[str, Any]:
-    """Returns a RankHeat: all times are read first, then the figures block by block into the map's cells.
+def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> RankHeat:
+    """Returns the heat map: all times are read first, then the figures block by block into the map's cells.
 
     Raises Moved.
     """
-    of_tail = samples.of_rows(drawn.tail)[1]
-    times = list(readable(lambda block: (block, *heat.times_of_block(drawn.data(block))), drawn.blocks))
+    times = list(readable(lambda block: (block, *times_of_block(drawn.data(block))), drawn.blocks))
     in_window = [
         (at, attempt)
-        for all_at, attempts in chain((each[1:] for each in times), ((part.at, part.attempt) for part in of_tail))
+        for all_at, attempts in chain((each[1:] for each in times), ((part.at, part.attempt) for part in drawn.tail))
         for at, attempt in zip(all_at, attempts, strict=True)
         if window.since <= at <= window.until
     ]
@@ -133,30 +149,101 @@ def heat_answer(drawn: Drawn, window: Window, columns: int, figure: str) -> dict
     together, seconds = _together(at, attempt, columns)
     cells = Cells(len(together), figure)
     column_of = iter(_columns(together, len(at)))
-
-    def add(part: Heat | None, all_at: Sequence[float]) -> None:
+    # A block whose figures are damaged leaves its columns as they are.
+    blocks = ((next(readable(lambda it: drawn.read(it, figure), [block]), None), times) for block, times, _ in times)
+    for part, all_at in chain(blocks, ((part, part.at) for part in drawn.tail)):
         own = [next(column_of) if window.since <= each <= window.until else -1 for each in all_at]
         if part is not None and max(own, default=-1) >= 0:
             cells.add(part, own)
-
-    for block, all_at, _ in times:
-        # A block whose figures are damaged leaves its columns as they are.
-        add(next(readable(lambda found: Heat.of_block(drawn.data(found), figure), [block]), None), all_at)
-    for part in of_tail:
-        add(part, part.at)
     values = cells.rows()
     places = sorted(_shown(values, len(cells.ranks)), key=cells.ranks.__getitem__)
-    return {
-        "kind": "RankHeat",
-        "figure": figure,
-        "resolutionSeconds": max(seconds, drawn.stored_seconds),
-        "at": [at[end - 1] for _, end in together],
-        "attempt": [attempt[end - 1] for _, end in together],
-        "ranks": [cells.ranks[place] for place in places],
-        "workers": [cells.workers[place] for place in places],
-        "values": [_rounded([row[place] for place in places], 4) for row in values],
-        "leftOut": len(cells.ranks) + cells.beyond - len(places),
-    }
+    return RankHeat.of(
+        figure=figure,
+        resolutionSeconds=drawn.resolution(seconds),
+        at=[at[end - 1] for _, end in together],
+        attempt=[attempt[end - 1] for _, end in together],
+        ranks=[cells.ranks[place] for place in places],
+        workers=[cells.workers[place] for place in places],
+        values=[_rounded([row[place] for place in places], 4) for row in values],
+        leftOut=len(cells.ranks) + len(cells.beyond) - len(places),
+    )
+
+
+class Cells:
+    """Cells are a heat map's: a figure of each rank in each column; NaN if there is none.
+
+    A job may have tens of millions of figures. They are combined row by row as they are read, so that what is held is
+    bounded by the map's columns and ranks.
+    """
+
+    def __init__(self, columns: int, figure: str) -> None:
+        self.figure = figure
+        self.ranks: list[int] = []
+        self.workers: list[int] = []
+        # Ranks that there is no room for.
+        self.beyond: set[int] = set()
+        self._is_peak = RULES[HEAT][figure] is max
+        self._place_of: dict[int, int] = {}
+        # Peaks, or sums and how many figures are in each.
+        self._values = [array("d") for _ in range(columns)]
+        self._counts = [array("I") for _ in range(columns)]
+
+    def add(self, part: Points, columns: Sequence[int]) -> None:
+        """Adds a part's rows, each to its column; a negative one is left out."""
+        places = [self._place(rank, worker) for rank, worker in zip(part.ranks, part.workers, strict=True)]
+        is_in_order = places == list(range(len(self.ranks)))
+        for row, column in zip(part.rows(self.figure), columns, strict=True):
+            if column >= 0 and not (is_in_order and self._add_whole(row, column)):
+                self._add_each(row, places, column)
+
+    def rows(self) -> list[array[float]]:
+        """Returns each column's figures, by the order of `ranks`."""
+        found = []
+        for values, counts in zip(self._values, self._counts, strict=True):
+            if not self._is_peak:
+                values = array("d", (total / max(count, 1) for total, count in zip(values, counts, strict=True)))
+            found.append(values + array("d", [NAN]) * (len(self.ranks) - len(values)))
+        return found
+
+    def _place(self, rank: int, worker: int) -> int:
+        """Returns a rank's place, whose last worker counts; -1 if there is no room for it."""
+        place = self._place_of.get(rank, -1)
+        if place >= 0:
+            self.workers[place] = worker
+        elif len(self.ranks) < MAX_RANKS:
+            place = self._place_of[rank] = len(self.ranks)
+            self.ranks.append(rank)
+            self.workers.append(worker)
+        elif len(self.beyond) < _MOST_COUNTED:
+            self.beyond.add(rank)
+        return place
+
+    def _add_whole(self, row: array[float], column: int) -> bool:
+        """Adds a row of all ranks in order, the usual case; returns False if a figure is unknown."""
+        values, counts = self._values[column], self._counts[column]
+        total = sum(row) + sum(values)
+        if total != total or len(values) not in (0, len(row)):
+            return False
+        if not values:
+            self._values[column], self._counts[column] = row, array("I", [1]) * len(row)
+        elif self._is_peak:
+            self._values[column] = array("d", map(max, values, row))
+        else:
+            self._values[column] = array("d", map(add, values, row))
+            self._counts[column] = array("I", map(add, counts, repeat(1)))
+        return True
+
+    def _add_each(self, row: array[float], places: Sequence[int], column: int) -> None:
+        values, counts = self._values[column], self._counts[column]
+        missing = len(self.ranks) - len(values)
+        values.extend(array("d", [NAN]) * missing)
+        counts.extend(array("I", [0]) * missing)
+        for value, place in zip(row, places, strict=True):
+            if place < 0 or value != value:
+                continue
+            old = values[place]
+            values[place] = value if old != old else max(old, value) if self._is_peak else old + value
+            counts[place] += 1
 
 
 def _columns(together: Sequence[tuple[int, int]], points: int) -> Iterator[int]:
@@ -167,16 +254,11 @@ def _columns(together: Sequence[tuple[int, int]], points: int) -> Iterator[int]:
         yield from [column] * (end - first)
 
 
-def _fitted(found: Curves, points: int) -> tuple[Curves, float]:
-    """Returns at most so many points, and the seconds of one; of a job with more attempts than that the newest."""
-    together, seconds = _together(found.at, found.attempt, points)
-    first = together[0][0] if together else len(found)
-    return found.part(first, len(found)).combined([(begin - first, end - first) for begin, end in together]), seconds
-
-
 def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple[list[tuple[int, int]], float]:
     """Returns which points become one, so that there are at most so many, the newest; and the seconds of one."""
-    for seconds in _widths(at, points):
+    least = (at[-1] - at[0]) / points if len(at) > points else 0.0
+    nice = (float(seconds) for seconds in _NICE_SECONDS if seconds >= least)
+    for seconds in chain(nice, (86_400.0 * 2**n for n in range(1, 17))) if len(at) > points else [0.0]:
         together = spans(at, attempt, seconds)
         if len(together) <= points:
             break
@@ -185,25 +267,14 @@ def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple
     return together, seconds or round(median(distances) if distances else 0.0, 3)
 
 
-def _widths(at: Sequence[float], points: int) -> list[float]:
-    """Returns the seconds of a point to try, from the least with which there may be few enough points."""
-    if len(at) <= points:
-        return [0.0]
-    least = (at[-1] - at[0]) / points
-    return [
-        *(float(seconds) for seconds in _NICE_SECONDS if seconds >= least),
-        *(86_400.0 * 2**n for n in range(1, 17)),
-    ]
-
-
 def _shown(values: Sequence[Sequence[float]], ranks: int) -> set[int]:
     """Returns the places of the ranks that are shown: the slowest, the fastest, and an even choice of the others."""
-    if ranks <= MAX_RANKS:
+    if ranks <= MOST_RANKS:
         return set(range(ranks))
     mean = [_mean([row[place] for row in values]) for place in range(ranks)]
     order = sorted(range(ranks), key=mean.__getitem__)
     middle = order[_ENDS:-_ENDS]
-    room = MAX_RANKS - 2 * _ENDS
+    room = MOST_RANKS - 2 * _ENDS
     chosen = [middle[place * len(middle) // room] for place in range(room)]
     return {*order[:_ENDS], *order[-_ENDS:], *chosen}
 
@@ -214,12 +285,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _rounded(values: Sequence[float], digits: int) -> list[float | None]:
-    """Returns figures with the digits that they are kept with; None for one that isn't known."""
+    """Returns figures with so many digits; None for one that isn't known."""
     shape = f".{digits}g"
     return [_round(value, shape) if value - value == 0.0 else None for value in values]
 
 
 @lru_cache(100_000)
 def _round(value: float, shape: str) -> float:
-    # Of a heat map's figures there are only so many, with their eleven bits.
+    # A heat map has few different figures, with their twelve bits.
     return float(format(value, shape))

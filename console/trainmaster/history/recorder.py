@@ -1,4 +1,4 @@
-"""The file is written here, in one thread: batches as they come, and between them small steps of aging and trimming."""
+"""Writes the file in one thread: batches as they come, and between them small steps of aging and trimming."""
 
 from __future__ import annotations
 
@@ -8,61 +8,85 @@ import logging
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from trainmaster.history.aging import TAIL_BYTES, Aging
-from trainmaster.history.metrics import HistoryMetrics
-from trainmaster.history.schema import UnusableFile, is_damage, move_aside
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import Counter as CounterMetric
+
+from trainmaster.history.schema import UnusableHistory, is_damage, move_aside
 from trainmaster.history.settings import HistorySettings
-from trainmaster.history.store import Store
-from trainmaster.history.trimming import Trimming
-from trainmaster_operator.api.records import Record, parse_record
+from trainmaster.history.store import HistoryStore
+from trainmaster.history.upkeep import TAIL_BYTES, Aging, Trimming
+from trainmaster_operator import __version__
+from trainmaster_operator.api.records import (
+    DeletedRecord,
+    EvidenceRecord,
+    JobRecord,
+    LogRecord,
+    Record,
+    SampleRecord,
+    parse_record,
+)
 from trainmaster_operator.wire.values import ProtocolError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Seconds between two looks for what is due, and between two after a failure (a full disk).
+# Seconds between two checks of what is due, and between two after a failure (a full disk).
 LOOK_SECONDS, FAILED_SECONDS = 1.0, 10.0
-
-
-# Seconds for which a batch waits at most until there is room for it.
+# Seconds that a batch waits at most until there is room for it.
 ROOM_SECONDS = 5.0
-# A slice of the tail has at most such a part of the file.
+# A slice of the tail takes at most this part of the file.
 _OF_A_SLICE = 256
+_COMMIT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+# Reasons of refusals, by the answer's status.
+REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    408: "RequestTimeout",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
 
 
 class CannotRecord(Exception):
-    """Nothing can be written now; one sentence says why. The sender sends it again."""
+    """Nothing can be written now; the message has the reason. The sender repeats it."""
 
 
 class NoRoom(Exception):
     """Records don't fit into the file below its bound."""
 
 
-class Recorder:
-    """Recorder owns the thread in which all is written."""
+class HistoryRecorder:
+    """HistoryRecorder owns the thread that writes."""
 
     def __init__(self, settings: HistorySettings, metrics: HistoryMetrics, reopened: Callable[[], None]) -> None:
-        """`reopened` is called after another file has taken the place of a damaged or a deleted one."""
+        """`reopened` is called after another file has replaced a damaged or deleted one."""
         self._settings = settings
         self._metrics = metrics
         self._reopened = reopened
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="history-writer")
-        self._store: Store
+        self._store: HistoryStore
         self._trimming: Trimming
         self._steps: Sequence[Callable[[], bool]] = ()
         self._cannot = ""
 
     async def open(self) -> None:
-        """Opens the file. Raises UnusableFile."""
+        """Opens the file. Raises UnusableHistory."""
         await self._run(self._open)
 
     async def close(self) -> None:
-        """Ends with what is being written, and leaves everything in the one file."""
+        """Waits for the batch in progress, and leaves everything in the one file."""
         await self._run(self._close)
         self._thread.shutdown()
 
@@ -71,7 +95,7 @@ class Recorder:
         return await self._run(lambda: self._record(body))
 
     async def maintain(self) -> None:
-        """Makes steps as they are due, for as long as it isn't cancelled."""
+        """Makes steps as they are due, until it is cancelled."""
         while True:
             try:
                 while await self._run(self._step):
@@ -83,7 +107,7 @@ class Recorder:
 
     def _open(self) -> None:
         most = self._settings.max_bytes
-        self._store = store = Store(Path(self._settings.file))
+        self._store = store = HistoryStore(Path(self._settings.file))
         store.bound(most)
         self._trimming = Trimming(store, most, self._settings.keep_days)
         self._steps = (Aging(store, min(TAIL_BYTES, most // _OF_A_SLICE)).step, self._trimming.step)
@@ -92,7 +116,7 @@ class Recorder:
         try:
             self._store.close()
         except sqlite3.Error as error:
-            log.warning("What was written last stays in the file beside it (-wal): %s", error)
+            log.warning("The last records stay in the write-ahead log beside the file (-wal): %s", error)
 
     def _record(self, body: bytes) -> int:
         started = time.monotonic()
@@ -107,7 +131,7 @@ class Recorder:
         return written.total()
 
     def _one_by_one(self, body: bytes) -> Counter[str]:
-        """Writes each record by itself, and leaves out what can't be: others' records don't wait for it for ever."""
+        """Writes each record by itself, without those that can't be written, which would block all others."""
         written = Counter[str]()
         for line in body.split(b"\n"):
             try:
@@ -120,24 +144,23 @@ class Recorder:
         return written
 
     def _write(self, body: bytes) -> Counter[str]:
-        """Writes records, one line each, which are held one at a time: of those that are parsed none is small."""
+        """Writes records, one a line. They are parsed one at a time, because a parsed record is large."""
         self._make_room()
-        return self._or_anew(lambda: self._store.record(parse_lines(body)), len(body))
+        return self._or_replaced(lambda: self._store.record(parse_lines(body)), len(body))
 
     def _make_room(self) -> None:
-        """Makes steps before a batch where the file is full, so that no flood of records is faster than they are."""
+        """Makes steps before a batch if the file is full, so that no flood of records is faster than they are."""
         until = time.monotonic() + ROOM_SECONDS
         while self._trimming.is_over() and time.monotonic() < until and self._step():
             pass
 
     def _step(self) -> bool:
-        return self._or_anew(lambda: any(step() for step in self._steps))
+        return self._or_replaced(lambda: any(step() for step in self._steps))
 
-    def _or_anew(self, write: Callable[[], T], size: int | None = None) -> T:
-        """Writes, into a new file where the old one turns out to be damaged or gone.
+    def _or_replaced(self, write: Callable[[], T], size: int | None = None) -> T:
+        """Writes, into a new file if the old one is damaged or gone.
 
-        `size` is that of records, in JSON. Raises CannotRecord, and NoRoom where it is the file's bound that they
-        don't fit below.
+        `size` is that of records, in JSON. Raises CannotRecord, and NoRoom if they don't fit below the file's bound.
         """
         try:
             if self._store.is_lost():
@@ -147,7 +170,7 @@ class Recorder:
             except sqlite3.Error as error:
                 if not is_damage(error):
                     raise
-                self._begin_anew(error)
+                self._move_aside(error)
                 found = write()
         except sqlite3.Error as error:
             is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
@@ -160,17 +183,17 @@ class Recorder:
         return found
 
     def _replace(self) -> None:
-        """Puts a deleted file back from what is still open of it, or uses the file that is in its place now."""
+        """Restores a deleted file from the open connection, or uses the file that is in its place now."""
         file = self._store.file
         self._store.drop_beside()
         if file.exists():
             what = "was replaced by another file, which is used from now on"
         else:
             try:
-                self._store.put_back()
-                what = "was deleted, and is put back whole from what was still open of it"
+                self._store.restore()
+                what = "was deleted, and is restored whole from the open connection"
             except (sqlite3.Error, OSError) as error:
-                what = f"was deleted and can't be put back ({error}): a new history is begun"
+                what = f"was deleted and can't be restored ({error}): a new history is begun"
         self._store.connection.close()
         log.error("%s %s. Stop the history before you delete or replace its file.", file, what)
         self._metrics.lost.inc()
@@ -179,11 +202,11 @@ class Recorder:
     def _reopen(self) -> None:
         try:
             self._open()
-        except UnusableFile as error:
+        except UnusableHistory as error:
             raise CannotRecord(str(error)) from error
         self._reopened()
 
-    def _begin_anew(self, error: sqlite3.Error) -> None:
+    def _move_aside(self, error: sqlite3.Error) -> None:
         self._store.connection.close()
         aside = move_aside(self._store.file)
         log.error("%s is damaged (%s): it is kept as %s, and a new history is begun.", self._store.file, error, aside)
@@ -195,7 +218,7 @@ class Recorder:
         what = "there is no room on its disk, or it can't be written" if full else "it can't be written"
         sentence = f"Nothing is recorded in {self._store.file} now: {what} ({error})."
         if sentence != self._cannot:
-            log.error("%s What is recorded can be read on, and writing goes on by itself when it can.", sentence)
+            log.error("%s Recorded jobs can still be read, and writing resumes by itself.", sentence)
         self._cannot = sentence
         raise CannotRecord(sentence) from error
 
@@ -218,3 +241,47 @@ def parse_lines(body: bytes) -> Iterator[Record]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+class HistoryMetrics:
+    """HistoryMetrics has all metrics. Their names and labels are an interface: dashboards and alerts use them."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.records = CounterMetric("trainmaster_history_records", "Records written.", ["record"], registry=registry)
+        self.bytes = Gauge("trainmaster_history_file_bytes", "Bytes of the file on the disk.", registry=registry)
+        self.most_bytes = Gauge("trainmaster_history_max_bytes", "Maximum size of the file.", registry=registry)
+        self.jobs = Gauge("trainmaster_history_jobs", "Recorded jobs.", registry=registry)
+        self.commit_seconds = Histogram(
+            "trainmaster_history_commit_duration_seconds",
+            "Seconds until a batch of records was on the disk.",
+            buckets=_COMMIT,
+            registry=registry,
+        )
+        self.refused = CounterMetric(
+            "trainmaster_history_refused_requests", "Requests that were refused.", ["reason"], registry=registry
+        )
+        self.damaged = CounterMetric(
+            "trainmaster_history_damaged_files", "Damaged files that were moved aside.", registry=registry
+        )
+        self.lost = CounterMetric(
+            "trainmaster_history_lost_files",
+            "Times that the file was deleted or replaced while it was in use.",
+            registry=registry,
+        )
+        for kind in (JobRecord, DeletedRecord, SampleRecord, EvidenceRecord, LogRecord):
+            self.records.labels(record=kind.kind)
+        for reason in REASONS.values():
+            self.refused.labels(reason=reason)
+        ProcessCollector(registry=registry)
+        version = Gauge("trainmaster_build_info", "1, with the version that runs.", ["version"], registry=registry)
+        version.labels(version=__version__).set(1)
+
+    def count_records(self, written: Mapping[str, int]) -> None:
+        """Counts records that were written, by their kind."""
+        for kind, number in written.items():
+            self.records.labels(record=kind).inc(number)
+
+    def text(self) -> bytes:
+        """Returns the exposition format."""
+        return generate_latest(self.registry)

@@ -1,27 +1,24 @@
-"""The file is opened here: its tables are created or brought up to date, and a damaged one is moved aside.
+"""Opens the file: creates its tables, and moves a damaged file aside.
 
-One file, SQLite in WAL mode. A commit is on the disk when it is acknowledged (synchronous=FULL: the one writer commits
-once for a batch, so that a sync each costs nothing that matters), so that neither a kill nor a power cut loses it.
+It is one file, SQLite in WAL mode. A commit is on the disk when it is acknowledged (synchronous=FULL), so that neither
+a kill nor a power cut loses it. The one writer commits once for a batch, so a sync for each costs little.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainmaster.history.curves import FIGURES
-
 log = logging.getLogger(__name__)
 
-# Bytes that a row takes beside its texts: its other columns, its entries in indexes, and the room that pages have left.
-# With them the sum of all jobs' `bytes` is what the file has, within a fifth (tests/unit/history/test_books.py).
+# Bytes that a row takes beside its texts: its other columns, its entries in indexes, and unused room of pages. So the
+# sum of all jobs' `bytes` is the file's size within a fifth (tests/unit/history/test_books.py).
 _OF_A_ROW = {"jobs": 700, "objects": 60, "attempts": 100, "blocks": 140, "evidence": 60, "logs": 60}
 _TEXTS = {"jobs": ("summary",), "attempts": ("data", "workers")}
 
@@ -36,24 +33,17 @@ def _books(table: str) -> str:
     """Returns the triggers that keep a job's bytes."""
     job, new, old = "id" if table == "jobs" else "job", _bytes_of(table, "NEW"), _bytes_of(table, "OLD")
     changed = ", ".join(_TEXTS.get(table, ("data",)))
-    return f"""
-    CREATE TRIGGER {table}_added AFTER INSERT ON {table} BEGIN
-        UPDATE jobs SET bytes = bytes + {new} WHERE id = NEW.{job}; END;
-    CREATE TRIGGER {table}_changed AFTER UPDATE OF {changed} ON {table} BEGIN
-        UPDATE jobs SET bytes = bytes + {new} - {old} WHERE id = NEW.{job}; END;
-    """ + (
-        ""
-        if table == "jobs"
-        else f"""
-    CREATE TRIGGER {table}_removed AFTER DELETE ON {table} BEGIN
-        UPDATE jobs SET bytes = bytes - {old} WHERE id = OLD.{job}; END;
-    """
+    changes = {"added AFTER INSERT": f"+ {new}", f"changed AFTER UPDATE OF {changed}": f"+ {new} - {old}"}
+    if table != "jobs":
+        changes["removed AFTER DELETE"] = f"- {old}"
+    return "".join(
+        f"CREATE TRIGGER {table}_{when} ON {table} BEGIN "
+        f"UPDATE jobs SET bytes = bytes {change} WHERE id = {'OLD' if 'DELETE' in when else 'NEW'}.{job}; END;\n"
+        for when, change in changes.items()
     )
 
 
-# What makes the tables of each version of those of the version before; the last one's number is ours.
-MIGRATIONS: Sequence[str] = (
-    """
+TABLES = """
     CREATE TABLE jobs (
         id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, namespace TEXT NOT NULL, name TEXT NOT NULL,
         created REAL NOT NULL, seen REAL NOT NULL, ended REAL, deleted REAL, summary TEXT NOT NULL,
@@ -71,76 +61,74 @@ MIGRATIONS: Sequence[str] = (
     );
     CREATE TABLE evidence (job INTEGER NOT NULL, key INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, key));
     CREATE TABLE logs (job INTEGER NOT NULL, key INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job, key));
-    CREATE TABLE layouts (id INTEGER PRIMARY KEY, figures TEXT NOT NULL UNIQUE);
     CREATE TABLE tail (
         slice INTEGER NOT NULL, id INTEGER NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL, data TEXT NOT NULL,
         PRIMARY KEY (slice, id)
     ) WITHOUT ROWID;
     CREATE TABLE blocks (
         id INTEGER PRIMARY KEY, job INTEGER NOT NULL, kind TEXT NOT NULL, level INTEGER NOT NULL,
-        first REAL NOT NULL, last REAL NOT NULL, points INTEGER NOT NULL, shape INTEGER NOT NULL, data BLOB NOT NULL
+        first REAL NOT NULL, last REAL NOT NULL, points INTEGER NOT NULL, ranks INTEGER NOT NULL, data BLOB NOT NULL
     );
-    CREATE INDEX blocks_in_order ON blocks (job, kind, level, first, last, points, shape);
+    CREATE INDEX blocks_in_order ON blocks (job, kind, level, first, last, points, ranks);
     CREATE TRIGGER jobs_counted AFTER UPDATE OF bytes ON jobs BEGIN
         INSERT INTO namespaces VALUES (NEW.namespace, NEW.bytes - OLD.bytes)
         ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes; END;
     CREATE TRIGGER jobs_removed AFTER DELETE ON jobs BEGIN
         UPDATE namespaces SET bytes = bytes - OLD.bytes WHERE name = OLD.namespace;
         DELETE FROM namespaces WHERE name = OLD.namespace AND bytes <= 0; END;
-    """
-    + "".join(map(_books, _OF_A_ROW)),
-)
-# "TMhi": who looks at the file (`file`, SQLite's tools) learns whose it is, and we that it isn't another program's.
+    """ + "".join(map(_books, _OF_A_ROW))
+# The tables' version. A file of another version is refused.
+VERSION = 1
+# "TMhi" names the owner to people (`file`, SQLite's tools) and tells our files from other programs'.
 APPLICATION_ID = 0x544D6869
 _DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# Of every file of SQLite's.
+# Every file of SQLite's begins so.
 _BEGINNING = b"SQLite format 3\0"
-# Milliseconds that a connection waits for another's lock. Readers and the writer never lock each other out in WAL.
+# Milliseconds that a connection waits for another's lock. In WAL readers and the writer never lock each other out.
 _BUSY_MILLISECONDS = 5_000
-# Of the folder and the files, where they are made here: in them are all namespaces' jobs and logs.
+# Permissions of folders and files that are made here: all namespaces' jobs and logs are in them.
 _OWNERS_FOLDER, _OWNERS_FILE = 0o700, 0o600
-# A file without an end that was clean is read whole once when it is opened.
+# The suffix of the write-ahead log. If there is one, the file wasn't closed, and is read whole once to check it.
 _WRITE_AHEAD = "-wal"
 
 
-class UnusableFile(Exception):
-    """The file can't be used; one sentence says why, and what to do."""
+class UnusableHistory(Exception):
+    """The file can't be used; the message has the reason and what to do."""
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Returns whether an error says that the file is damaged."""
+    """Returns whether an error means that the file is damaged."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGES
 
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Holds the file for this process alone. Raises UnusableFile."""
+    """Holds the file for this process alone. Raises UnusableHistory."""
     try:
         file.parent.mkdir(_OWNERS_FOLDER, parents=True, exist_ok=True)
         with file.with_name(f"{file.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
-        raise UnusableFile(f"{file} is in use by another `trainmaster history serve`; stop it first.") from error
+        raise UnusableHistory(f"{file} is in use by another `trainmaster history serve`; stop it first.") from error
     except OSError as error:
-        raise UnusableFile(f"{file} can't be used: {error.strerror}; is its folder there and writable?") from error
+        raise UnusableHistory(f"{file} can't be used: {error.strerror}; is its folder there and writable?") from error
 
 
 def open_file(file: Path) -> sqlite3.Connection:
-    """Opens the file to write, and moves a damaged one aside. Raises UnusableFile."""
+    """Opens the file for writing, and moves a damaged one aside. Raises UnusableHistory."""
     try:
         return _open(file)
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
-            raise UnusableFile(f"{file} can't be used: {error}.") from error
+            raise UnusableHistory(f"{file} can't be used: {error}.") from error
         if not _began_as_database(file):
-            raise UnusableFile(
-                f"{file} is no history but another kind of file, and stays as it is; name another, or move it away."
+            raise UnusableHistory(
+                f"{file} is no history but another kind of file, and is left alone; name another, or move it away."
             ) from error
         aside = move_aside(file)
         log.error(
-            "%s is damaged (%s): it is kept as %s, and a new history is begun. `sqlite3 %s .recover` may read what is "
-            "left in it.",
+            "%s is damaged (%s): it is kept as %s, and a new one is begun. `sqlite3 %s .recover` may read its rest.",
             file,
             error,
             aside,
@@ -168,37 +156,34 @@ def move_aside(file: Path) -> Path:
 
 
 def open_to_read(file: Path) -> sqlite3.Connection:
-    """Opens a history to read alone: one that is being written, a backup or a copy. Raises UnusableFile."""
+    """Opens a history, which another connection may be writing, for reading alone. Raises UnusableHistory."""
     if not file.is_file():
-        raise UnusableFile(f"{file} isn't there; name the file of a history, or a copy of it.")
+        raise UnusableHistory(f"{file} isn't there; name the file of a history.")
     try:
-        # Beside a copy in a folder that can't be written SQLite can't put what it shares with a writer.
-        is_alone = not os.access(file.parent, os.W_OK) and not file.with_name(file.name + _WRITE_AHEAD).exists()
-        how = "immutable=1" if is_alone else "mode=ro"
         connection = sqlite3.connect(
-            f"{file.absolute().as_uri()}?{how}", uri=True, isolation_level=None, check_same_thread=False
+            f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA query_only = ON")
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
         if not _require_ours(connection, file):
-            raise UnusableFile(f"{file} is empty; name the file of a history, or a copy of it.")
+            raise UnusableHistory(f"{file} is empty; name the file of a history.")
     except sqlite3.Error as error:
-        raise UnusableFile(f"{file} can't be read: {error}.") from error
+        raise UnusableHistory(f"{file} can't be read: {error}.") from error
     return connection
 
 
 def _open(file: Path) -> sqlite3.Connection:
     was_clean = not file.with_name(file.name + _WRITE_AHEAD).exists()
-    # SQLite gives what it puts beside a file the file's own permissions.
+    # What SQLite puts beside a file gets the file's permissions.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, _OWNERS_FILE))
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        # Nothing is written before it is known whose file it is.
+        # Nothing is written to a file that isn't ours.
         version = _require_ours(connection, file)
         if version == 0:
-            # Blocks of one and a half kilobytes leave a third of SQLite's own 4,096 bytes empty, and a tenth of these.
+            # Blocks of 1.5 kB leave a third of SQLite's default of 4,096 bytes empty, and a tenth of these.
             connection.execute("PRAGMA page_size = 8192")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -208,9 +193,9 @@ def _open(file: Path) -> sqlite3.Connection:
             problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
             if problem != "ok":
                 raise _corrupt(problem)
-        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        if version == 0:
             connection.executescript(
-                f"BEGIN; {script} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}; COMMIT;"
+                f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
             )
     except BaseException:
         connection.close()
@@ -219,30 +204,18 @@ def _open(file: Path) -> sqlite3.Connection:
 
 
 def _require_ours(connection: sqlite3.Connection, file: Path) -> int:
-    """Returns the version of the tables; 0 where there are none. Raises UnusableFile."""
+    """Returns the version of the tables; 0 where there are none. Raises UnusableHistory."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION_ID:
-        raise UnusableFile(f"{file} is no history of Trainmaster but another program's database; name another file.")
-    if version > len(MIGRATIONS):
-        raise UnusableFile(
-            f"{file} was written by a newer release (tables of version {version}, this one knows up to "
-            f"{len(MIGRATIONS)}); use that release, or name another file."
+        raise UnusableHistory(f"{file} is no history of Trainmaster but another program's database; name another file.")
+    if version not in (0, VERSION):
+        raise UnusableHistory(
+            f"{file} was written by another release (tables of version {version}, this one has version {VERSION}); "
+            "use that release, or name another file."
         )
     return int(version)
-
-
-def layout_of(connection: sqlite3.Connection) -> int:
-    """Returns the number of the order in which blocks of curves have their figures now."""
-    names = json.dumps(list(FIGURES))
-    connection.execute("INSERT INTO layouts (figures) VALUES (?) ON CONFLICT DO NOTHING", (names,))
-    return int(connection.execute("SELECT id FROM layouts WHERE figures = ?", (names,)).fetchone()[0])
-
-
-def layouts(connection: sqlite3.Connection) -> dict[int, list[str]]:
-    """Returns all orders, by number."""
-    return {number: json.loads(names) for number, names in connection.execute("SELECT id, figures FROM layouts")}
 
 
 def _corrupt(problem: str) -> sqlite3.DatabaseError:

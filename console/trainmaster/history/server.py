@@ -1,71 +1,156 @@
-"""The history over HTTP takes records from the operator, and answers viewers; errors are Kubernetes' Status objects."""
+"""Serves the history over HTTP: takes records from the operator, and answers viewers.
+
+Errors are Kubernetes' Status objects. A parameter that can't be valid is refused with a sentence that names it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
+import re
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from trainmaster.client.history.answers import MOST_COLUMNS, MOST_JOBS, MOST_LINES, MOST_POINTS, HistoryAnswer
 from trainmaster.client.permission import Access
-from trainmaster.history.access import NotReviewed, Refused, UnknownViewer, Viewers
-from trainmaster.history.answers import Answers, NotRecorded
-from trainmaster.history.metrics import REASONS, HistoryMetrics
-from trainmaster.history.places import Full, Places
-from trainmaster.history.queries import MAX_JOBS, BadQuery, Query, require_job_name, require_namespace
-from trainmaster.history.reading import Body, Busy, Readers, TooSlow
-from trainmaster.history.recorder import CannotRecord, Recorder
-from trainmaster.history.schema import UnusableFile
+from trainmaster.history.answers import Answers, AnswerThreads, AnswerTooSlow, Body, Busy, NotRecorded
+from trainmaster.history.drawing import TimeWindow
+from trainmaster.history.figures import HEAT_FIGURES, PEAK
+from trainmaster.history.recorder import REASONS, CannotRecord, HistoryMetrics, HistoryRecorder
+from trainmaster.history.schema import UnusableHistory
+from trainmaster.history.viewers import Full, HistoryViewers, NotPermitted, NotReviewed, UnknownViewer, ViewerPlaces
+from trainmaster_operator.api.times import to_seconds
+from trainmaster_operator.api.values import DNS_LABEL_PATTERN
 from trainmaster_operator.serving import Exposition, HttpServer, application
-from trainmaster_operator.wire.values import ProtocolError
+from trainmaster_operator.wire.limits import MAX_INDEX, MAX_UID
+from trainmaster_operator.wire.values import MAX_TIME, ProtocolError, shown
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-# Bodies of the writer that are held in memory at a time.
+# Batches of the writer that are in memory at a time.
 MAX_WRITES = 4
-# An answer is sent in pieces of so many bytes, and given up if its reader hasn't taken it after so many seconds.
+# An answer is sent in pieces of so many bytes, and cancelled if its reader hasn't taken it after so many seconds.
 _PIECE_BYTES, SEND_SECONDS = 65_536, 30.0
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JOB = "/v1/namespaces/{namespace}/jobs/{name}"
-_ERRORS: dict[type[Exception], int] = {
-    ProtocolError: 400,
-    BadQuery: 400,
-    UnknownViewer: 401,
-    Refused: 403,
-    NotRecorded: 404,
-    Full: 429,
-    Busy: 503,
-    NotReviewed: 503,
-    CannotRecord: 503,
-    UnusableFile: 503,
-    TooSlow: 504,
-}
+_JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMESPACE = re.compile(rf"(?=.{{1,63}}$){DNS_LABEL_PATTERN}")
+_UID = re.compile(rf"[A-Za-z0-9._-]{{0,{MAX_UID}}}")
+_PLACE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?):(\d{1,12})")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Ask = Callable[[Answers, str, str, str], dict[str, Any]]
+Ask = Callable[[Answers, str, str, str], HistoryAnswer]
 
 
-class Refusal(Exception):
-    """A request is refused: the answer's status, and one sentence."""
+class BadQuery(Exception):
+    """A parameter can't be valid; the message names it, and what would be right."""
+
+
+class Query:
+    """Query has a request's parameters by name. Each method raises BadQuery."""
+
+    def __init__(self, values: Mapping[str, str], *known: str) -> None:
+        """Raises BadQuery for a name that isn't among `known`, because a misspelt one would have no effect."""
+        for name in values:
+            if name not in known:
+                raise BadQuery(f"{shown(name)} is no parameter here; there are {', '.join(known)}.")
+        self._values = values
+
+    def text(self, name: str, pattern: re.Pattern[str], problem: str) -> str:
+        """Returns a text; empty if it isn't given."""
+        found = self._values.get(name, "")
+        return _matched(name, found, pattern, problem) if found else ""
+
+    def namespace(self) -> str:
+        """Returns a namespace; empty for all."""
+        return self.text("namespace", _NAMESPACE, "is no name of a namespace.")
+
+    def name(self) -> str:
+        """Returns a job's name; empty for any."""
+        return self.text("name", _JOB_NAME, "is no name of a job.")
+
+    def uid(self) -> str:
+        """Returns a job's uid; empty for the newest of its name."""
+        return self.text("uid", _UID, "is no uid; leave it out for the newest job of that name.")
+
+    def window(self) -> TimeWindow:
+        """Returns the time between `from` and `to`, seconds since the epoch or RFC 3339."""
+        window = TimeWindow(self._time("from", 0.0), self._time("to", MAX_TIME))
+        if window.since > window.until:
+            raise BadQuery(f"from: {shown(self._values['from'])} is later than to; give the earlier time as from.")
+        return window
+
+    def whole(self, name: str, default: Any, least: int, most: int) -> Any:
+        """Returns a whole number from `least` to `most`, or the default."""
+        text = self._values.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) <= 10 and least <= int(text) <= most):
+            raise BadQuery(f"{name}: {shown(text)} is not a whole number from {least} to {most}.")
+        return int(text)
+
+    def figure(self) -> str:
+        """Returns the figure of a heat map."""
+        found = self._values.get("figure", PEAK)
+        if found not in HEAT_FIGURES:
+            raise BadQuery(f"figure: {shown(found)} is none of {', '.join(HEAT_FIGURES)}.")
+        return found
+
+    def before(self) -> tuple[float, int] | None:
+        """Returns where the list before this one ended."""
+        problem = "is not from a list's answer; give the one of the list before this."
+        found = _PLACE.fullmatch(self.text("continue", _PLACE, problem))
+        return None if found is None else (float(found[1]), int(found[2]))
+
+    def _time(self, name: str, default: float) -> float:
+        text = self._values.get(name)
+        if text is None:
+            return default
+        try:
+            found: float | None = float(text)
+        except ValueError:
+            found = to_seconds(text)
+        if found is None or not 0 <= found <= MAX_TIME:
+            raise BadQuery(f"{name}: {shown(text)} is no time; give seconds since the epoch, or 2026-11-26T03:00:00Z.")
+        return found
+
+
+class RefusedRequest(Exception):
+    """A request is refused with the answer's status and a sentence."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
+_ERRORS: dict[type[Exception], int] = {
+    ProtocolError: 400,
+    BadQuery: 400,
+    UnknownViewer: 401,
+    NotPermitted: 403,
+    NotRecorded: 404,
+    Full: 429,
+    Busy: 503,
+    NotReviewed: 503,
+    CannotRecord: 503,
+    UnusableHistory: 503,
+    AnswerTooSlow: 504,
+}
+
+
 class HistoryServer:
-    """Serves a history; who may read it is asked of `viewers`."""
+    """Serves a history; `viewers` decides who may read."""
 
     def __init__(
         self,
-        recorder: Recorder,
-        readers: Readers,
-        viewers: Viewers,
+        recorder: HistoryRecorder,
+        readers: AnswerThreads,
+        viewers: HistoryViewers,
         metrics: HistoryMetrics,
         file: Path,
         token_file: Path | None,
@@ -73,7 +158,7 @@ class HistoryServer:
         self._recorder, self._readers, self._viewers, self._metrics = recorder, readers, viewers, metrics
         self._file, self._token_file = file, token_file
         self._writes = 0
-        self._places = Places()
+        self._places = ViewerPlaces()
         app = application(most_body=MAX_BODY_BYTES, middlewares=[self._answered])
         app.router.add_post("/v1/records", self._record)
         app.router.add_get("/v1/jobs", self._list, allow_head=False)
@@ -92,7 +177,7 @@ class HistoryServer:
         return (await self._server.start(address, port))[1]
 
     async def close(self) -> None:
-        """Accepts nothing more, and ends with what is being answered."""
+        """Accepts nothing more, and ends after the answers in progress."""
         await self._server.close()
 
     @web.middleware
@@ -105,7 +190,7 @@ class HistoryServer:
             message = f"{request.method} {request.path}: {error.reason}."
             if status == 413:
                 message = f"The body has more than {MAX_BODY_BYTES} bytes; send fewer records at once."
-        except Refusal as error:
+        except RefusedRequest as error:
             status, message = error.status, str(error)
         except tuple(_ERRORS) as error:
             status, message = _ERRORS[type(error)], str(error)
@@ -113,8 +198,8 @@ class HistoryServer:
             log.warning("%s can't be read: %s", self._file, error)
             status, message = 503, f"The history can't be read now: {error}."
         except Exception:
-            log.exception("A request for %s failed by a fault of the history itself.", request.path)
-            status, message = 500, "The history failed by a fault of its own, which its log describes."
+            log.exception("A request for %s failed because of a bug in the history.", request.path)
+            status, message = 500, "The history failed because of a bug; its log has the details."
         reason = REASONS.get(status, "BadRequest")
         self._metrics.refused.labels(reason=reason).inc()
         body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason}
@@ -124,7 +209,7 @@ class HistoryServer:
     async def _record(self, request: web.Request) -> web.Response:
         self._require_writer(request)
         if self._writes >= MAX_WRITES:
-            raise Refusal(503, f"{MAX_WRITES} batches are being written; send this one again.")
+            raise RefusedRequest(503, f"{MAX_WRITES} batches are being written; send this one again.")
         self._writes += 1
         try:
             number = await self._recorder.record(await request.read())
@@ -133,22 +218,22 @@ class HistoryServer:
         return web.json_response({"kind": "Recorded", "records": number}, headers=_HEADERS)
 
     def _require_writer(self, request: web.Request) -> None:
-        """Raises Refusal for who doesn't have the writer's token, which may be a new one at each request."""
+        """Raises RefusedRequest for a request without the writer's token, which may be replaced at any time."""
         if self._token_file is None:
-            raise Refusal(401, "This history has no writer: start it with --writer-token-file.")
+            raise RefusedRequest(401, "This history has no writer: start it with --writer-token-file.")
         try:
             token = self._token_file.read_bytes().strip()
         except OSError as error:
             log.error("The writer's token can't be read (%s: %s).", self._token_file, error.strerror)
-            raise Refusal(503, "The writer's token can't be read; the history's log names the file.") from error
+            raise RefusedRequest(503, "The writer's token can't be read; the history's log names the file.") from error
         given = _bearer(request, "Authorization")
         if not token or not hmac.compare_digest(given.encode(), token):
-            raise Refusal(401, "That isn't the writer's token; give the operator the same --history-token-file.")
+            raise RefusedRequest(401, "That isn't the writer's token; give the operator the same --history-token-file.")
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "namespace", "name", "limit", "continue")
         namespace, name, before = query.namespace(), query.name(), query.before()
-        limit = query.whole("limit", MAX_JOBS, 1, MAX_JOBS)
+        limit = query.whole("limit", MOST_JOBS, 1, MOST_JOBS)
         return await self._read(
             request,
             [Access("list", namespace=namespace)],
@@ -161,14 +246,15 @@ class HistoryServer:
 
     async def _series(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "uid", "from", "to", "points")
-        window, points = query.window(), query.points()
+        window, points = query.window(), query.whole("points", 1000, 1, MOST_POINTS)
         return await self._read_job(
             request, query, lambda answers, *job: answers.series(*job, window=window, points=points)
         )
 
     async def _heat(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "uid", "from", "to", "columns", "figure")
-        window, columns, figure = query.window(), query.columns(), query.figure()
+        window, figure = query.window(), query.figure()
+        columns = query.whole("columns", MOST_COLUMNS, 1, MOST_COLUMNS)
         return await self._read_job(
             request, query, lambda answers, *job: answers.heat(*job, window=window, columns=columns, figure=figure)
         )
@@ -180,7 +266,7 @@ class HistoryServer:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         query = Query(request.query, "uid", "worker", "tail")
-        worker, tail = query.worker(), query.tail()
+        worker, tail = query.whole("worker", None, 0, MAX_INDEX), query.whole("tail", None, 0, MOST_LINES)
         return await self._read_job(
             request,
             query,
@@ -191,9 +277,10 @@ class HistoryServer:
     async def _read_job(
         self, request: web.Request, query: Query, ask: Ask, *more: Access, is_long: bool = True
     ) -> web.StreamResponse:
-        """Answers about one job to a viewer who may get it, and do `more` in its namespace."""
-        namespace = require_namespace(request.match_info["namespace"])
-        name, uid = require_job_name(request.match_info["name"]), query.uid()
+        """Answers a viewer who may get the job, and do `more` in its namespace."""
+        namespace = _matched("namespace", request.match_info["namespace"], _NAMESPACE, "is no name of a namespace.")
+        name = _matched("name", request.match_info["name"], _JOB_NAME, "is no name of a job.")
+        uid = query.uid()
         asked = [Access("get", namespace=namespace, name=name)]
         asked += [Access(each.verb, each.resource, each.group, namespace, "", each.subresource) for each in more]
         return await self._read(request, asked, lambda answers: ask(answers, namespace, name, uid), is_long=is_long)
@@ -202,14 +289,16 @@ class HistoryServer:
         self,
         request: web.Request,
         asked: list[Access],
-        ask: Callable[[Answers], dict[str, Any]],
+        ask: Callable[[Answers], HistoryAnswer],
         *,
         is_long: bool,
     ) -> web.StreamResponse:
         # The API server's proxy of Services keeps the usual header for itself.
         token = _bearer(request, "X-Trainmaster-Authorization") or _bearer(request, "Authorization")
         if not token:
-            raise Refusal(401, "Say who you are: send your Kubernetes token as 'Authorization: Bearer …'.")
+            raise RefusedRequest(
+                401, "The request has no token: send your Kubernetes token as 'Authorization: Bearer …'."
+            )
         viewer = self._viewers.known(token)
         if viewer is None:
             async with self._places.stranger():
@@ -225,7 +314,7 @@ class HistoryServer:
                 return await self._send(request, viewer, body)
 
     async def _send(self, request: web.Request, viewer: bytes, body: Body) -> web.StreamResponse:
-        """Sends an answer whole, while it has its place: whoever reads slowly holds no more than what they may."""
+        """Sends an answer whole, while it has its place, which bounds what a slow reader holds."""
         response = web.StreamResponse(headers={**_HEADERS, "Vary": "Accept-Encoding"})
         response.content_type = "application/json"
         if body.is_compressed:
@@ -255,8 +344,15 @@ class HistoryServer:
         return self._metrics.text()
 
 
+def _matched(name: str, value: str, pattern: re.Pattern[str], problem: str) -> str:
+    """Returns a value. Raises BadQuery if it doesn't match."""
+    if pattern.fullmatch(value) is None:
+        raise BadQuery(f"{name}: {shown(value)} {problem}")
+    return value
+
+
 def _bearer(request: web.Request, header: str) -> str:
-    """Returns a header's bearer token; empty where there is none."""
+    """Returns a header's bearer token; empty if there is none."""
     scheme, _, token = request.headers.get(header, "").partition(" ")
     # aiohttp keeps bytes that aren't UTF-8 as surrogates, which no token has.
     return token.strip() if scheme.lower() == "bearer" and token.isascii() else ""

@@ -1,6 +1,6 @@
-"""The store writes records into the file: a batch is one transaction, and one that comes twice changes nothing.
+"""Writes records into the file: a batch is one transaction, and one that comes twice changes nothing.
 
-All methods are called in one thread (`process`). `tail` has the newest samples, which `aging` packs into blocks.
+All methods are called in one thread (`recorder`). `tail` has the newest samples, which `upkeep` packs into blocks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainmaster.history.attempts import Attempt, merge_workers, observe, oldest_failure
-from trainmaster.history.curves import NO_STEP
-from trainmaster.history.packing import compress, decompress
-from trainmaster.history.samples import step_of, to_text
+from trainmaster.history.figures import compress, decompress, step_of, to_tail
 from trainmaster.history.schema import open_file
-from trainmaster.history.summary import NOTHING, status_figures, summary
+from trainmaster.history.statuses import (
+    NOTHING,
+    Attempt,
+    merge_workers,
+    observe,
+    oldest_failure,
+    status_figures,
+    summary,
+)
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster_operator.api.records import (
     DeletedRecord,
@@ -36,31 +41,31 @@ from trainmaster_operator.wire.values import mapping
 
 Result = TypeVar("Result")
 
-# The tail's rows of a job stand together with those of few others: they are read, packed and deleted together.
+# A job's rows of the tail are beside those of few other jobs, and read, packed and deleted with them.
 SLICES = 32
-# Of one job; the oldest go.
+# What is kept of one job; the oldest are deleted.
 MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
 # The part of a bounded file that records may fill; pages, and times the bytes of its JSON, that a record may need.
 _OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
-# By which the operator's clock may be ahead.
+# Seconds by which the operator's clock may be ahead.
 _CLOCK_SECONDS = 60.0
-# Remembered, so that a sample needs no question to the file.
+# Jobs that are remembered, so that a sample needs no query.
 _REMEMBERED_JOBS = 20_000
 
 
 @dataclass
-class _Known:
-    """_Known is what the store remembers of a job."""
+class _KnownJob:
+    """_KnownJob is what the store remembers of a job."""
 
     id: int
     sampled_at: float
-    # Of the job's newest status.
+    # Those of the job's newest status.
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Slice:
-    """Slice is what stands in one part of the tail: since when (monotonic seconds), and how much, about."""
+    """Slice is a part of the tail: since when it has rows (monotonic seconds), and about how many bytes."""
 
     since: float
     bytes: int = 0
@@ -83,19 +88,19 @@ def _beside(file: Path) -> tuple[Path, Path]:
 
 
 def slice_of(job: int) -> int:
-    """Returns in which part of the tail a job's samples stand."""
+    """Returns the part of the tail that has a job's samples."""
     return job % SLICES
 
 
-class Store:
-    """Store is the file, open to write."""
+class HistoryStore:
+    """HistoryStore is the file, open for writing."""
 
     def __init__(self, file: Path, now: Callable[[], float] = time.time) -> None:
-        """Opens the file. Raises UnusableFile."""
+        """Opens the file. Raises UnusableHistory."""
         self.file = file
         self.now = now
         self.connection = open_file(file)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownJob] = {}
         self._next_id = 0
         self._most_pages = 0
         started = time.monotonic()
@@ -104,17 +109,17 @@ class Store:
         self._identities = {path: _identity(path) for path in (file, *(_beside(file)))}
 
     def close(self) -> None:
-        """Writes everything into the one file and closes it; who still reads is waited for as long as a stop allows."""
+        """Writes everything into the one file and closes it; it waits for readers as long as a stop allows."""
         self.connection.execute("PRAGMA busy_timeout = 500")
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.connection.close()
 
     def is_lost(self) -> bool:
-        """Returns whether the file was deleted, or another one is in its place: writes would go where nobody looks."""
+        """Returns whether the file was deleted or replaced, so that nobody would find what is written."""
         return _identity(self.file) != self._identities[self.file]
 
-    def put_back(self) -> None:
-        """Makes a deleted file again from this connection, in which it lives on. Raises sqlite3.Error and OSError."""
+    def restore(self) -> None:
+        """Restores a deleted file from this connection, which still has it. Raises sqlite3.Error and OSError."""
         self.file.parent.mkdir(0o700, parents=True, exist_ok=True)
         beside = self.file.with_name(f"{self.file.name}.restoring")
         beside.unlink(missing_ok=True)
@@ -126,7 +131,7 @@ class Store:
             beside.unlink(missing_ok=True)
 
     def drop_beside(self) -> None:
-        """Deletes what is beside a file that is gone: SQLite would take it for the next one's."""
+        """Deletes what is beside a file that is gone: SQLite would use it for the next one."""
         for path in _beside(self.file):
             if _identity(path) == self._identities[path]:
                 path.unlink(missing_ok=True)
@@ -140,13 +145,13 @@ class Store:
         except BaseException:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
-            # What was remembered may be what has just been undone.
+            # What was remembered may have just been undone.
             self.forget()
             raise
         return found
 
     def forget(self, job: int | None = None) -> None:
-        """Forgets what is remembered of a job, or of all: the file says it anew."""
+        """Forgets what is remembered of a job, or of all; it is read again."""
         if job is not None:
             self._known = {uid: known for uid, known in self._known.items() if known.id != job}
             return
@@ -154,7 +159,7 @@ class Store:
         self._next_id = 0
 
     def bound(self, max_bytes: int) -> None:
-        """Bounds the file: a batch that would make it larger isn't written, with SQLITE_FULL."""
+        """Bounds the file: a batch that would make it larger fails with SQLITE_FULL."""
         self._most_pages = max_bytes // self.pragma("page_size")
 
     def used(self) -> int:
@@ -162,7 +167,7 @@ class Store:
         return (self.pragma("page_count") - self.pragma("freelist_count")) * self.pragma("page_size")
 
     def has_room(self, size: int) -> bool:
-        """Returns whether records with so many bytes of JSON fit below the bound, whatever they are."""
+        """Returns whether any records with so many bytes of JSON fit below the bound."""
         free = int(self._most_pages * _OF_RECORDS) - self.used() // self.pragma("page_size")
         return not self._most_pages or free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
 
@@ -177,7 +182,7 @@ class Store:
         """
         if not self._most_pages:
             return self.write(lambda: self._record(records))
-        # What makes room needs some itself.
+        # Making room needs some itself.
         self._execute(f"PRAGMA max_page_count = {int(self._most_pages * _OF_RECORDS)}")
         try:
             return self.write(lambda: self._record(records))
@@ -199,11 +204,11 @@ class Store:
                         record.at,
                     )
                 case SampleRecord():
-                    # A clock that was far ahead must not make all later samples old ones.
+                    # If a clock was far ahead, all later samples would be old.
                     at = round(min(record.at, self.now() + _CLOCK_SECONDS), 3)
                     if at > known.sampled_at:
                         known.sampled_at = at
-                        rows.append((slice_of(known.id), self._new_id(), known.id, at, to_text(record, known.figures)))
+                        rows.append((slice_of(known.id), self._new_id(), known.id, at, to_tail(record, known.figures)))
                         self._add_step(known, record)
                 case EvidenceRecord():
                     self._add_blob("evidence", known, record.attempt, record.evidence)
@@ -221,8 +226,8 @@ class Store:
             self.tail.setdefault(number, Slice(started)).bytes += len(text)
         return kinds
 
-    def _job(self, record: Record) -> _Known:
-        """Returns what is known of a record's job, which is added where it is new."""
+    def _job(self, record: Record) -> _KnownJob:
+        """Returns what is known of a record's job, which is added if it is new."""
         key = record.key
         known = self._known.get(key.uid)
         if known is None:
@@ -231,7 +236,7 @@ class Store:
             known = self._known[key.uid] = self._find(key) or self._new_job(key, record)
         return known
 
-    def _find(self, key: JobIdentity) -> _Known | None:
+    def _find(self, key: JobIdentity) -> _KnownJob | None:
         found = self._execute("SELECT id FROM jobs WHERE uid = ?", key.uid).fetchone()
         if found is None:
             return None
@@ -244,12 +249,12 @@ class Store:
         ).fetchone()[0]
         data = self._execute("SELECT data FROM objects WHERE job = ?", job).fetchone()
         figures = {} if data is None else status_figures(json.loads(decompress(data[0])))
-        return _Known(job, newest, figures)
+        return _KnownJob(job, newest, figures)
 
-    def _new_job(self, key: JobIdentity, record: Record) -> _Known:
-        # Of a job whose record is to come the first sample's time stands for it until then.
+    def _new_job(self, key: JobIdentity, record: Record) -> _KnownJob:
+        # Until a job's own record comes, its first sample has its time.
         created = (_created(record) if isinstance(record, JobRecord) else None) or record.at
-        # Its deletion may not have been seen; a name is one job's at a time.
+        # A name is one job's at a time: the deletion of the one before wasn't seen.
         self._execute(
             "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
             "WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL AND created <= ?1",
@@ -261,9 +266,9 @@ class Store:
             "INSERT INTO jobs (uid, namespace, name, created, seen, summary) VALUES (?, ?, ?, ?, ?, ?)",
             *(key.uid, key.namespace, key.name, created, record.at, json.dumps(dict(NOTHING))),
         )
-        return _Known(int(inserted.lastrowid or 0), 0.0)
+        return _KnownJob(int(inserted.lastrowid or 0), 0.0)
 
-    def _add_job(self, known: _Known, record: JobRecord) -> None:
+    def _add_job(self, known: _KnownJob, record: JobRecord) -> None:
         status = mapping(record.job.get("status"))
         known.figures = status_figures(record.job)
         found = summary(record.job)
@@ -297,11 +302,11 @@ class Store:
                 *(known.id, max(changed) - MAX_WITH_WORKERS),
             )
         current = changed.get(found["attempt"]) or attempts.get(found["attempt"])
-        # When it is over, new pods are the next attempt's.
+        # After its end, new pods are the next attempt's.
         if record.pods and current is not None and not current.is_over:
             self._add_workers(known, found["attempt"], record.pods)
 
-    def _add_workers(self, known: _Known, attempt: int, pods: Sequence[PodPlace]) -> None:
+    def _add_workers(self, known: _KnownJob, attempt: int, pods: Sequence[PodPlace]) -> None:
         (data,) = self._execute(
             "SELECT workers FROM attempts WHERE job = ? AND attempt = ?", known.id, attempt
         ).fetchone()
@@ -312,9 +317,9 @@ class Store:
             packed = compress(json.dumps(places, separators=(",", ":")).encode())
             self._execute("UPDATE attempts SET workers = ? WHERE job = ? AND attempt = ?", packed, known.id, attempt)
 
-    def _add_step(self, known: _Known, record: SampleRecord) -> None:
+    def _add_step(self, known: _KnownJob, record: SampleRecord) -> None:
         step = step_of(record)
-        if step != NO_STEP:
+        if step is not None:
             self._execute(
                 "INSERT INTO attempts (job, attempt, first_step, last_step) VALUES (?1, ?2, ?3, ?3) ON CONFLICT "
                 "DO UPDATE SET first_step = min(coalesce(first_step, ?3), ?3), "
@@ -324,14 +329,14 @@ class Store:
                 step,
             )
 
-    def _add_log(self, known: _Known, worker: int, log: KeptLog) -> None:
-        """Puts a log behind what is there of the worker's earlier pods."""
+    def _add_log(self, known: _KnownJob, worker: int, log: KeptLog) -> None:
+        """Appends a log to that of the worker's earlier pods."""
         row = self._execute("SELECT data FROM logs WHERE job = ? AND key = ?", known.id, worker).fetchone()
         before = None if row is None else KeptLog.parse(json.loads(decompress(row[0])), worker)
         both = log if before is None else before.continued(log)
         self._add_blob("logs", known, worker, json.dumps(both.ending(LONGEST_LOG).to_data(worker)))
 
-    def _add_blob(self, table: str, known: _Known, key: int, text: str) -> None:
+    def _add_blob(self, table: str, known: _KnownJob, key: int, text: str) -> None:
         self._execute(
             f"INSERT INTO {table} (job, key, data) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET data = excluded.data",
             *(known.id, key, compress(text.encode("utf-8", "replace"))),

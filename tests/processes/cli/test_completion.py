@@ -43,7 +43,6 @@ def test_kubectl_completes_the_plugin_s_words(words: list[str], wanted: list[str
         ["validate", "job.yaml", ""],
         ["init", ""],
         ["history", "bert", "--export", ""],
-        ["history", "--history", ""],
         ["history", "--history-ca", ""],
         ["status", "--kubeconfig", ""],
     ],

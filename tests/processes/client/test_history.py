@@ -114,7 +114,7 @@ def test_a_program_names_a_history_and_a_token(tmp_path: Path) -> None:
 
 
 def test_a_client_whose_transport_goes_nowhere_has_no_history() -> None:
-    with pytest.raises(InvalidRequest, match="doesn't say where its cluster is"):
+    with pytest.raises(InvalidRequest, match="doesn't name its cluster"):
         JobClient("team", transport=RecordedHistory()).history("bert-mrpc")
 
 

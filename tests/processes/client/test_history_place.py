@@ -14,10 +14,9 @@ import pytest
 from trainmaster.client import NoCluster
 from trainmaster.client.blocking import run
 from trainmaster.client.errors import InvalidRequest
-from trainmaster.client.history import HistoryClient, accounts, find_history, reading
-from trainmaster.client.history.announcement import ANNOTATION, PATH
-from trainmaster.client.history.answers import NoWay
-from trainmaster.client.history.connecting import blocking_history
+from trainmaster.client.history import HistoryReader, find_history, finding, reading
+from trainmaster.client.history.finding import ANNOTATION, ROLE_PATH, NoWay
+from trainmaster.client.history.reading import blocking_history
 from trainmaster.client.server import Fixed, Server
 
 # Where the history was looked for unasked. Anybody who may create namespaces may own this one.
@@ -38,7 +37,7 @@ class ApiServer:
 
     def announce(self, place: object) -> None:
         role = {"kind": "ClusterRole", "metadata": {"annotations": {} if place is None else {ANNOTATION: place}}}
-        self.answers[PATH] = 200, role
+        self.answers[ROLE_PATH] = 200, role
 
     @property
     def paths(self) -> list[str]:
@@ -48,13 +47,13 @@ class ApiServer:
         """Returns the server as a viewer reaches it; None is one with a certificate."""
         return Server(self.url, None, None, None, Fixed(header), "team")
 
-    def history(self, header: str | None = "Bearer ann's", **options: Any) -> HistoryClient:
+    def history(self, header: str | None = "Bearer ann's", **options: Any) -> HistoryReader:
         return blocking_history(find_history(None, self.viewer(header), **options))
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    for name in ("TRAINMASTER_HISTORY", accounts.VARIABLE):
+    for name in ("TRAINMASTER_HISTORY", finding.ACCOUNT_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     found = ApiServer(answers={GUESSED: (200, LIST), ELSEWHERE: (200, LIST)})
 
@@ -87,10 +86,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_service_that_nobody_announced_gets_no_token(cluster: ApiServer, status: int) -> None:
-    cluster.answers[PATH] = status, {"kind": "Status", "code": status, "message": "clusterroles: no"}
+    cluster.answers[ROLE_PATH] = status, {"kind": "Status", "code": status, "message": "clusterroles: no"}
     with pytest.raises(NoCluster, match=r"announces no history \(cluster role trainmaster-history: clusterroles: no\)"):
         run(cluster.history().jobs())
-    assert cluster.paths == [PATH]
+    assert cluster.paths == [ROLE_PATH]
 
 
 def test_the_announced_service_is_asked_in_whatever_namespace(
@@ -100,7 +99,7 @@ def test_the_announced_service_is_asked_in_whatever_namespace(
     history = cluster.history()
     run(history.jobs())
     run(history.jobs())
-    assert cluster.paths == [PATH, ELSEWHERE, ELSEWHERE]
+    assert cluster.paths == [ROLE_PATH, ELSEWHERE, ELSEWHERE]
     assert cluster.came[-1][1:] == ("Bearer ann's", "Bearer ann's")
     # It may move.
     monkeypatch.setattr(reading, "ANNOUNCED_SECONDS", 0.0)
@@ -108,7 +107,7 @@ def test_the_announced_service_is_asked_in_whatever_namespace(
     run(moved.jobs())
     cluster.announce("trainmaster-system/trainmaster-history:http")
     run(moved.jobs())
-    assert cluster.paths[-4:] == [PATH, ELSEWHERE, PATH, GUESSED]
+    assert cluster.paths[-4:] == [ROLE_PATH, ELSEWHERE, ROLE_PATH, GUESSED]
 
 
 @pytest.mark.parametrize("place", [None, "", 7, "ops", "ops/x", "ops/x:h/../..", "a/b:c?d", "../x:http", "Ops/x:http"])
@@ -116,7 +115,7 @@ def test_an_announcement_that_names_no_service_is_refused(cluster: ApiServer, pl
     cluster.announce(place)
     with pytest.raises(NoCluster, match="an administrator has to set it to NAMESPACE/SERVICE:PORT"):
         run(cluster.history().jobs())
-    assert cluster.paths == [PATH]
+    assert cluster.paths == [ROLE_PATH]
 
 
 def test_an_announced_service_that_is_gone_is_said_so(cluster: ApiServer) -> None:
@@ -140,10 +139,10 @@ def test_a_user_with_a_certificate_asks_as_a_service_account(
     # The token of its own is for the history alone, and made once.
     assert cluster.came == [
         (TOKEN, None, None),
-        *((path, None, "Bearer made") for path in (PATH, ELSEWHERE, ELSEWHERE)),
+        *((path, None, "Bearer made") for path in (ROLE_PATH, ELSEWHERE, ELSEWHERE)),
     ]
     assert cluster.bodies[0]["kind"] == "TokenRequest" and cluster.bodies[0]["spec"] == {"expirationSeconds": 600}
-    monkeypatch.setenv(accounts.VARIABLE, "team/reader")
+    monkeypatch.setenv(finding.ACCOUNT_VARIABLE, "team/reader")
     run(cluster.history(None).jobs())
     assert cluster.came[-1] == (ELSEWHERE, None, "Bearer made")
     # A token that is given counts.
@@ -154,7 +153,7 @@ def test_a_user_with_a_certificate_asks_as_a_service_account(
 def test_a_token_that_ends_soon_is_made_anew(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.announce("ops/mine-history:http")
     cluster.answers[TOKEN] = 201, {"kind": "TokenRequest", "status": {"token": "made"}}
-    monkeypatch.setattr(accounts, "EARLY_SECONDS", accounts.TOKEN_SECONDS)
+    monkeypatch.setattr(finding, "EARLY_SECONDS", finding.TOKEN_SECONDS)
     run(cluster.history(None, account="reader").jobs())
     assert cluster.paths.count(TOKEN) == 2
 
@@ -172,5 +171,5 @@ def test_a_user_without_a_token_is_told_what_to_do(cluster: ApiServer) -> None:
     for account in ("a b", "x/y/z", "-x", "UPPER"):
         with pytest.raises(InvalidRequest, match=r"--service-account: .* is no service account; give NAME or"):
             cluster.history(None, account=account)
-    with pytest.raises(InvalidRequest, match="--token and --service-account both say who asks"):
+    with pytest.raises(InvalidRequest, match="--token and --service-account both name who asks"):
         cluster.history(None, account="reader", token="t")

@@ -13,8 +13,8 @@ import pytest
 from tests.processes.dashboard.fake_api import VIEW, FakeApi, job, serving_api
 from tests.processes.dashboard.page_client import PageClient, page_client
 from trainmaster.client.server import Fixed, Server
-from trainmaster.dashboard import launch, parties
-from trainmaster.dashboard.app import Dashboard, Mode, Settings, serving
+from trainmaster.dashboard import guards, parties
+from trainmaster.dashboard.app import Dashboard, DashboardSettings, Mode, serving
 from trainmaster.dashboard.guards import HEADERS
 
 TRICKS = ("../secret", "%2e%2e/secret", "..%2fsecret", "/etc/passwd", "app.js/../../secret", "..\\secret", "app.js%00")
@@ -31,7 +31,7 @@ async def served(mode: Mode, folder: Path) -> AsyncIterator[tuple[PageClient, Da
     async with serving_api(api):
         mine = Fixed("Bearer mine" if mode == "laptop" else None)
         server = Server(api.url, None, None, None, mine, "default")
-        dashboard = Dashboard(Settings(mode, server, page=folder / "page"))
+        dashboard = Dashboard(DashboardSettings(mode, server, page=folder / "page"))
         async with serving(dashboard, "127.0.0.1", 0) as (_, port), page_client(f"http://127.0.0.1:{port}") as client:
             yield client, dashboard
 
@@ -48,7 +48,7 @@ async def test_a_launch_code_gives_the_key_once(tmp_path: Path) -> None:
         for used in (code, code[:-1], "", None, 1, "\u00e9"):
             assert (await client.post("/api/launch", body={"code": used}))[0] == 403
         late = dashboard.launch.new_code()
-        dashboard.launch._codes[late] -= launch.CODE_SECONDS + 1
+        dashboard.launch._codes[late] -= guards.CODE_SECONDS + 1
         assert (await client.post("/api/launch", body={"code": late}))[0] == 403
 
 

@@ -13,7 +13,7 @@ from tests.processes.dashboard.test_list import dashboard
 from trainmaster.client import JobNotFound, NoCluster
 from trainmaster.client.server import Server
 from trainmaster.dashboard import job_page, logs, reading
-from trainmaster.dashboard.history import HistoryAccess
+from trainmaster.dashboard.viewers import HistoryAccess
 
 FAILURE = {
     "attempt": 1,

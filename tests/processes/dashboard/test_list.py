@@ -14,8 +14,8 @@ from aiohttp import web
 from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, serving_api, within
 from tests.processes.dashboard.page_client import PageClient, page_client
 from trainmaster.dashboard import scopes
-from trainmaster.dashboard.app import Dashboard, Settings, serving
-from trainmaster.dashboard.history import HistoryOf, no_history
+from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
+from trainmaster.dashboard.viewers import HistoryOf, no_history
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ async def dashboard(
     api: FakeApi, *, recheck_seconds: float = 60.0, history_of: HistoryOf = no_history
 ) -> AsyncIterator[PageClient]:
     async with serving_api(api):
-        made = Dashboard(Settings("cluster", api.server, recheck_seconds=recheck_seconds), history_of)
+        made = Dashboard(DashboardSettings("cluster", api.server, recheck_seconds=recheck_seconds), history_of)
         async with serving(made, "127.0.0.1", 0) as (_, port), page_client(f"http://127.0.0.1:{port}") as client:
             yield client
 

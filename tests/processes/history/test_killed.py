@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes.history.history_process import Reviews, history, job, key, reviews, sample
-from trainmaster.history.answers import Answers
-from trainmaster.history.drawing import Window
+from tests.unit.history.recorded import Answers
+from trainmaster.history.drawing import TimeWindow
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import LogRecord
 
@@ -45,7 +45,7 @@ def test_nothing_that_was_acknowledged_is_lost_by_a_kill(tmp_path: Path, server:
             found.process.wait()
         # The batch that was being sent is sent again, as by the operator.
         with Answers(tmp_path / "history.sqlite") as answers:
-            series = answers.series("team", "mine", "", Window(), 10_000) if acknowledged > 0 else {"step": []}
+            series = answers.series("team", "mine", "", TimeWindow(), 10_000) if acknowledged > 0 else {"step": []}
             assert series["step"] == list(range(len(series["step"])))
             assert len(series["step"]) >= acknowledged
     assert acknowledged > 0
@@ -66,4 +66,4 @@ def test_a_disk_without_room_is_waited_for(tmp_path: Path, server: Reviews) -> N
         assert len(found.get("/v1/namespaces/team/jobs/mine/logs?tail=3")[1]["items"][0]["lines"]) == 3
         assert found.stop() == 0
     said = [json.loads(text)["message"] for text in found.lines]
-    assert any("goes on by itself" in message for message in said)
+    assert any("resumes by itself" in message for message in said)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.history.process import CannotListen, History
+from trainmaster.history.process import CannotListen, run_history
 from trainmaster.history.settings import HistorySettings
 
 
@@ -30,7 +30,7 @@ async def _run(folder: Path, **settings: Any) -> None:
     stop.set()
     file = str(folder / "h.sqlite")
     found = HistorySettings(**{"file": file, "address": "127.0.0.1", "kubeconfig": str(kubeconfig), **settings})
-    await History(found).run(stop)
+    await run_history(found, stop)
 
 
 async def test_a_port_that_is_taken_is_said_plainly(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.history.history_process import WRITER, History, Reviews, history, job, key, line, reviews, sample
-from trainmaster.history.answers import Answers
+from tests.unit.history.recorded import Answers
 
 # Of now: what is older than --keep-days goes.
 AT = float(int(time.time()) - 100)
@@ -49,18 +49,18 @@ def test_a_viewer_sees_what_they_may(served: History) -> None:
 @pytest.mark.parametrize(
     ("path", "token", "code", "sentence"),
     [
-        ("/v1/jobs", "alice", 403, "You may not list distributedtrainingjobs.trainmaster.dev in all namespaces"),
+        ("/v1/jobs", "alice", 403, "You may not list distributedtrainingjobs in all namespaces; choose a namespace."),
         ("/v1/jobs?namespace=other", "alice", 403, "in namespace other"),
-        ("/v1/namespaces/team/jobs/mine", "nobody", 403, "get distributedtrainingjobs.trainmaster.dev 'mine'"),
+        ("/v1/namespaces/team/jobs/mine", "nobody", 403, "get distributedtrainingjobs 'mine'"),
         ("/v1/namespaces/team/jobs/mine/logs", "alice", 403, "You may not get pods/log in namespace team"),
         ("/v1/namespaces/team/jobs/mine/evidence", "alice", 403, "You may not get configmaps in namespace team"),
         ("/v1/namespaces/team/jobs/other", "alice", 404, "Nothing was recorded of a job other in namespace team."),
         ("/v1/namespaces/team/jobs/mine?uid=x", "alice", 404, "with the uid x"),
         ("/v1/jobs", "forged", 401, "401 Unauthorized"),
-        ("/v1/jobs", "", 401, "Say who you are"),
+        ("/v1/jobs", "", 401, "The request has no token"),
         ("/v1/jobs?limit=0", "admin", 400, "limit: '0' is not a whole number from 1 to 500."),
         ("/v1/jobs?nmespace=team", "admin", 400, "'nmespace' is no parameter here; there are namespace, name"),
-        ("/v1/jobs?continue=x", "admin", 400, "continue: 'x' wasn't answered"),
+        ("/v1/jobs?continue=x", "admin", 400, "continue: 'x' is not from a list's answer"),
         ("/v1/jobs?namespace=Te%20am", "admin", 400, "namespace: 'Te am' is no name"),
         ("/v1/namespaces/team/jobs/mine/series?from=5&to=4", "admin", 400, "from: '5' is later than to"),
         ("/v1/namespaces/team/jobs/mine/series?from=nan", "admin", 400, "from: 'nan' is no time"),
@@ -121,7 +121,7 @@ def test_nobody_sees_anything_while_the_api_server_cant_be_asked(served: History
         status, found = served.get("/v1/namespaces/team/jobs/new-question", "admin")
     finally:
         server.broken = 0
-    assert status == 503 and "The API server can't say what you may see" in found["message"]
+    assert status == 503 and "The API server can't answer what you may see" in found["message"]
     assert served.get("/v1/namespaces/team/jobs/new-question", "admin")[0] == 404
 
 

@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from trainmaster.client.server import Fixed, Server
-from trainmaster.dashboard.app import Dashboard, Settings, serving
-from trainmaster.history.access import Viewers
-from trainmaster.history.metrics import HistoryMetrics
-from trainmaster.history.reading import Readers
-from trainmaster.history.recorder import Recorder
+from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
+from trainmaster.history.answers import AnswerThreads
+from trainmaster.history.recorder import HistoryMetrics, HistoryRecorder
 from trainmaster.history.server import HistoryServer
 from trainmaster.history.settings import HistorySettings
+from trainmaster.history.viewers import HistoryViewers
 from trainmaster_operator.controller.observability.endpoints import probes
 
 HOST = "127.0.0.1"
@@ -36,10 +35,10 @@ async def history(folder: Path) -> AsyncIterator[int]:
     """A history, whose writer has a token."""
     file, token = folder / "history.sqlite", folder / "token"
     token.write_text("the-writers\n")
-    metrics, readers = HistoryMetrics(), Readers(file)
-    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.restart)
+    metrics, readers = HistoryMetrics(), AnswerThreads(file)
+    recorder = HistoryRecorder(HistorySettings(file=str(file)), metrics, readers.reopen)
     await recorder.open()
-    server = HistoryServer(recorder, readers, Viewers(NOBODY), metrics, file, token)
+    server = HistoryServer(recorder, readers, HistoryViewers(NOBODY), metrics, file, token)
     yield await server.start(HOST, 0)
     await server.close()
 
@@ -47,7 +46,7 @@ async def history(folder: Path) -> AsyncIterator[int]:
 @contextlib.asynccontextmanager
 async def dashboard(_: Path) -> AsyncIterator[int]:
     """A dashboard in a cluster."""
-    async with serving(Dashboard(Settings("cluster", NOBODY)), HOST, 0) as (_address, port):
+    async with serving(Dashboard(DashboardSettings("cluster", NOBODY)), HOST, 0) as (_address, port):
         yield port
 
 

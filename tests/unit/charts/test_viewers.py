@@ -11,7 +11,7 @@ import yaml
 from helm_python import Chart
 
 from tests.unit.charts.test_chart import CHART, VERSIONS, of_kind, render
-from trainmaster.client.history.announcement import ANNOTATION, ROLE
+from trainmaster.client.history.finding import ANNOTATION, ROLE
 
 BOTH = {"history": {"enabled": True}, "dashboard": {"enabled": True}}
 EVERYTHING = {

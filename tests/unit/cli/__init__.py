@@ -32,16 +32,11 @@
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |
 | `durations` | `test_dtj_wait` |
-| `events` | `test_events`, `test_hostile_text` |
-| `evidence` | `test_dtj_evidence`, `test_dtj_stacks`, `test_hostile_text` |
+| `events` | `test_events` |
+| `evidence` | `test_dtj_evidence`, `test_hostile_text` |
 | `failed_logs` | `cluster/test_logs`, `test_hostile_text` |
-| `history/attempt` | `history/test_history` |
-| `history/exporting` | `history/test_exporting` |
-| `history/listing` | `history/test_history` |
-| `history/opening` | `history/test_history`, `processes/client/test_history` |
-| `history/page` | `history/test_page` |
+| `history/page` | `history/test_page`, `history/test_history` |
 | `history/showing` | `history/test_history`, `history/test_exporting` |
-| `history/sparklines` | `history/test_page` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |
 | `logs` | `test_logs`, `test_following`, `cluster/test_logs` |
 | `main` | `test_manifests`, `test_start` |

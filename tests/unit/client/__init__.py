@@ -23,15 +23,10 @@
 | `functions/source` | `functions/test_source` |
 | `functions/training` | `functions/test_training`, `cluster/test_sdk` |
 | `gathering` | `diagnosis/test_situations` |
-| `history/accounts` | `processes/client/test_history_place` |
-| `history/announcement` | `processes/client/test_history_place` |
-| `history/answers` | `history/test_answers` |
-| `history/checking` | `history/test_reading` |
-| `history/columns` | `history/test_columns` |
-| `history/connecting` | `processes/client/test_history` |
-| `history/finding` | `history/test_finding` |
-| `history/reading` | `history/test_reading` |
-| `job` | `test_jobs`, `test_arguments` |
+| `history/answers` | `history/test_reading` |
+| `history/finding` | `history/test_finding`, `history/test_errors`, `processes/client/test_history_place` |
+| `history/reading` | `history/test_reading`, `history/test_columns`, `processes/client/test_history` |
+| `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
 | `logs` | `test_logs`, `unit/cli/test_following`, `cluster/test_logs` |
 | `merging` | `test_merging` |

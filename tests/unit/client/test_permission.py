@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from trainmaster.client import NoCluster
+from trainmaster.client import NoCluster, NotAllowed, NotKnown
 from trainmaster.client import server as servers
-from trainmaster.client.permission import REVIEWS, Access, is_allowed
+from trainmaster.client.permission import REVIEWS, Access, Gate, is_allowed
 from trainmaster.client.server import address_of, for_viewer
 
 ADMIN = {"token": "the-administrator's", "client-certificate-data": "bm9uZQ==", "client-key-data": "bm9uZQ=="}
@@ -76,3 +76,52 @@ def test_only_what_is_allowed_is(answer: object, may: bool) -> None:
     assert asyncio.run(is_allowed(server, asked)) is may  # type: ignore[arg-type]
     attributes = {"verb": "get", "resource": "pods", "subresource": "log", "namespace": "team"}
     assert server.asked["spec"] == {"resourceAttributes": attributes}
+
+
+class Reviewer:
+    """An API server that allows everything or nothing."""
+
+    def __init__(self) -> None:
+        self.asked, self.allowed = 0, True
+
+    async def request(self, *_: object, **__: object) -> dict[str, Any]:
+        self.asked += 1
+        return {"status": {"allowed": self.allowed}}
+
+
+async def test_a_gate_remembers_an_answer_for_its_time_and_only_so_many() -> None:
+    now, server, listing = [0.0], Reviewer(), Access("list")
+    transport: Any = server
+    gate = Gate(transport, allowed_seconds=30.0, refused_seconds=5.0, most=2, clock=lambda: now[0])
+    assert await gate.allows(listing) and await gate.allows(listing)
+    server.allowed = False
+    assert server.asked == 1 and await gate.allows(listing)
+    now[0] += 30.0
+    assert not await gate.allows(listing) and not await gate.allows(listing) and server.asked == 2
+    server.allowed = True
+    assert await gate.allows(listing, fresh=True)
+    server.allowed = False
+    assert not await gate.allows(listing, fresh=True)
+    server.allowed, now[0] = True, now[0] + 5.0
+    assert await gate.allows(listing)
+    for name in "abc":
+        await gate.allows(Access("get", name=name))
+    assert len(gate._answers) == 2
+    server.allowed = False
+    with pytest.raises(NotAllowed, match=r"^You may not get pods/log in namespace team\.$"):
+        await gate.require(Access("get", "pods", "", namespace="team", subresource="log"))
+
+
+async def test_a_gate_forgets_all_answers_about_a_user_who_isnt_known_any_more() -> None:
+    server: Any = Reviewer()
+    gate = Gate(server)
+    assert await gate.allows(Access("list"))
+
+    async def unknown(*_: object, **__: object) -> None:
+        raise NotKnown("401")
+
+    server.request, server.asked = unknown, 0
+    with pytest.raises(NotKnown):
+        await gate.allows(Access("watch"))
+    with pytest.raises(NotKnown):
+        await gate.allows(Access("list"))

@@ -1,4 +1,4 @@
-"""Sessions of viewers are bounded, what they may do is asked seldom, and a laptop's code and file are their owner's."""
+"""Sessions of viewers are bounded, and a laptop's code and file are their owner's."""
 
 from __future__ import annotations
 
@@ -8,55 +8,18 @@ from typing import Any
 
 import pytest
 
-from trainmaster.client import NotAllowed, NotKnown
-from trainmaster.client.permission import Access
+from trainmaster.client import NotKnown
 from trainmaster.client.server import Fixed, Server
-from trainmaster.dashboard import access, parties, viewers
-from trainmaster.dashboard.access import AccessCache
-from trainmaster.dashboard.errors import Refused
-from trainmaster.dashboard.history import no_history
-from trainmaster.dashboard.launch import MOST_CODES, Launch, LaunchFile
+from trainmaster.dashboard import parties, viewers
+from trainmaster.dashboard.guards import MOST_CODES, Launch, LaunchFile
 from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
 from trainmaster.dashboard.objects import event_rows, pod_row
 from trainmaster.dashboard.parties import Parties, Party, Share
 from trainmaster.dashboard.reading import ViewerTransport
-from trainmaster.dashboard.viewers import Viewers
+from trainmaster.dashboard.streams import Refused
+from trainmaster.dashboard.viewers import Viewers, no_history
 
 SERVER = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
-
-
-class Reviewer:
-    """An API server that allows what it is told to."""
-
-    def __init__(self) -> None:
-        self.asked, self.allowed = 0, True
-
-    async def request(self, *_: object, **__: object) -> dict[str, Any]:
-        self.asked += 1
-        return {"status": {"allowed": self.allowed}}
-
-
-async def test_an_answer_is_believed_for_half_a_minute_and_only_so_many_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("trainmaster.dashboard.access.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(access, "MOST_KEPT", 2)
-    server: Any = Reviewer()
-    cache, listing = AccessCache(server), Access("list")
-    assert await cache.allows(listing) and await cache.allows(listing)
-    server.allowed = False
-    assert server.asked == 1 and await cache.allows(listing)
-    now[0] += access.KEPT_SECONDS
-    assert not await cache.allows(listing) and server.asked == 2
-    server.allowed = True
-    assert await cache.allows(listing, fresh=True)
-    for name in "abc":
-        await cache.allows(Access("get", name=name))
-    assert len(cache._answers) == 2
-    server.allowed = False
-    with pytest.raises(NotAllowed, match="You may not get pods/log in namespace team"):
-        await cache.require(Access("get", "pods", "", namespace="team", subresource="log"))
 
 
 class Cluster:
@@ -209,7 +172,7 @@ async def test_heavy_work_is_one_at_a_time_for_a_party_and_bounded(monkeypatch: 
 
     given = [asyncio.create_task(alice.heavy(lambda: work("alice"))) for _ in range(3)]
     await asyncio.sleep(0)
-    with pytest.raises(Refused, match="wait for their answers"):
+    with pytest.raises(Refused, match="already wait for answers"):
         await alice.heavy(lambda: work("alice"))
     given.append(asyncio.create_task(bob.heavy(lambda: work("bob"))))
     await asyncio.sleep(0.01)

@@ -20,11 +20,11 @@ from trainmaster.client.job import collection_path
 from trainmaster.client.sentences import lost_checkpoints
 from trainmaster.client.view import view_of
 from trainmaster.dashboard.board import blame_of, row_of
-from trainmaster.dashboard.errors import Refused
 from trainmaster.dashboard.job_answers import MOST_VALUES, manifest_of
 from trainmaster.dashboard.objects import pod_row
 from trainmaster.dashboard.reading import Items
 from trainmaster.dashboard.shapes import MANIFEST, MOST_SPEC, answer_shape
+from trainmaster.dashboard.streams import Refused
 from trainmaster_operator.api.trimming import LEFT_OUT, Shape, Trimmer
 
 JOBS = collection_path("team")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainmaster.history.aging import Aging
-from trainmaster.history.store import Store
-from trainmaster_operator.api.records import JobRecord, PodPlace, SampleRecord
+from trainmaster.history import answers
+from trainmaster.history.store import HistoryStore
+from trainmaster.history.upkeep import Aging
+from trainmaster_operator.api.records import JobIdentity, JobRecord, PodPlace, SampleRecord
 from trainmaster_operator.api.times import to_text
-from trainmaster_operator.api.v1alpha1 import JobIdentity
 
 START = 1_800_000_000.0
+
+
+class Answers(answers.Answers):
+    """Answers with the JSON objects that the server sends."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ("jobs", "job", "series", "heat", "evidence", "logs"):
+            return found
+        return lambda *given, **named: json.loads(answers._encoded(found(*given, **named)))
 
 
 @dataclass
@@ -35,7 +46,7 @@ class Recorded:
 
     def __post_init__(self) -> None:
         self.file = self.folder / "history.sqlite"
-        self.store = Store(self.file, self.clock)
+        self.store = HistoryStore(self.file, self.clock)
         # Nobody cuts the power of a test.
         self.store.connection.execute("PRAGMA synchronous = OFF")
         self.aging = Aging(self.store)

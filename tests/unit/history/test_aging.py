@@ -1,4 +1,4 @@
-"""`history.aging`: a job of any length has a bounded number of points: all of its time, once, with its peaks."""
+"""`history.upkeep.Aging`: a job of any length has a bounded number of points: all of its time, once, with its peaks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.history.recorded import START, Recorded, key, sample
-from trainmaster.history import aging, cells, heat
-from trainmaster.history.aging import CURVES, HEAT
-from trainmaster.history.answers import Answers
-from trainmaster.history.drawing import Window
-from trainmaster.history.heat import Heat
-from trainmaster.history.thinning import LEVEL_SECONDS
+from tests.unit.history.recorded import START, Answers, Recorded, key, sample
+from trainmaster.history import drawing, figures, upkeep
+from trainmaster.history.drawing import TimeWindow
+from trainmaster.history.figures import CURVES, HEAT, LEVEL_SECONDS, PEAK, Points
 from trainmaster_operator.api.records import SampleRecord
 
 # In place of 1,800 and 60, so that a test takes a tenth of the samples.
@@ -28,10 +25,8 @@ MOST = KEPT + 7 * BLOCK
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    monkeypatch.setattr(aging, "KEPT_POINTS", KEPT)
-    monkeypatch.setattr(aging, "BLOCK_POINTS", BLOCK)
-    monkeypatch.setattr(aging, "kept_points", lambda _: KEPT)
-    monkeypatch.setattr(aging, "block_points", lambda _: BLOCK)
+    monkeypatch.setattr(upkeep, "kept_points", lambda _: KEPT)
+    monkeypatch.setattr(upkeep, "block_points", lambda _: BLOCK)
     return Recorded(tmp_path)
 
 
@@ -58,17 +53,17 @@ def test_a_long_job_has_few_points_of_all_its_time(recorded: Recorded) -> None:
         assert [level for level, _ in levels] == [0, 1]
         assert all(points <= MOST for _, points in levels)
     with Answers(recorded.file) as answers:
-        found = answers.series("team", "mine", "", Window(), 10_000)
+        found = answers.series("team", "mine", "", TimeWindow(), 10_000)
         assert found["at"] == sorted(found["at"]) and len(found["at"]) < 600 / 2
         assert found["at"][-1] == START + 1_200 and found["at"][0] - START <= LEVEL_SECONDS[1]
         distances = {later - earlier for earlier, later in zip(found["at"], found["at"][1:], strict=False)}
         # A point of a span of ten seconds is where the last of its samples was.
         assert max(distances) <= 2 * LEVEL_SECONDS[1]
         assert max(found["slowestStepSeconds"]) == 9.0
-        drawn = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+        drawn = answers.heat("team", "mine", "", TimeWindow(), 240, "stepSeconds")
         assert len(drawn["at"]) <= 240 and max(row[1] for row in drawn["values"]) == 9.0
         assert max(row[0] for row in drawn["values"]) == 1.0
-        mean = answers.heat("team", "mine", "", Window(), 240, "meanStepSeconds")
+        mean = answers.heat("team", "mine", "", TimeWindow(), 240, "meanStepSeconds")
         assert 1.0 < max(row[1] for row in mean["values"]) < 9.0
 
 
@@ -89,19 +84,19 @@ def test_attempts_without_number_are_bounded(recorded: Recorded) -> None:
         recorded.age()
     assert sum(points for _, points in recorded.blocks(CURVES)) <= len(LEVEL_SECONDS) * (MOST + BLOCK)
     with Answers(recorded.file) as answers:
-        assert len(answers.series("team", "mine", "", Window(), 100)["at"]) == 100
+        assert len(answers.series("team", "mine", "", TimeWindow(), 100)["at"]) == 100
 
 
 def test_a_large_job_has_fewer_times_by_rank() -> None:
-    assert [heat.kept_points(ranks) for ranks in (0, 1, 55, 100, 4_096)] == [1_800, 1_800, 1_800, 1_000, 480]
-    assert [heat.block_points(ranks) for ranks in (0, 4, 4_096, 16_384, 1_000_000)] == [60, 60, 24, 6, 1]
+    assert [figures.kept_points(ranks) for ranks in (0, 1, 55, 100, 4_096)] == [1_800, 1_800, 1_800, 1_000, 480]
+    assert [figures.block_points(ranks) for ranks in (0, 4, 4_096, 16_384, 1_000_000)] == [60, 60, 24, 6, 1]
 
 
 def test_samples_that_were_packed_or_not_are_one_series(recorded: Recorded) -> None:
     _train(recorded, 90)
     with Answers(recorded.file) as answers:
-        assert answers.series("team", "mine", "", Window(), 1000)["step"] == list(range(90))
-        assert answers.heat("team", "mine", "", Window(), 240, "loss")["values"] == [[2.0, 2.0]] * 90
+        assert answers.series("team", "mine", "", TimeWindow(), 1000)["step"] == list(range(90))
+        assert answers.heat("team", "mine", "", TimeWindow(), 240, "loss")["values"] == [[2.0, 2.0]] * 90
 
 
 def test_what_cant_be_read_is_passed_over(recorded: Recorded, caplog: pytest.LogCaptureFixture) -> None:
@@ -109,12 +104,12 @@ def test_what_cant_be_read_is_passed_over(recorded: Recorded, caplog: pytest.Log
     first = "(SELECT min(id) FROM blocks WHERE level = 0 GROUP BY kind)"
     recorded.store.connection.execute(f"UPDATE blocks SET data = x'00' WHERE id IN {first}")
     with Answers(recorded.file) as answers:
-        assert 0 < len(answers.series("team", "mine", "", Window(), 1000)["at"]) < 300
-        assert 0 < len(answers.heat("team", "mine", "", Window(), 240, "loss")["at"]) < 240
+        assert 0 < len(answers.series("team", "mine", "", TimeWindow(), 1000)["at"]) < 300
+        assert 0 < len(answers.heat("team", "mine", "", TimeWindow(), 240, "loss")["at"]) < 240
     # It is moved with the others, and is gone.
     _train(recorded, 300)
     assert recorded.store.connection.execute("SELECT count(*) FROM blocks WHERE data = x'00'").fetchone() == (0,)
-    assert "Some of a job's figures are passed over: a block can't be read" in caplog.text
+    assert "Some of a job's figures are skipped: a block can't be read" in caplog.text
 
 
 def test_young_samples_wait_for_more(recorded: Recorded) -> None:
@@ -126,40 +121,40 @@ def test_young_samples_wait_for_more(recorded: Recorded) -> None:
 def test_ranks_that_are_others_at_each_time_cost_no_more_than_those_that_stay(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heat, "MOST_CELLS", 10_000)
-    widest, fitting = list[int](), heat._fitting
+    monkeypatch.setattr(figures, "MOST_CELLS", 10_000)
+    widest, fitting = list[int](), figures._fitting
 
     def seen(own: Sequence[int], ranks: Sequence[int]) -> Callable[[list[float]], list[float]]:
         widest.append(len(ranks))
         return fitting(own, ranks)
 
-    monkeypatch.setattr(heat, "_fitting", seen)
+    monkeypatch.setattr(figures, "_fitting", seen)
     recorded.clock.now = START + 2_000
     for n in range(900):
         numbers = tuple(range(n * 64, n * 64 + 64))
         recorded.store.record([SampleRecord(START + n, key(), 1, numbers, (0,) * 64, {"step_seconds": [1.0] * 64})])
     recorded.age()
     assert widest and max(widest) <= 1_000
-    monkeypatch.setattr(cells, "MAX_RANKS", 500)
+    monkeypatch.setattr(drawing, "MAX_RANKS", 500)
     with Answers(recorded.file) as answers:
-        found = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+        found = answers.heat("team", "mine", "", TimeWindow(), 240, "stepSeconds")
     assert len(found["at"]) <= 240 and len(found["ranks"]) == 500 and found["leftOut"] > 1_000
 
 
 def test_ranks_that_come_and_go_are_moved_in_steps_of_bounded_size(recorded: Recorded) -> None:
     """Blocks of few ranks let a level have many points; one sample of very many makes all of these too many at once."""
     recorded.clock.now = START + 2_000
-    sizes, joined = list[int](), heat.joined
+    sizes, joined = list[int](), upkeep.joined
 
-    def seen(parts: Iterable[Heat]) -> Heat:
-        found = joined(parts)
+    def seen(kind: str, parts: Iterable[Points]) -> Points:
+        found = joined(kind, parts)
         sizes.append(len(found) * len(found.ranks))
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aging, "kept_points", lambda ranks: KEPT if ranks > 1_000 else 10 * KEPT)
-        patch.setattr(aging, "_MOVED_CELLS", 50_000)
-        patch.setattr(heat, "joined", seen)
+        patch.setattr(upkeep, "kept_points", lambda ranks: KEPT if ranks > 1_000 else 10 * KEPT)
+        patch.setattr(upkeep, "_MOVED_CELLS", 50_000)
+        patch.setattr(upkeep, "joined", seen)
         for n in range(600):
             ranks = 2_000 if n == 500 else 200
             recorded.store.record([sample(START + n, ranks=ranks, step_seconds=[1.0] * ranks)])
@@ -176,12 +171,12 @@ def test_a_map_of_many_ranks_takes_little_memory(recorded: Recorded) -> None:
     recorded.store.record([sample(START, ranks=ranks)])
     for number in range(40):
         at = [START + 2.0 * (number * points + point) for point in range(points)]
-        block = Heat(list(range(ranks)), [0] * ranks, at, [1] * points, {heat.PEAK: values, "loss": values})
-        recorded.store.write(partial(recorded.aging._add, 1, HEAT, 0, block, ranks))
+        block = Points(HEAT, list(range(ranks)), [0] * ranks, at, [1] * points, {PEAK: values, "loss": values})
+        recorded.store.write(partial(recorded.aging._add, 1, 0, [block]))
     with Answers(recorded.file) as answers:
         tracemalloc.start()
         try:
-            found = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+            found = answers.heat("team", "mine", "", TimeWindow(), 240, "stepSeconds")
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

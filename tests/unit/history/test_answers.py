@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.history.recorded import START, Recorded, job, key, sample
+from tests.unit.history.recorded import START, Answers, Recorded, job, key, sample
 from trainmaster.history import answers as answering
 from trainmaster.history import store as stores
-from trainmaster.history.answers import Answers, NotRecorded
-from trainmaster.history.drawing import Window
+from trainmaster.history.answers import NotRecorded
+from trainmaster.history.drawing import TimeWindow
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
 from trainmaster_operator.api.records import (
@@ -76,8 +76,8 @@ def _all(recorded: Recorded) -> dict[str, Any]:
         return {
             "jobs": answers.jobs(),
             "job": answers.job(*where),
-            "series": answers.series(*where, Window(), 1000),
-            "heat": answers.heat(*where, Window(), 240, "stepSeconds"),
+            "series": answers.series(*where, TimeWindow(), 1000),
+            "heat": answers.heat(*where, TimeWindow(), 240, "stepSeconds"),
             "evidence": answers.evidence(*where),
             "logs": answers.logs(*where),
         }
@@ -224,12 +224,12 @@ def test_a_window_shows_its_time_alone(recorded: Recorded) -> None:
     recorded.age()
     recorded.store.record([sample(START + 100 + n, loss=[1.0, 1.0], step_seconds=[1.0, 2.0]) for n in range(100)])
     with Answers(recorded.file) as answers:
-        window = Window(START + 50, START + 149)
+        window = TimeWindow(START + 50, START + 149)
         assert answers.series("team", "mine", "", window, 1000)["at"] == [START + n for n in range(50, 150)]
         few = answers.series("team", "mine", "", window, 10)
         assert len(few["at"]) == 10 and few["at"][-1] == START + 149 and few["resolutionSeconds"] == 10.0
         assert len(answers.heat("team", "mine", "", window, 20, "stepSeconds")["at"]) == 20
-        empty = answers.series("team", "mine", "", Window(START + 500), 10)
+        empty = answers.series("team", "mine", "", TimeWindow(START + 500), 10)
         assert empty["at"] == [] and empty["timeSpent"]["productive"] == []
 
 
@@ -239,7 +239,7 @@ def test_of_more_ranks_the_ends_and_an_even_choice_are_shown(recorded: Recorded)
     recorded.store.record([sample(START + n, ranks=ranks, step_seconds=seconds) for n in range(3)])
     recorded.age()
     with Answers(recorded.file) as answers:
-        found = answers.heat("team", "mine", "", Window(), 240, "stepSeconds")
+        found = answers.heat("team", "mine", "", TimeWindow(), 240, "stepSeconds")
     assert len(found["ranks"]) == 1_024 and found["leftOut"] == ranks - 1_024
     assert found["ranks"] == sorted(found["ranks"]) and {2_718, 577, 0, 2_999} <= set(found["ranks"])
     assert found["values"][0][found["ranks"].index(2_718)] == pytest.approx(9.0, rel=1e-3)
@@ -251,7 +251,7 @@ def test_a_clock_that_is_far_ahead_doesnt_end_the_curves(recorded: Recorded) -> 
     recorded.clock.now += 100
     recorded.store.record([sample(recorded.clock.now, loss=[2.0, 2.0])])
     with Answers(recorded.file) as answers:
-        assert answers.series("team", "mine", "", Window(), 10)["loss"] == [1.0, 2.0]
+        assert answers.series("team", "mine", "", TimeWindow(), 10)["loss"] == [1.0, 2.0]
 
 
 def test_a_job_has_a_bounded_number_of_attempts_and_evidence(
@@ -329,3 +329,15 @@ def test_a_failure_of_any_size_is_kept_small(recorded: Recorded) -> None:
         [attempt] = answers.job("team", "mine")["attempts"]
     assert {"reason": "OOMKilled", "recovery": {"seconds": 1.5}, "counted": True}.items() <= item["lastFailure"].items()
     assert len(json.dumps(item)) < 90_000 and attempt["failure"] == item["lastFailure"] and len(item["result"]) == 16
+
+
+def test_figures_beyond_every_number_are_answered(recorded: Recorded) -> None:
+    """A rank reports what it likes; its job's page would be refused by every reader."""
+    recorded.store.record([sample(START + n, step=[1e300, 1.0], loss=[1e300, -1e300]) for n in range(3)])
+    for _ in range(2):
+        with Answers(recorded.file) as answers:
+            series = answers.series("team", "mine", "", TimeWindow(), 100)
+            assert series["step"] == [2**53 - 1] * 3
+            assert answers.job("team", "mine")["attempts"][0]["lastStep"] == 2**53 - 1
+            assert answers.heat("team", "mine", "", TimeWindow(), 100, "loss")["ranks"] == [0, 1]
+        recorded.age()

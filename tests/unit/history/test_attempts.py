@@ -1,4 +1,4 @@
-"""`history.attempts`: whichever statuses were seen, and how often, what they say of attempts is known, and no more."""
+"""`history.statuses`: attempts are what the seen statuses report, whichever were seen and how often."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.history.recorded import START
-from trainmaster.history.attempts import FAILURES_IN_STATUS, Attempt, merge_workers, observe, shown
+from trainmaster.history.statuses import FAILURES_IN_STATUS, Attempt, merge_workers, observe, shown
 from trainmaster_operator.api.records import PodPlace
 from trainmaster_operator.api.times import to_text, to_whole_text
 

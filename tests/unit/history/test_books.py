@@ -93,7 +93,7 @@ def test_nothing_is_left_in_the_books_of_what_is_gone(tmp_path: Path) -> None:
 
 def test_failed_attempts_of_a_namespace_take_nothing_from_another(tmp_path: Path) -> None:
     """They weren't counted: the other namespace had most, and its log went."""
-    from trainmaster.history.trimming import Trimming
+    from trainmaster.history.upkeep import Trimming
 
     recorded, chance, most = Recorded(tmp_path), random.Random(5), 2 * 1024 * 1024
     recorded.clock.now = START + 1_000

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.unit.history.recorded import job, key, sample
-from trainmaster.history.answers import Answers
-from trainmaster.history.metrics import HistoryMetrics
-from trainmaster.history.reading import Readers
-from trainmaster.history.recorder import CannotRecord, Recorder, parse_lines
+from tests.unit.history.recorded import Answers, job, key, sample
+from trainmaster.history.answers import AnswerThreads
+from trainmaster.history.recorder import CannotRecord, HistoryMetrics, HistoryRecorder, parse_lines
 from trainmaster.history.settings import HistorySettings
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import EvidenceRecord, LogRecord, Record, to_wire
@@ -32,7 +30,7 @@ def _body(*records: Record) -> bytes:
     return b"\n".join(json.dumps(to_wire(record)).encode() for record in records)
 
 
-async def _read(readers: Readers, ask: Callable[[Answers], Any]) -> Any:
+async def _read(readers: AnswerThreads, ask: Callable[[Answers], Any]) -> Any:
     return json.loads((await readers.read(ask)).data)
 
 
@@ -41,17 +39,17 @@ def _kept_aside(folder: Path) -> int:
 
 
 @pytest_asyncio.fixture
-async def recorder(tmp_path: Path) -> AsyncIterator[Recorder]:
-    found = Recorder(HistorySettings(file=str(tmp_path / "h.sqlite")), HistoryMetrics(), lambda: None)
+async def recorder(tmp_path: Path) -> AsyncIterator[HistoryRecorder]:
+    found = HistoryRecorder(HistorySettings(file=str(tmp_path / "h.sqlite")), HistoryMetrics(), lambda: None)
     await found.open()
     yield found
     await found.close()
 
 
 async def test_a_full_disk_is_waited_for(
-    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    recorder: HistoryRecorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readers = Readers(tmp_path / "h.sqlite")
+    readers = AnswerThreads(tmp_path / "h.sqlite")
     await recorder.record(_body(job(START), sample(START, step=[1.0, 1.0])))
     store = recorder._store
     pages, most = store.pragma("page_count"), store._most_pages
@@ -71,14 +69,14 @@ async def test_a_full_disk_is_waited_for(
     # The half of the batch that had been written was undone, and not remembered.
     assert found["attempts"][0]["lastStep"] == 2
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2 and "goes on by itself" in said[0] and said[1] == "Records are written again."
+    assert len(said) == 2 and "resumes by itself" in said[0] and said[1] == "Records are written again."
     await readers.close()
 
 
 async def test_a_file_that_turns_out_to_be_damaged_is_kept_and_begun_anew(tmp_path: Path) -> None:
-    file, readers = tmp_path / "h.sqlite", Readers(tmp_path / "h.sqlite")
+    file, readers = tmp_path / "h.sqlite", AnswerThreads(tmp_path / "h.sqlite")
     metrics = HistoryMetrics()
-    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.restart)
+    recorder = HistoryRecorder(HistorySettings(file=str(file)), metrics, readers.reopen)
     await recorder.open()
     await recorder.record(_body(job(START)))
     await readers.read(Answers.jobs)
@@ -98,7 +96,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_kept_and_begun_anew(tmp_pa
     await recorder.close()
 
 
-async def test_maintenance_goes_on_after_a_failure(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_maintenance_goes_on_after_a_failure(recorder: HistoryRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
     tried: list[int] = []
@@ -123,7 +121,7 @@ def test_empty_lines_are_no_records() -> None:
 
 
 async def test_a_record_that_cant_be_written_costs_nobody_elses(
-    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    recorder: HistoryRecorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile = _body(job(START, key("hostile", "2"), loss=0.125)).replace(b"0.125", b"1e999")
     body = b"\n".join((_body(job(START, key("first", "1"))), hostile, _body(job(START, key("last", "3")))))
@@ -139,7 +137,7 @@ async def test_a_record_that_cant_be_written_costs_nobody_elses(
         assert {item["name"] for item in answers.jobs()["items"]} == {"first", "last"}
 
 
-async def test_a_status_of_any_shape_is_recorded(recorder: Recorder) -> None:
+async def test_a_status_of_any_shape_is_recorded(recorder: HistoryRecorder) -> None:
     odd = ([], {}, 1, None, True, "x" * 1_000)
     assert (
         await recorder.record(_body(*(job(START, key(str(n), str(n)), phase=phase) for n, phase in enumerate(odd))))
@@ -148,13 +146,13 @@ async def test_a_status_of_any_shape_is_recorded(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("with_others", [False, True], ids=["the file", "with what is beside it"])
-async def test_a_file_that_is_deleted_in_use_is_put_back(
+async def test_a_file_that_is_deleted_in_use_is_restored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, with_others: bool
 ) -> None:
     """Records were acknowledged, and went into a file that nobody could open any more."""
     file, metrics = tmp_path / "made" / "h.sqlite", HistoryMetrics()
-    readers = Readers(file)
-    recorder = Recorder(HistorySettings(file=str(file)), metrics, readers.restart)
+    readers = AnswerThreads(file)
+    recorder = HistoryRecorder(HistorySettings(file=str(file)), metrics, readers.reopen)
     file.parent.mkdir()
     await recorder.open()
     await recorder.record(_body(job(START)))
@@ -163,7 +161,7 @@ async def test_a_file_that_is_deleted_in_use_is_put_back(
         path.unlink()
     await recorder.record(_body(job(START, key("after", "uid-2"))))
     assert {item["name"] for item in (await _read(readers, Answers.jobs))["items"]} == {"mine", "after"}
-    assert "was deleted, and is put back whole" in caplog.text and file.stat().st_mode & 0o077 == 0
+    assert "was deleted, and is restored whole" in caplog.text and file.stat().st_mode & 0o077 == 0
     assert b"trainmaster_history_lost_files_total 1.0" in metrics.text()
     # So it is when nobody writes.
     file.unlink()
@@ -175,25 +173,25 @@ async def test_a_file_that_is_deleted_in_use_is_put_back(
         assert answers.count() == 2
 
 
-async def test_a_deleted_file_that_cant_be_put_back_is_begun_anew(
-    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_deleted_file_that_cant_be_restored_is_begun_anew(
+    recorder: HistoryRecorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room() -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     await recorder.record(_body(job(START)))
-    monkeypatch.setattr(recorder._store, "put_back", no_room)
+    monkeypatch.setattr(recorder._store, "restore", no_room)
     (tmp_path / "h.sqlite").unlink()
     assert await recorder.record(_body(job(START, key("after", "uid-2")))) == 1
-    assert "can't be put back (database or disk is full): a new history is begun" in caplog.text
+    assert "can't be restored (database or disk is full): a new history is begun" in caplog.text
     with Answers(tmp_path / "h.sqlite") as answers:
         assert [item["name"] for item in answers.jobs()["items"]] == ["after"]
 
 
 async def test_a_file_that_is_replaced_in_use_is_used(
-    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    recorder: HistoryRecorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = Recorder(HistorySettings(file=str(tmp_path / "copy.sqlite")), HistoryMetrics(), lambda: None)
+    other = HistoryRecorder(HistorySettings(file=str(tmp_path / "copy.sqlite")), HistoryMetrics(), lambda: None)
     await other.open()
     await other.record(_body(job(START, key("restored", "uid-9"))))
     await other.close()
@@ -209,7 +207,7 @@ async def test_a_flood_of_attempts_doesnt_make_the_file_larger_than_its_bound(tm
     """A file of 16 Mi grew to 42, as nothing that attempts have was counted, and trimming was slower than the flood."""
     most, chance = 3 * 1024 * 1024, random.Random(6)
     file = tmp_path / "h.sqlite"
-    recorder = Recorder(HistorySettings(file=str(file), max_bytes=most), HistoryMetrics(), lambda: None)
+    recorder = HistoryRecorder(HistorySettings(file=str(file), max_bytes=most), HistoryMetrics(), lambda: None)
     await recorder.open()
     good = key("good", "good", "good")
     await recorder.record(_body(job(START, good, phase="Running"), LogRecord(START, good, 0, KeptLog(("kept",)))))

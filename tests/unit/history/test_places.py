@@ -1,4 +1,4 @@
-"""`history.places`: nobody takes the places of the others, neither viewers nor those whom nobody knows."""
+"""`history.viewers.ViewerPlaces`: neither viewers nor strangers take the places of others."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack, ExitStack
 
 import pytest
 
-from trainmaster.history import places as limits
-from trainmaster.history.places import MAX_OF_VIEWER, MAX_READS, MAX_STRANGERS, Full, Places
+from trainmaster.history import viewers as limits
+from trainmaster.history.viewers import MAX_OF_VIEWER, MAX_READS, MAX_STRANGERS, Full, ViewerPlaces
 
 
 async def test_strangers_have_few_places_and_take_none_of_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WAIT_SECONDS", 0.02)
-    places = Places()
+    places = ViewerPlaces()
     async with AsyncExitStack() as held:
         for _ in range(MAX_STRANGERS):
             await held.enter_async_context(places.stranger())
@@ -24,13 +24,13 @@ async def test_strangers_have_few_places_and_take_none_of_viewers(monkeypatch: p
     assert await _stranger(places) is None
 
 
-async def _stranger(places: Places) -> None:
+async def _stranger(places: ViewerPlaces) -> None:
     async with places.stranger():
         pass
 
 
 def test_a_viewer_has_so_many_places_and_another_always_one() -> None:
-    places = Places()
+    places = ViewerPlaces()
     with ExitStack() as held:
         for number in range(MAX_READS):
             held.enter_context(places.viewer(f"viewer-{number // MAX_OF_VIEWER}".encode()))
@@ -47,7 +47,7 @@ def test_a_viewer_has_so_many_places_and_another_always_one() -> None:
 
 
 async def test_a_viewer_has_one_long_answer_at_a_time() -> None:
-    places, at_once, most = Places(), {b"alice": 0, b"bob": 0}, {b"alice": 0, b"bob": 0}
+    places, at_once, most = ViewerPlaces(), {b"alice": 0, b"bob": 0}, {b"alice": 0, b"bob": 0}
 
     async def ask(viewer: bytes) -> None:
         with places.viewer(viewer):
@@ -63,12 +63,12 @@ async def test_a_viewer_has_one_long_answer_at_a_time() -> None:
 
 
 def test_answers_that_nobody_reads_are_bounded() -> None:
-    places = Places()
+    places = ViewerPlaces()
     with ExitStack() as held:
         for number in range(8):
             held.enter_context(places.sending(f"slow-{number}".encode(), limits.SENDING_OF_VIEWER))
         with pytest.raises(Full, match="You don't read the answers"), places.viewer(b"slow-1"):
             pass
-        with places.viewer(b"alice"), pytest.raises(Full, match="wait for those"), places.viewer(b"alice"):
+        with places.viewer(b"alice"), pytest.raises(Full, match="wait for slow readers"), places.viewer(b"alice"):
             pass
     assert not places._sending

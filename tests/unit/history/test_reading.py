@@ -1,4 +1,4 @@
-"""`history.reading`: an answer is whole, and none that takes long keeps the others waiting."""
+"""`history.answers.AnswerThreads`: an answer is whole, and none that takes long keeps the others waiting."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.unit.history.recorded import START, Recorded, job
-from trainmaster.history import reading
-from trainmaster.history.answers import Answers
-from trainmaster.history.reading import Busy, Readers, TooSlow
+from trainmaster.client.history.answers import EvidenceList, HistoryAnswer, LogList, RecordedJobList, Series
+from trainmaster.history import answers as reading
+from trainmaster.history.answers import Answers, AnswerThreads, AnswerTooSlow, Busy
 
 
 @pytest.fixture
@@ -30,32 +29,35 @@ def file(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "answer",
     [
-        {},
-        {"kind": "x", "items": [], "of": {}, "none": None, "text": 'a"\N{SNOWMAN}'},
-        {"at": [n / 3 for n in range(5_001)], "values": [[1.5, None]] * 9, "deep": {"a": [{"b": [1, [2]]}] * 5}},
+        RecordedJobList.of(items=[]),
+        EvidenceList.of(
+            items=[{"attempt": 1, "none": None, "text": 'a"\N{SNOWMAN}', "deep": {"a": [{"b": [1, [2]]}]}}]
+        ),
+        LogList.of(items=[{"worker": 0, "lines": ["half a character: \ud83d"]}]),
+        Series.of(at=[n / 3 for n in range(5_001)]),
     ],
 )
-async def test_an_answer_is_the_json_of_what_is_asked(file: Path, answer: dict[str, Any]) -> None:
-    readers = Readers(file)
-    assert json.loads((await readers.read(lambda _: answer)).data) == answer
+async def test_an_answer_is_the_json_of_what_is_asked(file: Path, answer: HistoryAnswer) -> None:
+    readers = AnswerThreads(file)
+    assert json.loads((await readers.read(lambda _: answer)).data) == answer.to_data()
     packed = await readers.read(lambda _: answer, compress=True)
-    assert json.loads(zlib.decompress(packed.data, 31) if packed.is_compressed else packed.data) == answer
-    assert packed.is_compressed == ("at" in answer)
+    assert json.loads(zlib.decompress(packed.data, 31) if packed.is_compressed else packed.data) == answer.to_data()
+    assert packed.is_compressed == isinstance(answer, Series)
     await readers.close()
 
 
 async def test_long_answers_keep_no_list_waiting(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "WAIT_SECONDS", 0.1)
-    readers, go = Readers(file), threading.Event()
+    readers, go = AnswerThreads(file), threading.Event()
 
-    def wait(_: Answers) -> dict[str, Any]:
+    def wait(_: Answers) -> int:
         go.wait(10)
-        return {}
+        return 0
 
     asking = [asyncio.create_task(readers.read(wait, is_long=True)) for _ in range(8)]
     await asyncio.sleep(0)
     assert json.loads((await readers.read(Answers.jobs)).data)["kind"] == "RecordedJobList"
-    with pytest.raises(Busy, match="Others are being answered"):
+    with pytest.raises(Busy, match="Other requests have been answered"):
         await asking[-1]
     go.set()
     await asyncio.gather(*asking, return_exceptions=True)
@@ -66,13 +68,13 @@ async def test_an_answer_that_takes_too_long_is_given_up(file: Path, monkeypatch
     """Only SQLite looked at the clock, and a heat map's time goes into its figures."""
     monkeypatch.setattr(reading, "READ_SECONDS", 0.02)
 
-    def long(answers: Answers) -> dict[str, Any]:
+    def long(answers: Answers) -> int:
         for _ in range(500):
             answers.check()
             time.sleep(0.005)
-        return {}
+        return 0
 
-    readers = Readers(file)
-    with pytest.raises(TooSlow, match="ask for less"):
+    readers = AnswerThreads(file)
+    with pytest.raises(AnswerTooSlow, match="ask for less"):
         await readers.read(long, is_long=True)
     await readers.close()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from tests.unit.history.recorded import START, Recorded, job
-from trainmaster.history import schema
-from trainmaster.history.answers import Answers
-from trainmaster.history.schema import APPLICATION_ID, MIGRATIONS, UnusableFile, locked, open_file, open_to_read
+from tests.unit.history.recorded import START, Answers, Recorded, job
+from trainmaster.history.schema import VERSION, UnusableHistory, locked, open_file, open_to_read
 
 
 def test_a_new_file_gives_pages_back_and_is_safe_from_power_cuts(tmp_path: Path) -> None:
@@ -21,7 +18,7 @@ def test_a_new_file_gives_pages_back_and_is_safe_from_power_cuts(tmp_path: Path)
     pragmas = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")}
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}
     assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
-    assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
     connection.close()
 
 
@@ -64,14 +61,14 @@ def test_a_damaged_file_is_kept_aside_and_a_new_one_begun(
         assert answers.jobs()["items"] == []
 
 
-def test_a_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_another_release_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "h.sqlite"
     connection = open_file(file)
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     connection.close()
     before = file.read_bytes()
     for use in (open_file, open_to_read):
-        with pytest.raises(UnusableFile, match=r"was written by a newer release \(tables of version 2, this one"):
+        with pytest.raises(UnusableHistory, match=r"was written by another release \(tables of version 2, this one"):
             use(file)
     assert file.read_bytes() == before
 
@@ -82,67 +79,40 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE theirs (a)")
     connection.close()
     for use in (open_file, open_to_read):
-        with pytest.raises(UnusableFile, match="is no history of Trainmaster but another program's database"):
+        with pytest.raises(UnusableHistory, match="is no history of Trainmaster but another program's database"):
             use(file)
 
 
 def test_another_kind_of_file_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("somebody's notes, " * 500)
-    with pytest.raises(UnusableFile, match=r"notes\.txt is no history but another kind of file, and stays as it is"):
+    with pytest.raises(UnusableHistory, match=r"notes\.txt is no history but another kind of file, and is left alone"):
         open_file(file)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     assert file.read_text() == "somebody's notes, " * 500
-
-
-def test_tables_of_an_older_release_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Recorded(tmp_path).store.close()
-    monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE added (a);"))
-    connection = open_file(tmp_path / "history.sqlite")
-    assert connection.execute("SELECT count(*) FROM added").fetchone() == (0,)
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
-    assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-    connection.close()
 
 
 def test_a_file_is_one_processs(tmp_path: Path) -> None:
     file = tmp_path / "new" / "h.sqlite"
     with (
         locked(file),
-        pytest.raises(UnusableFile, match="is in use by another `trainmaster history serve`"),
+        pytest.raises(UnusableHistory, match="is in use by another `trainmaster history serve`"),
         locked(file),
     ):
         pass
     with locked(file):
         pass
     (tmp_path / "plain").touch()
-    with pytest.raises(UnusableFile, match="can't be used: Not a directory"), locked(tmp_path / "plain/x/h.sqlite"):
+    with pytest.raises(UnusableHistory, match="can't be used: Not a directory"), locked(tmp_path / "plain/x/h.sqlite"):
         pass
 
 
-def test_a_backup_is_read_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = Recorded(tmp_path)
-    recorded.store.record([job(START)])
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    copy = folder / "copy.sqlite"
-    recorded.store.connection.execute(f"VACUUM INTO '{copy}'")
-    recorded.store.close()
-    shutil.copy(recorded.file, folder / "whole.sqlite")
-    # Also where the tests are root's.
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    for file in (copy, folder / "whole.sqlite"):
-        with Answers(file) as answers:
-            assert len(answers.jobs()["items"]) == 1
-    assert {path.name for path in folder.iterdir()} == {"copy.sqlite", "whole.sqlite"}
-
-
 def test_a_file_that_isnt_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnusableFile, match="isn't there; name the file of a history"):
+    with pytest.raises(UnusableHistory, match="isn't there; name the file of a history"):
         open_to_read(tmp_path / "none")
     (tmp_path / "empty").touch()
-    with pytest.raises(UnusableFile, match="empty is empty; name the file of a history"):
+    with pytest.raises(UnusableHistory, match="empty is empty; name the file of a history"):
         open_to_read(tmp_path / "empty")
     (tmp_path / "text").write_text("no database, but long enough to be read as one" * 100)
-    with pytest.raises(UnusableFile, match="can't be read: file is not a database"):
+    with pytest.raises(UnusableHistory, match="can't be read: file is not a database"):
         open_to_read(tmp_path / "text")

@@ -1,4 +1,4 @@
-"""`history.trimming`: the file stays below its bytes, old jobs go first, and none pushes out the others."""
+"""`history.upkeep.Trimming`: the file stays below its bytes, old jobs go first, and none pushes out the others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.history.recorded import START, Recorded, job, key, sample
-from trainmaster.history.answers import Answers
-from trainmaster.history.drawing import Window
-from trainmaster.history.trimming import Trimming
+from tests.unit.history.recorded import START, Answers, Recorded, job, key, sample
+from trainmaster.history.drawing import TimeWindow
+from trainmaster.history.upkeep import Trimming
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import DeletedRecord, EvidenceRecord, LogRecord
@@ -75,7 +74,7 @@ def _left(recorded: Recorded) -> dict[str, tuple[bool, bool]]:
         names = [item["name"] for item in answers.jobs()["items"]]
         return {
             name: (
-                bool(answers.series("team", name, "", Window(), 1000)["at"]),
+                bool(answers.series("team", name, "", TimeWindow(), 1000)["at"]),
                 bool(answers.logs("team", name)["items"] or answers.evidence("team", name)["items"]),
             )
             for name in sorted(names)
@@ -163,7 +162,7 @@ def test_a_namespace_that_makes_jobs_without_end_takes_nothing_from_the_others(
     recorded.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     _trim(recorded, recorded.file.stat().st_size // 2)
     with Answers(recorded.file) as answers:
-        assert answers.series("team", "old", "", Window(), 1000)["at"] and answers.logs("team", "old")["items"]
+        assert answers.series("team", "old", "", TimeWindow(), 1000)["at"] and answers.logs("team", "old")["items"]
         assert answers.jobs("flood")["items"], "nor does it lose all"
 
 

@@ -1,10 +1,9 @@
-"""`kubectl dtj history` shows what was recorded of jobs, also of those that are gone, and exports their curves."""
+"""`kubectl dtj history` shows what was recorded of jobs, even of deleted ones, and exports their curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,13 +12,13 @@ from trainmaster.cli.arguments import plain_name
 from trainmaster.cli.commands import module_of
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.connection_values import complete_path
-from trainmaster.cli.history.opening import HistoryOptions, open_history
+from trainmaster.cli.history import FORMATS, HistoryOptions, open_history
 from trainmaster.cli.output import Output
 from trainmaster.cli.program import Command, Part
 
 app = Part()
 
-# `history serve` is the history's own process, in a module of its own. `history dtj/serve` shows a job of that name.
+# `history serve` runs the server (commands/history_server.py). `history dtj/serve` shows a job of that name.
 SERVE, SERVER = "serve", "history-server"
 PANEL = "History"
 EXPORT = "Export"
@@ -27,30 +26,22 @@ EXPORT = "Export"
 
 def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of recorded jobs for tab completion."""
-    from trainmaster.cli.history.opening import recorded_names
+    from trainmaster.cli.history import recorded_names
 
     return recorded_names(ctx, incomplete)
 
 
-def _complete_format(incomplete: str) -> list[str]:
-    from trainmaster.cli.history.exporting import FORMATS
-
-    return [each for each in FORMATS if each.startswith(incomplete)]
-
-
 def _known_format(value: str | None) -> str | None:
-    from trainmaster.cli.history.exporting import FORMATS
-
     if value is not None and value not in FORMATS:
         raise typer.BadParameter(f"{value!r} is not known; use {' or '.join(FORMATS)}")
     return value
 
 
 class _History(Command):
-    """_History has a command beneath it, at the place of a job's name."""
+    """_History is a command with a subcommand in the place of a job's name."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Returns the context of what is to run: this command, or the one beneath it."""
+        """Returns the context of this command, or of its subcommand."""
         runs: Any = super() if args[:1] != [SERVE] else self.server()
         return runs.make_context(info_name, args, parent, **extra)
 
@@ -67,28 +58,28 @@ def show_history(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Name of the job; without, all that were recorded.",
+            help="Name of the job; without it all recorded jobs.",
             autocompletion=_complete_name,
             callback=plain_name,
             show_default=False,
         ),
     ] = None,
     everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces; without a name.")
+        bool, typer.Option("--all-namespaces", "-A", help="List the jobs of all namespaces.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="At most so many jobs, the newest; 0 is all.")
+        int, typer.Option("--limit", metavar="N", min=0, help="List at most N jobs, the newest; 0: all.")
     ] = 100,
-    uid: Annotated[str | None, typer.Option("--uid", metavar="UID", help="An earlier job of that name.")] = None,
+    uid: Annotated[str | None, typer.Option("--uid", metavar="UID", help="Show the job with this uid.")] = None,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", metavar="N", min=1, help="What was kept of this attempt.")
+        int | None, typer.Option("--attempt", metavar="N", min=1, help="Show the evidence of this attempt.")
     ] = None,
     export: Annotated[
         str | None,
         typer.Option(
             "--export",
             metavar="FILE",
-            help="Write the job's curves to FILE.csv, .json or .parquet; - is stdout.",
+            help="Write the curves to FILE.csv, .json or .parquet; - is stdout.",
             rich_help_panel=EXPORT,
             autocompletion=complete_path,
         ),
@@ -98,26 +89,23 @@ def show_history(
         typer.Option(
             "--format",
             metavar="csv|json|parquet",
-            help="The format, where FILE's name doesn't say it.",
+            help="Set the format of an export; default: FILE's suffix.",
             rich_help_panel=EXPORT,
             callback=_known_format,
-            autocompletion=_complete_format,
+            autocompletion=lambda incomplete: [each for each in FORMATS if each.startswith(incomplete)],
         ),
     ] = None,
     ranks: Annotated[
-        bool, typer.Option("--ranks", help="The figures of each rank, a row each.", rich_help_panel=EXPORT)
+        bool, typer.Option("--ranks", help="Export each rank's figures, a row each.", rich_help_panel=EXPORT)
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a file that is there.", rich_help_panel=EXPORT)
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.", rich_help_panel=EXPORT)] = False,
     history: Annotated[
         str | None,
         typer.Option(
             "--history",
-            metavar="URL|FILE",
-            help="The history; default: TRAINMASTER_HISTORY, or the cluster's.",
+            metavar="URL",
+            help="Read this history; default: TRAINMASTER_HISTORY or the cluster's.",
             rich_help_panel=PANEL,
-            autocompletion=complete_path,
         ),
     ] = None,
     token: Annotated[
@@ -125,7 +113,7 @@ def show_history(
         typer.Option(
             "--token",
             metavar="TOKEN",
-            help="Bearer token for the history; default: the kubeconfig's.",
+            help="Send this bearer token; default: the kubeconfig's.",
             rich_help_panel=PANEL,
         ),
     ] = None,
@@ -134,7 +122,7 @@ def show_history(
         typer.Option(
             "--service-account",
             metavar="[NAMESPACE/]NAME",
-            help="Ask the history as this service account; for a kubeconfig without a token.",
+            help="Read as this account, if the kubeconfig has no token.",
             rich_help_panel=PANEL,
         ),
     ] = None,
@@ -143,19 +131,19 @@ def show_history(
         typer.Option(
             "--history-ca",
             metavar="FILE",
-            help="Authority of a history behind https; default: the system's.",
+            help="Trust this authority for https; default: the system's.",
             rich_help_panel=PANEL,
             autocompletion=complete_path,
         ),
     ] = None,
     output: Output = None,
 ) -> None:
-    """Show recorded jobs, also those that are gone; with a name its attempts, time and curves.
+    """Show recorded jobs, even deleted ones; with NAME attempts, time and curves.
 
     `history bert --attempt 2` shows the evidence of an attempt, `history bert --export bert.parquet` writes the curves
-    to a file (docs/history-exports.md). `history serve` is the process that records; a job of that name is `dtj/serve`.
+    to a file (docs/history-exports.md). `history serve` runs the server; a job of that name is `dtj/serve`.
     """
-    from trainmaster.cli.history.showing import export_job, show_attempt, show_job, show_list
+    from trainmaster.cli.history.showing import export_format, export_job, show_attempt, show_job, show_list
 
     _require_possible(name, {"--all-namespaces": everywhere}, only_listed=True)
     of_a_job = {"--uid": uid, "--attempt": attempt, "--export": export}
@@ -168,7 +156,7 @@ def show_history(
         option, why = ("--output", "has --format") if output is not None else ("--attempt", "writes all attempts")
         raise typer.BadParameter(f"doesn't go with --export, which {why}", param_hint=option)
     else:
-        format = _export_format(export, format, force=force)
+        format = export_format(export, format, force=force)
     if attempt is not None and output not in (None, "json", "yaml"):
         raise typer.BadParameter("an attempt is printed as json or yaml", param_hint="--output")
     opened = open_history(connection, HistoryOptions(history, token, account, authority))
@@ -183,21 +171,8 @@ def show_history(
 
 
 def _require_possible(name: str | None, options: Mapping[str, Any], *, only_listed: bool) -> None:
-    """Raises BadParameter for options that go with a list alone, or with a name alone."""
+    """Raises BadParameter for options of lists with a name, or of jobs without one."""
     for option, given in options.items():
         if given and (name is not None) == only_listed:
             why = "a job is in one namespace; name that with --namespace" if only_listed else "needs the name of a job"
             raise typer.BadParameter(why, param_hint=option)
-
-
-def _export_format(file: str, format: str | None, *, force: bool) -> str:
-    """Returns the format of an export, before anything is asked for it. Raises BadParameter, ClientError."""
-    from trainmaster.cli.history import exporting
-    from trainmaster.cli.output import require_room
-
-    found = exporting.format_of(file, format)
-    if file != exporting.STDOUT:
-        require_room(Path(file), force=force)
-    if found == "parquet":
-        exporting.require_parquet()
-    return found

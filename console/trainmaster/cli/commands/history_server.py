@@ -1,4 +1,4 @@
-"""`trainmaster history serve` records what operators send of all jobs, and answers to who may see a job."""
+"""`trainmaster history serve` records what operators send about jobs, and answers viewers who may see a job."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def history() -> None:
 @app.command("serve")
 @with_options(HistorySettings)
 def serve(given: Mapping[str, Any]) -> None:
-    """Record what an operator sends of all jobs, and answer to who may see a job, until SIGTERM or SIGINT.
+    """Record what an operator sends, and answer viewers, until SIGTERM or Ctrl-C.
 
-    It has no rights in the cluster: the API server is asked with each viewer's own token.
+    It has no rights in the cluster: the API server decides by each viewer's own token.
     """
     raise typer.Exit(_run(HistorySettings(**parse_settings(HistorySettings, given))))
 
@@ -36,8 +36,8 @@ def _run(settings: HistorySettings) -> int:
     import signal
 
     from trainmaster.client.errors import NoCluster
-    from trainmaster.history.process import CannotListen, History
-    from trainmaster.history.schema import UnusableFile
+    from trainmaster.history.process import CannotListen, run_history
+    from trainmaster.history.schema import UnusableHistory
     from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)
@@ -48,11 +48,11 @@ def _run(settings: HistorySettings) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await History(settings).run(stop)
+        await run_history(settings, stop)
 
     try:
         asyncio.run(main())
-    except (UnusableFile, NoCluster, CannotListen) as error:
+    except (UnusableHistory, NoCluster, CannotListen) as error:
         say(f"trainmaster history: {error}", error=True)
         return 1
     return 0

@@ -21,9 +21,9 @@ History = Annotated[
     str | None,
     typer.Option(
         "--history",
-        metavar="URL|FILE",
+        metavar="URL",
         envvar="TRAINMASTER_HISTORY",
-        help="History of jobs, or a copy of its file; default: the cluster's.",
+        help="Show deleted jobs of this history; default: the cluster's.",
     ),
 ]
 
@@ -46,12 +46,12 @@ def open(
     It is served on this machine with your kubeconfig until Ctrl-C. Over SSH the command to forward its port is printed.
     """
     from trainmaster.cli.dashboard import serve
-    from trainmaster.dashboard.app import Settings
+    from trainmaster.dashboard.app import DashboardSettings
 
     server = connection.server()
     namespace = connection.namespace or server.namespace
     path = "/" if name is None else f"/jobs/{namespace}/{name}"
-    settings = Settings("laptop", server, namespace=namespace)
+    settings = DashboardSettings("laptop", server, namespace=namespace)
     serve(settings, "127.0.0.1", port, history=history, path=path, browser=browser)
 
 
@@ -66,7 +66,7 @@ def dashboard(
     address: Annotated[
         str | None,
         typer.Option(
-            "--address", metavar="ADDRESS", help="Address to listen on; default: 0.0.0.0, on a laptop 127.0.0.1."
+            "--address", metavar="ADDRESS", help="Listen on this address; default: 0.0.0.0, on a laptop 127.0.0.1."
         ),
     ] = None,
     port: Annotated[
@@ -74,31 +74,33 @@ def dashboard(
         typer.Option(
             "--port",
             metavar="PORT",
-            help=f"Port to listen on; default: {CLUSTER_PORT}, on a laptop a free one.",
+            help=f"Listen on this port; default: {CLUSTER_PORT}, on a laptop a free one.",
             min=0,
             max=65535,
         ),
     ] = None,
     history: History = None,
     tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", help="Certificate of this address, in PEM.", **_FILE)
+        Path | None, typer.Option("--tls-cert", help="Serve TLS with this certificate, in PEM.", **_FILE)
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Key of the certificate, in PEM.", **_FILE)] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="Use this key of the certificate, in PEM.", **_FILE)
+    ] = None,
     log_format: Annotated[
         Literal["json", "text"], typer.Option("--log-format", help="Log format: json for collectors, text for people.")
     ] = "text",
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"],
-        typer.Option("--log-level", help="Minimum log level.", case_sensitive=False),
+        typer.Option("--log-level", help="Set the minimum log level.", case_sensitive=False),
     ] = "INFO",
 ) -> None:
     """Serve the page about jobs, until SIGTERM or Ctrl-C.
 
-    It has no rights of its own: viewers see and do what their tokens allow. --namespace is where the page starts.
+    It has no rights of its own: viewers can do what their token allows. --namespace is where the page starts.
     """
     from trainmaster.cli.dashboard import Certificate, serve
     from trainmaster.client.server import address_of
-    from trainmaster.dashboard.app import Settings
+    from trainmaster.dashboard.app import DashboardSettings
     from trainmaster_operator.serving.logs import set_up
 
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and not (connection.kubeconfig or os.environ.get("KUBECONFIG"))
@@ -124,10 +126,10 @@ def dashboard(
     if laptop:
         server = connection.server()
         namespace = connection.namespace or server.namespace
-        serve(Settings("laptop", server, namespace=namespace), "127.0.0.1", port or 0, history=history)
+        serve(DashboardSettings("laptop", server, namespace=namespace), "127.0.0.1", port or 0, history=history)
         return
     server = address_of(connection.kubeconfig, connection.context)
-    settings = Settings("cluster", server, namespace=connection.namespace or "")
+    settings = DashboardSettings("cluster", server, namespace=connection.namespace or "")
     certificate = None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key)
     port = CLUSTER_PORT if port is None else port
     serve(settings, address or "0.0.0.0", port, history=history, certificate=certificate)

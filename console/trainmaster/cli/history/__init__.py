@@ -1,12 +1,62 @@
 """`kubectl dtj history` shows what was recorded of jobs, and writes their curves to files.
 
-| module | what is in it |
-|---|---|
-| `opening` | the history that the options name: over HTTP, or in a file |
-| `showing` | what the command does, with the modules below |
-| `listing` | recorded jobs as a table and as objects |
-| `page` | one job: its lines of facts, its attempts, where its time went |
-| `sparklines` | its curves in lines of blocks |
-| `attempt` | what was kept of one attempt |
-| `exporting` | its curves, and the figures of its ranks, in a file of CSV, JSON or Parquet |
+`open_history` opens the history that the options name; `showing` prints and exports, `page` has the tables and curves.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from trainmaster.cli.connection import Connection
+from trainmaster.cli.connection_values import beginning
+
+if TYPE_CHECKING:
+    from trainmaster.client.history import HistoryReader
+
+
+FORMATS = ("csv", "json", "parquet")
+
+
+@dataclass(frozen=True)
+class HistoryOptions:
+    """HistoryOptions name the history; None leaves it to TRAINMASTER_HISTORY and the cluster."""
+
+    history: str | None = None
+    token: str | None = None
+    account: str | None = None
+    authority: str | None = None
+
+
+@dataclass(frozen=True)
+class OpenHistory:
+    """OpenHistory is a history that can be read, and the default namespace."""
+
+    reader: HistoryReader
+    namespace: str
+
+
+def open_history(connection: Connection, options: HistoryOptions) -> OpenHistory:
+    """Returns the history. Raises ClientError, and BadParameter for a bad option of the connection."""
+    from trainmaster.client.history import blocking_history, find_history
+
+    limit, server = connection.answer_seconds(), connection.server()
+    found = find_history(
+        options.history, server, token=options.token, account=options.account, authority=options.authority
+    )
+    return OpenHistory(blocking_history(found, seconds=limit), connection.namespace or server.namespace)
+
+
+def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the names of the namespace's recorded jobs with this beginning, newest first, for tab completion."""
+    from trainmaster.client.blocking import run
+
+    options = HistoryOptions(*(ctx.params.get(name) for name in ("history", "token", "account", "authority")))
+
+    def read() -> list[str]:
+        opened = open_history(Connection.of(ctx), options)
+        return list(dict.fromkeys(job["name"] for job in run(opened.reader.jobs(opened.namespace))["items"]))
+
+    return beginning(read, incomplete)

@@ -1,27 +1,104 @@
-"""One recorded job as a person reads it: facts, attempts with what ended them, where the time went, and the curves."""
+"""Shows recorded jobs: a table of them, and one job with its attempts, what ended them, its time and its curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from trainmaster.cli.console import columns
-from trainmaster.cli.history.listing import STYLES, failure_words, phase_of, ran_for, steps_of
-from trainmaster.cli.history.sparklines import curve_lines
-from trainmaster.cli.show import where_time_went
+from trainmaster.cli.show import PHASE_STYLES, where_time_went
 from trainmaster.cli.terminal import called, wrapped
+from trainmaster.cli.top_picture import BLOCKS, step_time
 from trainmaster.client import ClientError, TrainingJob
 from trainmaster.client.view import duration, parse_time
 from trainmaster_operator.api.printable import one_line
-from trainmaster_operator.wire.values import is_number, mapping
+from trainmaster_operator.wire.values import is_number, mapping, text
 
+DELETED = " (deleted)"
+STYLES = {**PHASE_STYLES, **{f"{phase}{DELETED}": style for phase, style in PHASE_STYLES.items()}}
 OUTCOME_STYLES = {"Succeeded": "green", "Failed": "red", "Disrupted": "yellow", "Running": "cyan"}
-# Of a job that was restarted more often the newest are shown; -o json has all.
+# The newest attempts are shown; -o json has all.
 MOST_ATTEMPTS = 20
+# Columns of curves into a pipe, at most (a longer line can't be read at a glance), and at least.
+PIPE_WIDTH, MOST_WIDTH, LEAST_WIDTH = 100, 160, 8
+LABEL_WIDTH = 15
+# A curve that varies by less than this share of its value is drawn as a flat line, and not as noise.
+FLAT = 0.005
+# Without a point for so many times the usual distance of two, nothing was reported.
+GAP = 3.0
+
+
+def job_table(
+    jobs: Sequence[Mapping[str, Any]], now: datetime | None = None, *, namespaces: bool = False, wide: bool = False
+) -> Text:
+    """Returns a table with a line for each recorded job."""
+    now = now or datetime.now(UTC)
+    names = ["NAME", "PHASE", "ATTEMPTS", "RESTARTS", "STEP", "LOSS", "GOODPUT", "STARTED", "DURATION"]
+    names = [*(["NAMESPACE"] if namespaces else []), *names, *(["UID", "LAST FAILURE"] if wide else [])]
+    rows = []
+    for job in jobs:
+        cells = _cells(job, now)
+        more = [job["uid"], failure_words(job["lastFailure"])] if wide else []
+        rows.append([*([job["namespace"]] if namespaces else []), *cells, *more])
+    return columns(names, rows, {names.index("PHASE"): STYLES})
+
+
+def _cells(job: Mapping[str, Any], now: datetime) -> list[str]:
+    started = parse_time(job["startedAt"])
+    ran = ran_for(job["startedAt"], job["endedAt"] or job["deletedAt"], now)
+    return [
+        job["name"],
+        phase_of(job),
+        _known(job["attempt"]),
+        _known(job["restarts"]),
+        steps_of(job),
+        "" if job["loss"] is None else f"{job['loss']:.4g}",
+        "" if job["goodput"] is None else f"{job['goodput']:.0%}",
+        "" if started is None else f"{duration((now - started).total_seconds())} ago",
+        ran,
+    ]
+
+
+def phase_of(job: Mapping[str, Any]) -> str:
+    """Returns a job's last phase, and whether it was deleted."""
+    return f"{job['phase'] or 'Pending'}{DELETED if job['deletedAt'] else ''}"
+
+
+def steps_of(job: Mapping[str, Any]) -> str:
+    """Returns how many steps are done, of how many; empty if that isn't known."""
+    if job["step"] is None:
+        return ""
+    return f"{job['step']}/{job['totalSteps']}" if job["totalSteps"] else str(job["step"])
+
+
+def ran_for(started: str | None, ended: str | None, now: datetime) -> str:
+    """Returns the time from start to end, or until now; empty before the start."""
+    begin = parse_time(started)
+    return "" if begin is None else duration(((parse_time(ended) or now) - begin).total_seconds())
+
+
+def failure_words(failure: Mapping[str, Any] | None) -> str:
+    """Returns a failure (of the API) in one line: Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …
+
+    The last line that the rank wrote has the error itself.
+    """
+    if failure is None:
+        return ""
+    reason, lines = text(failure.get("reason")) or "unknown", text(failure.get("message"), None).split("\n")
+    first, *others = [line.strip() for line in lines if line.strip()] or [""]
+    if others:
+        first = f"{first.partition(': ')[0]}: {others[-1]}"
+    return f"{reason}: {first}" if first else reason
+
+
+def _known(value: int | None) -> str:
+    return "" if value is None else str(value)
 
 
 def job_page(
@@ -84,7 +161,7 @@ def _facts(job: Mapping[str, Any], width: int | None, now: datetime) -> Iterator
 
 
 def _attempts(job: Mapping[str, Any], width: int | None, now: datetime) -> Iterator[Text]:
-    """Yields a table of the attempts, and below the row of each that failed the failure's sentence."""
+    """Yields a table of the attempts, with the failure's sentence below each that failed."""
     shown = job["attempts"][-MOST_ATTEMPTS:]
     rows = []
     for attempt in shown:
@@ -112,14 +189,14 @@ def _attempts(job: Mapping[str, Any], width: int | None, now: datetime) -> Itera
         if attempt["failure"] is not None:
             yield from _lines(failure_words(attempt["failure"]), width, "red", indent="  ")
     if len(shown) < len(job["attempts"]):
-        yield Text(f"and {len(job['attempts']) - len(shown)} before them: -o json has all", "dim")
+        yield Text(f"{len(job['attempts']) - len(shown)} earlier attempts are left out: -o json has all", "dim")
 
 
 def _time(job: Mapping[str, Any], now: datetime) -> list[RenderableType]:
     try:
         last = TrainingJob.of(job["job"])
     except ClientError:
-        # Nothing was recorded of the object, or it is of another release: the page does without.
+        # The object wasn't recorded, or is from another release: the page leaves it out.
         return []
     spent = last.status.time_spent
     return [] if spent is None else where_time_went(last, spent, (), parse_time(job["deletedAt"]) or now)
@@ -134,5 +211,100 @@ def _moment(at: datetime) -> str:
     try:
         return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     except OverflowError:
-        # In UTC it would be before the year 1, or after 9999.
+        # In UTC it would be before the year 1 or after 9999.
         return at.isoformat()
+
+
+def _plain(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+_CURVES: Mapping[str, tuple[str, Callable[[float], str], str]] = {
+    "loss": ("loss", _plain, "cyan"),
+    "samplesPerSecond": ("samples/s", _rate, "green"),
+    "gradNorm": ("gradient norm", _plain, "magenta"),
+    "stepSeconds": ("step, median", step_time, "blue"),
+    "slowestStepSeconds": ("step, slowest", step_time, "yellow"),
+}
+
+
+def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
+    """Yields a checked series as lines of at most `width` columns; none if fewer than two points are known."""
+    times: list[float] = series["at"]
+    if len(times) < 2 or times[-1] == times[0]:
+        return
+    known = {name: [value for value in series[name] if value is not None] for name in _CURVES}
+    drawn = [name for name, values in known.items() if values]
+    if not drawn:
+        return
+    figures = {}
+    for name in drawn:
+        words, values = _CURVES[name][1], known[name]
+        figures[name] = f"{words(values[-1])}  ({words(min(values))} to {words(max(values))})"
+    # One scale for both, so that the distance between them shows a rank that is slower than the others.
+    steps = [value for name in ("stepSeconds", "slowestStepSeconds") for value in known[name]]
+    beside = max(map(len, figures.values()))
+    room = max(LEAST_WIDTH, min(width or PIPE_WIDTH, MOST_WIDTH) - LABEL_WIDTH - 2 - beside)
+    for name in drawn:
+        label, _, style = _CURVES[name]
+        means = spread(times, series[name], room)
+        scale = steps if name.endswith("tepSeconds") else [value for value in means if value is not None]
+        line = Text(label.ljust(LABEL_WIDTH), no_wrap=True, overflow="crop")
+        yield line.append(blocks(means, min(scale), max(scale)), style).append(f"  {figures[name]}")
+    starts = "".join(_starts(times, series["attempt"], room)).rstrip()
+    if starts:
+        yield Text("attempt".ljust(LABEL_WIDTH) + starts, "dim", no_wrap=True, overflow="crop")
+    begin, end = (f"{datetime.fromtimestamp(at, UTC):%m-%d %H:%M}" for at in (times[0], times[-1]))
+    axis = begin + end.rjust(room - len(begin)) if room >= len(begin + end) + 2 else begin
+    yield Text("time (UTC)".ljust(LABEL_WIDTH) + axis, "dim", no_wrap=True, overflow="crop")
+
+
+def spread(times: Sequence[float], values: Sequence[float | None], columns: int) -> list[float | None]:
+    """Returns the mean of the values in each of some equal stretches of time; None for one without any.
+
+    If points are further apart than the stretches, each counts until the next, unless the distance is a gap.
+    """
+    sums, counts = [0.0] * columns, [0] * columns
+    for at, value in zip(times, values, strict=True):
+        if value is not None:
+            column = _column(times, at, columns)
+            sums[column] += value
+            counts[column] += 1
+    means = [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+    usual = median(later - at for at, later in pairwise(times))
+    longest = int(GAP * usual / (times[-1] - times[0]) * columns)
+    known = [column for column, mean in enumerate(means) if mean is not None]
+    for column, later in pairwise(known):
+        if later - column - 1 <= longest:
+            means[column:later] = [means[column]] * (later - column)
+    return means
+
+
+def blocks(values: Sequence[float | None], least: float, most: float) -> str:
+    """Returns values as blocks on a scale from `least` to `most`; a blank for None."""
+    is_flat = most - least <= FLAT * max(abs(least), abs(most))
+    scale = 0.0 if is_flat else (len(BLOCKS) - 1) / (most - least)
+    return "".join(" " if value is None else BLOCKS[round(scale * (value - least))] for value in values)
+
+
+def _starts(times: Sequence[float], attempts: Sequence[int | None], columns: int) -> list[str]:
+    """Returns each attempt's number where it begins, without numbers that would overlap an earlier one."""
+    line = [" "] * columns
+    seen, free = 0, 0
+    for at, attempt in zip(times, attempts, strict=True):
+        if attempt is None or attempt <= seen:
+            continue
+        seen = attempt
+        column, number = _column(times, at, columns), str(attempt)
+        if free <= column <= columns - len(number):
+            line[column : column + len(number)] = number
+            free = column + len(number) + 1
+    return line
+
+
+def _column(times: Sequence[float], at: float, columns: int) -> int:
+    return min(columns - 1, int((at - times[0]) / (times[-1] - times[0]) * columns))

@@ -1,19 +1,34 @@
-"""What `kubectl dtj history` prints and writes, of a history that is open."""
+"""Prints what `kubectl dtj history` shows of an open history, and writes curves to files."""
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
 from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.evidence import as_json, print_page
-from trainmaster.cli.history.attempt import TAIL_LINES, attempt_lines, evidence_of, log_lines
-from trainmaster.cli.history.exporting import STDOUT, export
-from trainmaster.cli.history.listing import job_table, recorded_jobs
-from trainmaster.cli.history.opening import OpenHistory
-from trainmaster.cli.history.page import job_page
-from trainmaster.cli.output import object_name, print_value
-from trainmaster.cli.terminal import say, terminal_width
+from trainmaster.cli.evidence import as_json, evidence_lines, print_page
+from trainmaster.cli.history import FORMATS, OpenHistory
+from trainmaster.cli.history.page import job_page, job_table
+from trainmaster.cli.output import object_name, print_value, require_room, write_file
+from trainmaster.cli.terminal import say, terminal_width, write
 from trainmaster.client import ClientError, JobNotFound
 from trainmaster.client.blocking import run
-from trainmaster.client.history import curves, rank_figures
+from trainmaster.client.history import HistoryReader, curves, rank_figures
+from trainmaster.client.history.answers import MOST_JOBS
+from trainmaster_operator.api.evidence import AttemptEvidence
+
+STDOUT = "-"
+TAIL_LINES = 20
+_WHOLE = ("attempt", "step", "rank", "worker")
+_FLAGS = ("redone",)
+Columns = Mapping[str, Sequence[Any]]
 
 
 def show_list(opened: OpenHistory, namespace: str | None, limit: int, output: str | None) -> None:
@@ -66,7 +81,7 @@ def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, o
         return
     print_page(attempt_lines(evidence, attempt))
     if attempt is job["attempts"][-1]:
-        # What is kept of the logs is what was printed last; of the other attempts their evidence has it.
+        # The logs that are kept are the last attempt's; those of other attempts are in their evidence.
         try:
             print_page(log_lines(run(reader.logs(namespace, name, uid=job["uid"], tail=TAIL_LINES))))
         except ClientError as error:
@@ -76,7 +91,7 @@ def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, o
 def export_job(opened: OpenHistory, name: str, uid: str | None, file: str, format: str, *, ranks: bool) -> None:
     """Writes a job's curves, or the figures of its ranks, to a file. Raises ClientError."""
     reader, namespace = opened.reader, opened.namespace
-    # Which job that name means is decided once, and one that isn't there is an error and no empty file.
+    # The name is resolved to one job here, and an unknown one is an error and no empty file.
     uid = run(reader.job(namespace, name, uid=uid))["uid"]
     left_out = 0
     if ranks:
@@ -85,6 +100,109 @@ def export_job(opened: OpenHistory, name: str, uid: str | None, file: str, forma
         columns = run(curves(reader, namespace, name, uid=uid))
     export(columns, file, format)
     if left_out:
-        say(f"{left_out} ranks are left out: the history shows no more of so many at once.", error=True)
+        say(f"{left_out} ranks are left out: the history can't show so many at once.", error=True)
     if file != STDOUT:
         say(f"{file}: {len(columns['at'])} rows, {len(columns)} columns")
+
+
+async def recorded_jobs(
+    reader: HistoryReader, namespace: str | None, limit: int
+) -> tuple[list[Mapping[str, Any]], bool]:
+    """Returns the newest recorded jobs (all with a limit of 0), and whether there are more. Raises ClientError."""
+    found: list[Mapping[str, Any]] = []
+    after = ""
+    while True:
+        wanted = min(MOST_JOBS, limit - len(found)) if limit else MOST_JOBS
+        page = await reader.jobs(namespace, limit=wanted, after=after)
+        found += page["items"]
+        more = page["continue"]
+        # A history whose list never ends would repeat its place, or have no jobs behind it.
+        if not more or more == after or not page["items"] or (limit and len(found) >= limit):
+            return found[: limit or None], bool(more) or bool(limit and len(found) > limit)
+        after = more
+
+
+def evidence_of(answer: Mapping[str, Any], attempt: int) -> AttemptEvidence | None:
+    """Returns an attempt's evidence of a checked EvidenceList; None if none was kept, or none that can be read."""
+    for item in answer["items"]:
+        if item["attempt"] == attempt:
+            return AttemptEvidence.parse(json.dumps(item))
+    return None
+
+
+def attempt_lines(evidence: AttemptEvidence | None, attempt: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the evidence, or else how the attempt ended according to its job's status."""
+    number = attempt["attempt"]
+    if evidence is None and attempt["failure"] is not None:
+        evidence = AttemptEvidence(attempt=number, failure=attempt["failure"])
+    if evidence is None:
+        yield f"Attempt {number}: {attempt['outcome'] or 'its end is unknown'}"
+        return
+    yield from evidence_lines([evidence], None)
+
+
+def log_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the ends of the workers' logs of a checked LogList."""
+    for item in answer["items"]:
+        yield f"  The log of worker {item['worker']} ends:"
+        yield from (f"    {line}" for line in item["lines"][-TAIL_LINES:])
+
+
+def export_format(file: str, given: str | None, *, force: bool) -> str:
+    """Returns the format that is given or that the file's suffix names, before anything is requested for it.
+
+    Raises BadParameter, and ClientError for a file that can't be written.
+    """
+    found = given or Path(file).suffix.removeprefix(".").lower()
+    if found not in FORMATS:
+        where = "stdout" if file == STDOUT else file
+        raise typer.BadParameter(
+            f"what format is {where} to have? Give --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
+            param_hint="--export",
+        )
+    if found == "parquet" and file == STDOUT:
+        raise typer.BadParameter("Parquet goes to a file; csv and json go to stdout too", param_hint="--export")
+    if file != STDOUT:
+        require_room(Path(file), force=force)
+    if found == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ClientError("Parquet needs pyarrow: pip install 'trainmaster[parquet]'")
+    return found
+
+
+def export(columns: Columns, file: str, format: str) -> None:
+    """Writes columns of one length. Raises ClientError for a file that can't be written."""
+    content = {"csv": _csv, "json": _json, "parquet": _parquet}[format](columns)
+    if file == STDOUT:
+        write(content.decode())
+        return
+    try:
+        write_file(Path(file), content)
+    except OSError as error:
+        raise ClientError(f"{file} can't be written: {error.strerror or error}") from error
+
+
+def _csv(columns: Columns) -> bytes:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow([str(value).lower() if isinstance(value, bool) else value for value in row])
+    return out.getvalue().encode()
+
+
+def _json(columns: Columns) -> bytes:
+    return (json.dumps(columns, separators=(",", ":")) + "\n").encode()
+
+
+def _parquet(columns: Columns) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {
+        name: pyarrow.bool_() if name in _FLAGS else pyarrow.int64() if name in _WHOLE else pyarrow.float64()
+        for name in columns
+    }
+    table = pyarrow.table({name: pyarrow.array(values, types[name]) for name, values in columns.items()})
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(table, out)
+    return out.getvalue()

@@ -1,27 +1,21 @@
-"""What was recorded of jobs (`trainmaster history`) is read here, also of jobs that are long gone.
+"""Reads what was recorded of jobs (`trainmaster history`), even of jobs that are long gone.
 
 | module | what is in it |
 |---|---|
-| `reading` | `HistoryReader`, what can be asked of a history, and `HistoryClient`, which asks one over HTTP |
-| `finding` | `find_history`: where the history is, and by which token it knows the viewer |
-| `announcement` | where a cluster's history is, as its administrators say |
-| `accounts` | the token of a service account, for a user who has none |
-| `answers` | errors of what a history answers, or fails to |
-| `checking` | what a history answers has the shape that its readers rely on |
-| `columns` | a job's curves, and the figures of its ranks, as columns in the finest resolution that there is |
-| `connecting` | the history that belongs to the cluster of a client |
+| `finding` | `find_history`: where the history is, by which token it knows the viewer, and errors about it |
+| `answers` | the JSON objects that a history answers, validated |
+| `reading` | `HistoryReader` asks a history over HTTP; `curves` and `rank_figures` read a job's whole curves |
 """
 
-from trainmaster.client.history.columns import curves, rank_figures
-from trainmaster.client.history.finding import HistoryServer, find_history, named_file
-from trainmaster.client.history.reading import HistoryClient, HistoryReader
+from trainmaster.client.history.finding import FoundHistory, find_history
+from trainmaster.client.history.reading import HistoryReader, blocking_history, curves, history_beside, rank_figures
 
 __all__ = [
-    "HistoryClient",
+    "FoundHistory",
     "HistoryReader",
-    "HistoryServer",
+    "blocking_history",
     "curves",
     "find_history",
-    "named_file",
+    "history_beside",
     "rank_figures",
 ]

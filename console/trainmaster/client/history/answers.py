@@ -1,90 +1,291 @@
-"""A history answers as an API server does, with `Status` objects; what its errors say is about a history."""
+"""The JSON objects that a history answers: the server makes them, and the client validates them before anybody reads.
+
+A field that is missing is null, as what isn't known is: a history of another release may not have it. A field of
+another kind is an error that names it. Bounds keep a hostile answer from filling memory: a list ends at its maximum or
+at its first wrong item.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from trainmaster.client.answers import Answer, Reader, beginning, innermost
-from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
-from trainmaster.client.history import announcement
-from trainmaster_operator.api.json_codec import decode
-from trainmaster_operator.wire.values import mapping
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
-NO_SUCH_PATH = "the server could not find the requested resource"
-ELSEWHERE = "--history or TRAINMASTER_HISTORY names one elsewhere"
+from trainmaster.client.errors import NoCluster
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
+from trainmaster_operator.wire.limits import MAX_INDEX
+from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
+
+# What an answer has at most: jobs of a list, points of curves, columns and ranks of a heat map, and other items.
+MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
+MOST_LINES = 1_000_000
+Item = TypeVar("Item")
+Kind = TypeVar("Kind", bound="HistoryAnswer")
+
+Whole = Annotated[int, Field(ge=0, lt=MAX_WHOLE)]
+Index = Annotated[int, Field(ge=0, lt=MAX_INDEX)]
+Time = Annotated[float, Field(ge=0, le=MAX_TIME)]
+Listed = Annotated[list[Item], Field(fail_fast=True)]
+Items = Annotated[Listed[Item], Field(max_length=MOST_ITEMS)]
+Column = Annotated[list[Item | None], Field(fail_fast=True, max_length=MOST_POINTS)]
+_WANTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "float_type": "a finite number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+}
 
 
-class NoWay(NotAllowed):
-    """The history can't be reached by this viewer: without a token, or without the right to the API server's proxy."""
+class _Part(BaseModel):
+    """_Part is an object within an answer."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, alias_generator=to_camel)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        """Returns the fields that aren't null: the others have their defaults."""
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
-@dataclass(frozen=True)
-class HistoryAnswers(Reader):
-    """HistoryAnswers makes sense of what comes from a history; `proxied`: through the API server at the address."""
+class HistoryAnswer(_Part):
+    """HistoryAnswer is an answer."""
 
-    proxied: bool = False
+    kind: str
 
-    def refusal(self, answer: Answer, path: str) -> ClientError:
-        """Returns a Status as one of our errors, with its own message."""
-        status, found = answer.status, self._status(answer)
-        message = str(found.get("message") or f"HTTP {status}")
-        if status == 401:
-            return NotAllowed(
-                f"{self._who} doesn't know you (401 Unauthorized): the token may have expired; log in anew, or give "
-                "another one."
-            )
-        if path == announcement.PATH and status in (403, 404):
-            return NoCluster(
-                f"The cluster at {self.address} announces no history (cluster role {announcement.ROLE}: {message}): "
-                f"an administrator switches it on in the chart; {ELSEWHERE}."
-            )
-        # An API server that has no proxy of Services, such as that of `trainmaster local`, knows no such path.
-        missing = mapping(found.get("details")).get("kind") == "services" or message == NO_SUCH_PATH
-        if self.proxied and status == 404 and missing:
-            return NoCluster(
-                f"The history that the cluster at {self.address} announces isn't there ({message}): an administrator "
-                f"corrects the annotation of cluster role {announcement.ROLE}; {ELSEWHERE}."
-            )
-        if self.proxied and status == 403 and "services/proxy" in message:
-            return NoWay(f"{message}; {ELSEWHERE}")
-        if not found and status not in (429, *range(500, 600)):
-            return self.no_such_server(answer)
-        if status == 429 or status >= 500:
-            said = message if found else beginning(answer.body)
-            return NoCluster(f"{self._who} can't answer now (HTTP {status}): {said}; try again.")
-        kinds: dict[int, type[ClientError]] = {403: NotAllowed, 404: JobNotFound}
-        return kinds.get(status, InvalidRequest)(message)
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """Returns an answer with fields of JSON."""
+        return cls.model_validate(fields)
 
-    def unreachable(self, error: BaseException) -> NoCluster:
-        """Returns what to raise where no connection came about, or none that answers."""
-        return NoCluster(f"{self._who} doesn't answer: {innermost(error)}; is that its address, and is it up?")
+    def to_data(self) -> dict[str, Any]:
+        """Returns the JSON object."""
+        return self.model_dump(by_alias=True)
 
-    def broken_off(self, error: BaseException) -> NoCluster:
-        """Returns what to raise where an answer began and didn't end."""
-        return NoCluster(f"The answer of the history at {self.address} broke off: {innermost(error)}.")
-
-    def untrusted(self, error: BaseException) -> NoCluster:
-        """Returns what to raise where TLS failed."""
-        if self.proxied or "CERTIFICATE" not in str(error):
-            return super().untrusted(error)
-        return NoCluster(
-            f"{self._who} can't be trusted: {innermost(error)}; the system's authorities don't know its certificate: "
-            "give the file of the one that does (--history-ca)."
-        )
-
-    def no_such_server(self, answer: Answer) -> NoCluster:
-        """Returns what to raise where something else answers."""
-        return NoCluster(f"What answers at {self.address} is no history ({self.description(answer)}); {ELSEWHERE}.")
-
-    @property
-    def _who(self) -> str:
-        return f"The history {'of the cluster ' * self.proxied}at {self.address}"
-
-    @staticmethod
-    def _status(answer: Answer) -> dict[str, Any]:
+    @classmethod
+    def checked(cls, data: Mapping[str, Any], address: str) -> dict[str, Any]:
+        """Returns the JSON object that the history at an address answered, whole. Raises NoCluster."""
         try:
-            found = decode(answer.body)
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
+            return cls.model_validate({"kind": "", **data}).to_data()
+        except ValidationError as error:
+            problem = _problem(error)
+        raise NoCluster(f"The history at {address} answered what can't be read ({problem}); is it of another release?")
+
+
+class RecordedJob(_Part):
+    """RecordedJob is what a list shows of a job. Times are RFC 3339."""
+
+    uid: str
+    namespace: str
+    name: str
+    created_at: str | None = None
+    deleted_at: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    phase: str | None = None
+    attempt: Whole | None = None
+    restarts: Whole | None = None
+    disruptions: Whole | None = None
+    step: Whole | None = None
+    total_steps: Whole | None = None
+    loss: float | None = None
+    goodput: float | None = None
+    last_failure: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+
+
+class WorkerPlace(_Part):
+    """WorkerPlace is where a worker of an attempt was."""
+
+    worker: Index
+    pod: str | None = None
+    node: str | None = None
+
+
+class RecordedAttempt(_Part):
+    """RecordedAttempt is an attempt of a job."""
+
+    attempt: Whole
+    started_at: str | None = None
+    running_at: str | None = None
+    ended_at: str | None = None
+    outcome: str | None = None
+    training_with: str | None = None
+    first_step: Whole | None = None
+    last_step: Whole | None = None
+    failure: dict[str, Any] | None = None
+    workers: Items[WorkerPlace] = []
+
+
+class Life(_Part):
+    """Life is one of the jobs that had the same name."""
+
+    uid: str
+    created_at: str | None = None
+    deleted_at: str | None = None
+
+
+class RecordedJobList(HistoryAnswer):
+    """RecordedJobList is a part of a list of jobs, newest first; `more` is where the next part begins."""
+
+    kind: Literal["RecordedJobList"] = "RecordedJobList"
+    items: Annotated[Listed[RecordedJob], Field(max_length=MOST_JOBS)] = []
+    more: str = Field("", alias="continue")
+
+
+class RecordedJobDetail(RecordedJob, HistoryAnswer):
+    """RecordedJobDetail is a job with its attempts, its last object, and the lives of its name."""
+
+    kind: Literal["RecordedJobDetail"] = "RecordedJobDetail"
+    job: dict[str, Any] = {}
+    attempts: Items[RecordedAttempt] = []
+    lives: Items[Life] = []
+
+
+class _Timed(HistoryAnswer):
+    """_Timed is an answer with points in the order of time."""
+
+    resolution_seconds: Time = 0.0
+    at: Annotated[Listed[Time], Field(max_length=MOST_POINTS)] = []
+    attempt: Column[Whole] | None = None
+
+    # Fields that have a value for each point.
+    columns: ClassVar[tuple[str, ...]] = ("attempt",)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if any(later < earlier for earlier, later in pairwise(self.at)):
+            raise PydanticCustomError("order", "at: is not in the order of time")
+        for name in self.columns:
+            setattr(self, name, _filled(getattr(self, name), to_camel(name), len(self.at)))
+        return self
+
+
+class Series(_Timed):
+    """Series is a job's curves, each with a value for each point; `redone`: an earlier attempt did the step too."""
+
+    kind: Literal["Series"] = "Series"
+    step: Column[Whole] | None = None
+    loss: Column[float] | None = None
+    learning_rate: Column[float] | None = None
+    grad_norm: Column[float] | None = None
+    samples_per_second: Column[float] | None = None
+    step_seconds: Column[float] | None = None
+    slowest_step_seconds: Column[float] | None = None
+    goodput: Column[float] | None = None
+    redone: Column[bool] | None = None
+    time_spent: Annotated[dict[str, Column[float] | None], Field(max_length=100)] = {}
+
+    columns: ClassVar = (
+        *("attempt", "step", "loss", "learning_rate", "grad_norm", "samples_per_second", "step_seconds"),
+        *("slowest_step_seconds", "goodput", "redone"),
+    )
+
+    @model_validator(mode="after")
+    def _check_spent(self) -> Self:
+        for name, values in self.time_spent.items():
+            self.time_spent[name] = _filled(values, f"timeSpent.{name}", len(self.at))
+        return self
+
+
+class RankHeat(_Timed):
+    """RankHeat is a figure of each rank over time: for each point a row with a value for each rank."""
+
+    kind: Literal["RankHeat"] = "RankHeat"
+    figure: str | None = None
+    ranks: Annotated[Listed[Index], Field(max_length=MOST_RANKS)] = []
+    workers: Column[Index] | None = None
+    values: Annotated[
+        Listed[Annotated[list[float | None], Field(fail_fast=True, max_length=MOST_RANKS)]],
+        Field(max_length=MOST_COLUMNS),
+    ] = []
+    # Ranks that there was no room for.
+    left_out: Whole = 0
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        self.workers = _filled(self.workers, "workers", len(self.ranks))
+        _filled(self.values, "values", len(self.at))
+        for at, row in enumerate(self.values):
+            _filled(row, f"values[{at}]", len(self.ranks))
+        return self
+
+
+class KeptEvidence(_Part):
+    """KeptEvidence is the evidence of an attempt (api/evidence.py)."""
+
+    model_config = ConfigDict(extra="allow")
+    attempt: Whole
+
+
+class EvidenceList(HistoryAnswer):
+    """EvidenceList is the evidence of the newest attempts, the oldest first."""
+
+    kind: Literal["EvidenceList"] = "EvidenceList"
+    items: Items[KeptEvidence] = []
+
+
+class WorkerLog(_Part):
+    """WorkerLog is the end of a worker's log; `times` has when each line came, if it is known."""
+
+    worker: Index
+    lines: Annotated[Listed[str], Field(max_length=MOST_LINES)] = []
+    times: Annotated[list[float | None] | None, Field(fail_fast=True, max_length=MOST_LINES)] = None
+    cut: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.times is not None:
+            _filled(self.times, "times", len(self.lines))
+        return self
+
+
+class LogList(HistoryAnswer):
+    """LogList is the ends of workers' logs."""
+
+    kind: Literal["LogList"] = "LogList"
+    items: Items[WorkerLog] = []
+
+
+def columns_of(series: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns a checked Series as columns: `at`, each of its lists, and `timeSpent.CATEGORY` of each category."""
+    spent, unknown = series["timeSpent"], [None] * len(series["at"])
+    named = {name: series[name] for name in ("at", *map(to_camel, Series.columns))}
+    return {**named, **{f"timeSpent.{name}": spent.get(name, unknown) for name in TIME_CATEGORIES}}
+
+
+def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
+    """Returns a list that must have so many items; nulls if it is missing."""
+    if values is None:
+        return [None] * length
+    if len(values) != length:
+        problem = f"{place}: has {len(values)} items where there have to be {length}"
+        raise PydanticCustomError("length", "{problem}", {"problem": problem})
+    return values
+
+
+def _problem(error: ValidationError) -> str:
+    """Returns the first thing that is wrong."""
+    first = error.errors(include_url=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    wanted = _WANTED.get(first["type"])
+    if first["type"] == "length":
+        return f"{place}.{first['msg']}".lstrip(".")
+    if wanted is None:
+        problem = "is missing" if first["type"] == "missing" else first["msg"]
+        return f"{place}: {problem}" if place else problem
+    words = wanted.format(**{name: str(value).strip("'") for name, value in first.get("ctx", {}).items()})
+    return f"{place}: {shown(first['input'])} is not {words}"

@@ -1,49 +1,125 @@
-"""The history is where the user says, else where the kubeconfig or an administrator of the cluster says.
+"""Finds the history that a viewer asks, and the token by which it knows them.
 
-1. `--history`, or else TRAINMASTER_HISTORY: the address of a history, or the file of one (`named_file`), which needs no
-   server;
+The history is where the user says, else where the kubeconfig or an administrator of the cluster says:
+
+1. `--history`, or else TRAINMASTER_HISTORY: the address of a history;
 2. the extension `trainmaster.dev/history` of the kubeconfig's cluster, `{url: https://…}`;
-3. the service that the cluster announces (`announcement`), through the API server's proxy.
+3. the service that the cluster announces, through the API server's proxy. Viewers' tokens are sent to whatever runs
+   there, and anybody who may create namespaces and services could own one of some name. So it is announced by an
+   annotation of a cluster role, which only administrators write. The chart makes the role, and everybody who is
+   authenticated can read it.
 
 A history knows a viewer by the bearer token that the API server knows, and asks the API server what may be seen with
-it. So it gets the kubeconfig's token, also through the proxy, which keeps Authorization for itself; or a service
-account's (`accounts`). A token for the history's own audience would need rights for the history to check it, and of
-users that come from an identity provider nobody can make one.
+it. It gets the kubeconfig's token, through the proxy in a header of its own, because the proxy keeps Authorization for
+itself. A user without a bearer token (with a certificate, say) asks as a service account of theirs: the API server
+makes a token for it (TokenRequest) for whoever may create `serviceaccounts/token`. A token for the history's own
+audience would need rights for the history to check it, and nobody could make one for users of an identity provider.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import ssl
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from trainmaster.client.errors import InvalidRequest, NoCluster
-from trainmaster.client.history import accounts
-from trainmaster.client.history.accounts import AccountToken
-from trainmaster.client.history.answers import HistoryAnswers, NoWay
+from trainmaster.client.answers import Answer, Reader, beginning, innermost
+from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
 from trainmaster.client.server import Authorization, Fixed, Server, environment_proxy, require_socks, tls_context
+from trainmaster.client.transport import AsyncTransport, HttpTransport
+from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.kubeconfig import KubeconfigError, require_address
-from trainmaster_operator.wire.values import mapping
+from trainmaster_operator.wire.values import mapping, shown
 
-VARIABLE = "TRAINMASTER_HISTORY"
+VARIABLE, ACCOUNT_VARIABLE = "TRAINMASTER_HISTORY", "TRAINMASTER_HISTORY_SERVICE_ACCOUNT"
 EXTENSION = "trainmaster.dev/history"
+ROLE, ANNOTATION = "trainmaster-history", "trainmaster.dev/history"
+ROLE_PATH = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{ROLE}"
+# Lifetime of a service account's token, the shortest that Kubernetes makes, and how long before its end it is replaced.
+TOKEN_SECONDS, EARLY_SECONDS = 600, 60.0
+NO_SUCH_PATH = "the server could not find the requested resource"
+ELSEWHERE = f"--history or {VARIABLE} names one elsewhere"
+_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_PLACE = re.compile(rf"(?P<namespace>{_LABEL})/(?P<service>{_LABEL}):(?P<port>{_LABEL})")
+_ACCOUNT = re.compile(r"(?:([a-z0-9][-a-z0-9]{0,62})/)?([a-z0-9][-a-z0-9.]{0,252})")
+
+
+class NoWay(NotAllowed):
+    """This viewer can't reach the history: they have no token, or no right to the API server's proxy."""
 
 
 @dataclass(frozen=True)
-class HistoryServer:
-    """HistoryServer is a history as one viewer reaches it.
+class FoundHistory:
+    """FoundHistory is a history as one viewer reaches it.
 
-    `is_announced`: the cluster at `server` says where it is, which is asked before the first request.
+    `is_announced`: the cluster at `server` announces where it is, which is read before the first request.
     """
 
     server: Server
     is_announced: bool = False
 
     @property
-    def answers(self) -> HistoryAnswers:
-        """Returns what a transport makes errors of its answers with."""
-        return HistoryAnswers(self.server.address, proxied=self.is_announced)
+    def answers(self) -> HistoryErrors:
+        """Returns what makes errors of its answers, for a transport."""
+        return HistoryErrors(self.server.address, proxied=self.is_announced)
+
+
+def find_history(
+    given: str | None,
+    server: Server,
+    *,
+    token: str | None = None,
+    account: str | None = None,
+    authority: str | None = None,
+) -> FoundHistory:
+    """Returns the history that `given` names, else that of the cluster. Raises NoCluster and InvalidRequest.
+
+    `server` is the cluster as the viewer reaches it. The history gets its token unless there is a `token` or a service
+    account `account` (ACCOUNT_VARIABLE). `authority` is a file with the authority that vouches for a history behind
+    https; without it the system's authorities do.
+    """
+    if server.acting_as is not None:
+        raise InvalidRequest("A history knows you by your token, so it can't be asked on behalf of others: no --as.")
+    if token is not None and account is not None:
+        raise InvalidRequest("--token and --service-account both name who asks; give one of them.")
+    account = account or (None if token is not None else os.environ.get(ACCOUNT_VARIABLE)) or None
+    bearer: Authorization = BearerToken(_fixed(token) or server.authorization)
+    if account is not None:
+        bearer = AccountToken.of(server, account)
+    try:
+        address = _address(given, server)
+        if address is None:
+            return FoundHistory(replace(server, passed_on=bearer), is_announced=True)
+        # An API server's proxy may be behind this address too, so the token goes there in both headers.
+        found = Server(
+            address.rstrip("/"),
+            _tls(address, authority),
+            None,
+            environment_proxy(address),
+            bearer,
+            server.namespace,
+            passed_on=bearer,
+        )
+        require_socks("the proxy of the environment", found)
+    except KubeconfigError as error:
+        raise NoCluster(f"{error}.") from error
+    return FoundHistory(found)
+
+
+async def announced_prefix(transport: AsyncTransport) -> str:
+    """Returns what the history's paths begin with at the API server's proxy. Raises ClientError."""
+    role = await transport.request("GET", ROLE_PATH)
+    place = mapping(mapping(role.get("metadata")).get("annotations")).get(ANNOTATION)
+    found = _PLACE.fullmatch(place) if isinstance(place, str) else None
+    if found is None:
+        raise NoCluster(
+            f"Cluster role {ROLE}: the annotation {ANNOTATION} is {shown(place)}; an administrator has to set it to "
+            "NAMESPACE/SERVICE:PORT, as the chart does."
+        )
+    return f"/api/v1/namespaces/{found['namespace']}/services/{found['service']}:{found['port']}/proxy"
 
 
 @dataclass(frozen=True)
@@ -59,73 +135,143 @@ class BearerToken:
             raise NoWay(
                 "A history knows you by a bearer token, and the kubeconfig's user has none (a certificate or a "
                 "password stays with the API server). Ask as a service account that may see the jobs: "
-                f'--service-account NAME ({accounts.VARIABLE}), or --token "$(kubectl create token NAME)".'
+                f'--service-account NAME ({ACCOUNT_VARIABLE}), or --token "$(kubectl create token NAME)".'
             )
         return header
 
 
-def named_file(given: str | None) -> Path | None:
-    """Returns the file that the user names as the history; None for an address, and where none is named."""
-    _, named = _named(given)
-    return Path(named).expanduser() if named and "://" not in named else None
+@dataclass
+class AccountToken:
+    """AccountToken is the Authorization header of a service account."""
+
+    server: Server
+    namespace: str
+    name: str
+    header: str = field(default="", repr=False)
+    until: float = 0.0
+
+    @classmethod
+    def of(cls, server: Server, account: str) -> AccountToken:
+        """Returns that of `[NAMESPACE/]NAME`, by default in the context's namespace. Raises InvalidRequest."""
+        found = _ACCOUNT.fullmatch(account)
+        if found is None:
+            raise InvalidRequest(f"--service-account: {account!r} is no service account; give NAME or NAMESPACE/NAME.")
+        return cls(replace(server, passed_on=None), found[1] or server.namespace, found[2])
+
+    def __call__(self) -> str:
+        """Returns the header, with a new token if the last one ends soon. Raises a ClientError."""
+        if time.monotonic() >= self.until:
+            started = time.monotonic()
+            self.header = f"Bearer {self._request()}"
+            self.until = started + TOKEN_SECONDS - EARLY_SECONDS
+        return self.header
+
+    def _request(self) -> str:
+        whose = f"service account {self.name} in namespace {self.namespace}"
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.name}/token"
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": TOKEN_SECONDS},
+        }
+        try:
+            answer = HttpTransport(self.server).request("POST", path, body=body)
+        except NotAllowed as error:
+            raise NoWay(
+                f"You may not have a token made for {whose}: {error}; you need 'create' on serviceaccounts/token "
+                "there, or a token that somebody gives you (--token)."
+            ) from error
+        except JobNotFound as error:
+            raise NoWay(
+                f"There is no {whose}; `kubectl -n {self.namespace} create serviceaccount {self.name}` makes one."
+            ) from error
+        token = mapping(answer.get("status")).get("token")
+        if not isinstance(token, str) or not token:
+            raise ClientError(f"The API server's answer has no token for {whose}.")
+        return token
 
 
-def find_history(
-    given: str | None,
-    server: Server,
-    *,
-    token: str | None = None,
-    account: str | None = None,
-    authority: str | None = None,
-) -> HistoryServer:
-    """Returns the history that `given` names, else that of the cluster. Raises NoCluster and InvalidRequest.
+@dataclass(frozen=True)
+class HistoryErrors(Reader):
+    """HistoryErrors makes errors of a history's answers, which are `Status` objects as an API server's are.
 
-    `server` is the cluster as the viewer reaches it. The history gets its token, where there is neither `token` nor a
-    service account `account` (accounts.VARIABLE). `authority` is a file with the authority that vouches for a history
-    behind https; without it the system's do.
+    `proxied`: the history is behind the API server at the address.
     """
-    if server.acting_as is not None:
-        raise InvalidRequest("A history knows you by your token, so it can't be asked on behalf of others: no --as.")
-    if named_file(given) is not None:
-        raise InvalidRequest(f"{_named(given)[1]} is no address: give http:// or https://; `history` reads files too.")
-    if token is not None and account is not None:
-        raise InvalidRequest("--token and --service-account both say who asks; give one of them.")
-    account = account or (None if token is not None else os.environ.get(accounts.VARIABLE)) or None
-    bearer: Authorization = BearerToken(_own(token) or server.authorization)
-    if account is not None:
-        bearer = AccountToken.of(server, account)
-    try:
-        address = _address(given, server)
-        if address is None:
-            return HistoryServer(replace(server, passed_on=bearer), is_announced=True)
-        # Behind its address may be an API server's proxy too, so the token goes there in both headers.
-        found = Server(
-            address.rstrip("/"),
-            _tls(address, authority),
-            None,
-            environment_proxy(address),
-            bearer,
-            server.namespace,
-            passed_on=bearer,
+
+    proxied: bool = False
+
+    def refusal(self, answer: Answer, path: str) -> ClientError:
+        """Returns a Status as one of our errors, with its own message."""
+        status, found = answer.status, self._status(answer)
+        message = str(found.get("message") or f"HTTP {status}")
+        if status == 401:
+            return NotAllowed(
+                f"{self._who} doesn't know you (401 Unauthorized): the token may have expired; log in again, or give "
+                "another one."
+            )
+        if path == ROLE_PATH and status in (403, 404):
+            return NoCluster(
+                f"The cluster at {self.address} announces no history (cluster role {ROLE}: {message}): an "
+                f"administrator switches it on in the chart; {ELSEWHERE}."
+            )
+        # An API server that has no proxy of Services, such as that of `trainmaster local`, has no such path.
+        missing = mapping(found.get("details")).get("kind") == "services" or message == NO_SUCH_PATH
+        if self.proxied and status == 404 and missing:
+            return NoCluster(
+                f"The history that the cluster at {self.address} announces isn't there ({message}): an administrator "
+                f"corrects the annotation of cluster role {ROLE}; {ELSEWHERE}."
+            )
+        if self.proxied and status == 403 and "services/proxy" in message:
+            return NoWay(f"{message}; {ELSEWHERE}")
+        if not found and status not in (429, *range(500, 600)):
+            return self.no_such_server(answer)
+        if status == 429 or status >= 500:
+            problem = message if found else beginning(answer.body)
+            return NoCluster(f"{self._who} can't answer now (HTTP {status}): {problem}; try again.")
+        kinds: dict[int, type[ClientError]] = {403: NotAllowed, 404: JobNotFound}
+        return kinds.get(status, InvalidRequest)(message)
+
+    def unreachable(self, error: BaseException) -> NoCluster:
+        """Returns what to raise if no connection was made, or none that answers."""
+        return NoCluster(f"{self._who} doesn't answer: {innermost(error)}; is that its address, and is it up?")
+
+    def broken_off(self, error: BaseException) -> NoCluster:
+        """Returns what to raise if an answer began and didn't end."""
+        return NoCluster(f"The answer of the history at {self.address} broke off: {innermost(error)}.")
+
+    def untrusted(self, error: BaseException) -> NoCluster:
+        """Returns what to raise if TLS failed."""
+        if self.proxied or "CERTIFICATE" not in str(error):
+            return super().untrusted(error)
+        return NoCluster(
+            f"{self._who} can't be trusted: {innermost(error)}; the system's authorities don't know its certificate: "
+            "give the file of the one that does (--history-ca)."
         )
-        require_socks("the proxy of the environment", found)
-    except KubeconfigError as error:
-        raise NoCluster(f"{error}.") from error
-    return HistoryServer(found)
 
+    def no_such_server(self, answer: Answer) -> NoCluster:
+        """Returns what to raise if something else answers."""
+        return NoCluster(f"What answers at {self.address} is no history ({self.description(answer)}); {ELSEWHERE}.")
 
-def _named(given: str | None) -> tuple[str, str]:
-    """Returns what the user names, behind where: the option or the variable."""
-    return ("--history", given) if given else (VARIABLE, os.environ.get(VARIABLE, ""))
+    @property
+    def _who(self) -> str:
+        return f"The history {'of the cluster ' * self.proxied}at {self.address}"
+
+    @staticmethod
+    def _status(answer: Answer) -> dict[str, Any]:
+        try:
+            found = decode(answer.body)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
 
 
 def _address(given: str | None, server: Server) -> str | None:
     """Returns the address that is named; None for the one that the cluster announces. Raises KubeconfigError."""
-    place, address = _named(given)
+    place, address = ("--history", given) if given else (VARIABLE, os.environ.get(VARIABLE, ""))
     if not address and EXTENSION in server.extensions:
         place = f"the kubeconfig's cluster: extensions[{EXTENSION}].url"
         found = mapping(server.extensions[EXTENSION]).get("url")
-        # What is there and is no text is an address as little as an empty one.
+        # What isn't text is refused as an empty address is.
         address = found if isinstance(found, str) else "" if found is None else str(found)
     elif not address:
         return None
@@ -141,7 +287,7 @@ def _tls(address: str, authority: str | None) -> ssl.SSLContext | None:
     return tls_context("--history-ca", {"certificate-authority": authority}, {})
 
 
-def _own(token: str | None) -> Authorization | None:
+def _fixed(token: str | None) -> Authorization | None:
     if token is None:
         return None
     if not token.strip() or not token.isascii() or not token.strip().isprintable():

@@ -1,42 +1,70 @@
-"""`HistoryReader` is what can be asked of a history; `HistoryClient` asks one over HTTP.
+"""Reads a history over HTTP, and a job's whole curves piece by piece.
 
-One that is announced by its cluster is looked up by the first request, and again after a minute.
+Every method returns the JSON object that the history answers, validated (`answers`). Times are seconds since the epoch
+in series, and RFC 3339 in jobs and attempts; what isn't known is None. A job is named by its namespace and name, and by
+`uid` if it isn't the newest of that name.
 
-Every method returns the JSON object that the history answers, checked (`checking`). Times are seconds since the epoch
-in series, and RFC 3339 in jobs and attempts; what isn't known is None. A job is named by its namespace and its name,
-and by `uid` where it isn't the newest of that name.
+An answer about a long time has few points, so whole curves are read in pieces as short as their points are dense. A
+history keeps old points less dense than new ones: the pieces begin with the newest, and each is as long as so many
+points of the resolution before it. Times in which nothing was recorded are skipped.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
-from trainmaster.client.history.announcement import announced_prefix
-from trainmaster.client.history.checking import Checker
+from trainmaster.client.blocking import Blocking
+from trainmaster.client.errors import InvalidRequest
+from trainmaster.client.history import answers
+from trainmaster.client.history.finding import FoundHistory, announced_prefix, find_history
 from trainmaster.client.job import require_name, require_namespace
-from trainmaster.client.transport import AsyncTransport
+from trainmaster.client.server import Server
+from trainmaster.client.transport import READ_SECONDS, AsyncTransport, HttpTransport
 
-# What a history answers in one piece, where nothing else is asked.
-MOST_JOBS, MOST_POINTS, MOST_COLUMNS = 500, 1000, 240
-# Seconds for which it is remembered where a cluster's history is.
+# Points of an answer about curves by default.
+POINTS = 1000
+# Seconds for which the announced place of a history is remembered.
 ANNOUNCED_SECONDS = 60.0
 STEP_SECONDS, GRADIENT_NORM, LOSS = "stepSeconds", "gradNorm", "loss"
 FIGURES = (STEP_SECONDS, GRADIENT_NORM, LOSS)
+# The densest points that a history has (--history-seconds is 2 by default).
+FINEST_SECONDS = 0.5
+# Points of a piece: a megabyte.
+PIECE_POINTS = 5_000
+# The share of a piece's points that it is expected to have: one more than all would halve the resolution.
+FILLED = 0.9
+Columns = dict[str, list[Any]]
+# Asks for the time between two moments.
+Ask = Callable[[float, float], Awaitable[Mapping[str, Any]]]
 
 
-class HistoryReader(Protocol):
-    """HistoryReader is a history that can be read: over HTTP, or a file of one. Each method raises a ClientError."""
+class HistoryReader:
+    """HistoryReader asks a history over a transport to it, or to the API server of the cluster that announces it.
+
+    An announced history is looked up by the first request, and again after a minute. Each method raises a ClientError.
+    """
+
+    def __init__(self, transport: AsyncTransport, *, is_announced: bool = False, address: str = "this address") -> None:
+        """`address` is the history's, for sentences."""
+        self._transport = transport
+        self._is_announced = is_announced
+        self._prefix, self._prefix_until = "", -math.inf
+        self._address = address
 
     async def jobs(
-        self, namespace: str | None = None, *, name: str | None = None, limit: int = MOST_JOBS, after: str = ""
+        self, namespace: str | None = None, *, name: str | None = None, limit: int = answers.MOST_JOBS, after: str = ""
     ) -> Mapping[str, Any]:
-        """Returns recorded jobs, newest first, and as `continue` what `after` has to be for the next ones."""
+        """Returns recorded jobs, newest first; `continue` is the `after` of the next ones."""
+        query = {"namespace": namespace, "name": name, "limit": limit, "continue": after or None}
+        return await self._get(answers.RecordedJobList, "/v1/jobs", query)
 
     async def job(self, namespace: str, name: str, *, uid: str | None = None) -> Mapping[str, Any]:
         """Returns a recorded job with its attempts. Raises JobNotFound."""
+        return await self._of_job(answers.RecordedJobDetail, namespace, name, "", {"uid": uid})
 
     async def series(
         self,
@@ -46,9 +74,11 @@ class HistoryReader(Protocol):
         uid: str | None = None,
         since: float | None = None,
         until: float | None = None,
-        points: int = MOST_POINTS,
+        points: int = POINTS,
     ) -> Mapping[str, Any]:
-        """Returns a job's curves, from `since` to `until`, in at most so many points."""
+        """Returns a job's curves from `since` to `until`, in at most so many points."""
+        query = {"uid": uid, "from": since, "to": until, "points": points}
+        return await self._of_job(answers.Series, namespace, name, "/series", query)
 
     async def heat(
         self,
@@ -58,13 +88,16 @@ class HistoryReader(Protocol):
         uid: str | None = None,
         since: float | None = None,
         until: float | None = None,
-        columns: int = MOST_COLUMNS,
+        columns: int = answers.MOST_COLUMNS,
         figure: str = STEP_SECONDS,
     ) -> Mapping[str, Any]:
         """Returns a figure of each rank (FIGURES) over time."""
+        query = {"uid": uid, "from": since, "to": until, "columns": columns, "figure": figure}
+        return await self._of_job(answers.RankHeat, namespace, name, "/heat", query)
 
     async def evidence(self, namespace: str, name: str, *, uid: str | None = None) -> Mapping[str, Any]:
         """Returns what was kept of attempts that ended badly."""
+        return await self._of_job(answers.EvidenceList, namespace, name, "/evidence", {"uid": uid})
 
     async def logs(
         self,
@@ -76,84 +109,108 @@ class HistoryReader(Protocol):
         tail: int | None = None,
     ) -> Mapping[str, Any]:
         """Returns the ends of the workers' logs, `tail` lines of each."""
-
-
-class HistoryClient:
-    """HistoryClient asks a history over a transport to it, or to the API server of the cluster that announces it."""
-
-    def __init__(self, transport: AsyncTransport, *, is_announced: bool = False, address: str = "this address") -> None:
-        """`address` is the history's, for sentences."""
-        self._transport = transport
-        self._is_announced = is_announced
-        self._prefix, self._prefix_until = "", -math.inf
-        self._checker = Checker(address)
-
-    async def jobs(
-        self, namespace: str | None = None, *, name: str | None = None, limit: int = MOST_JOBS, after: str = ""
-    ) -> Mapping[str, Any]:
-        """Returns recorded jobs, newest first."""
-        query = {"namespace": namespace, "name": name, "limit": limit, "continue": after or None}
-        return self._checker.jobs(await self._get("/v1/jobs", query))
-
-    async def job(self, namespace: str, name: str, *, uid: str | None = None) -> Mapping[str, Any]:
-        """Returns a recorded job with its attempts. Raises JobNotFound."""
-        return self._checker.job(await self._of_job(namespace, name, "", {"uid": uid}))
-
-    async def series(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        points: int = MOST_POINTS,
-    ) -> Mapping[str, Any]:
-        """Returns a job's curves."""
-        query = {"uid": uid, "from": since, "to": until, "points": points}
-        return self._checker.series(await self._of_job(namespace, name, "/series", query))
-
-    async def heat(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        columns: int = MOST_COLUMNS,
-        figure: str = STEP_SECONDS,
-    ) -> Mapping[str, Any]:
-        """Returns a figure of each rank over time."""
-        query = {"uid": uid, "from": since, "to": until, "columns": columns, "figure": figure}
-        return self._checker.heat(await self._of_job(namespace, name, "/heat", query))
-
-    async def evidence(self, namespace: str, name: str, *, uid: str | None = None) -> Mapping[str, Any]:
-        """Returns what was kept of attempts that ended badly."""
-        return self._checker.evidence(await self._of_job(namespace, name, "/evidence", {"uid": uid}))
-
-    async def logs(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        worker: int | None = None,
-        tail: int | None = None,
-    ) -> Mapping[str, Any]:
-        """Returns the ends of the workers' logs."""
         query = {"uid": uid, "worker": worker, "tail": tail}
-        return self._checker.logs(await self._of_job(namespace, name, "/logs", query))
+        return await self._of_job(answers.LogList, namespace, name, "/logs", query)
 
-    async def _of_job(self, namespace: str, name: str, part: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _of_job(
+        self, kind: type[answers.HistoryAnswer], namespace: str, name: str, part: str, query: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         require_namespace(namespace)
         require_name(name)
-        return await self._get(f"/v1/namespaces/{namespace}/jobs/{name}{part}", query)
+        return await self._get(kind, f"/v1/namespaces/{namespace}/jobs/{name}{part}", query)
 
-    async def _get(self, path: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _get(self, kind: type[answers.HistoryAnswer], path: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
         given = {name: str(value) for name, value in query.items() if value is not None}
         if self._is_announced and time.monotonic() >= self._prefix_until:
             self._prefix = await announced_prefix(self._transport)
             self._prefix_until = time.monotonic() + ANNOUNCED_SECONDS
-        found: Mapping[str, Any] = await self._transport.request("GET", f"{self._prefix}{path}", query=given)
-        return found
+        return kind.checked(await self._transport.request("GET", f"{self._prefix}{path}", query=given), self._address)
+
+
+def blocking_history(found: FoundHistory, *, seconds: float | None = READ_SECONDS) -> HistoryReader:
+    """Returns a reader that waits where it is called (`blocking.run`)."""
+    transport = HttpTransport(found.server, seconds=seconds, reader=found.answers)
+    return HistoryReader(Blocking(transport), is_announced=found.is_announced, address=found.server.address)
+
+
+@asynccontextmanager
+async def history_beside(
+    transport: AsyncTransport, history: str | None, token: str | None
+) -> AsyncIterator[HistoryReader]:
+    """Yields the named history, else that of the cluster of a job client's transport; its connection is of its own."""
+    server = getattr(transport.transport if isinstance(transport, Blocking) else transport, "server", None)
+    if not isinstance(server, Server):
+        raise InvalidRequest("This client's transport doesn't name its cluster: make the client without a transport.")
+    found = find_history(history, server, token=token)
+    if isinstance(transport, Blocking):
+        yield blocking_history(found)
+        return
+    from trainmaster.client.asynchronous import AiohttpTransport
+
+    own = AiohttpTransport(found.server, reader=found.answers)
+    try:
+        yield HistoryReader(own, is_announced=found.is_announced, address=found.server.address)
+    finally:
+        await own.close()
+
+
+async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
+    """Returns a job's curves as columns of one length, by time; `pandas.DataFrame` takes them. Raises JobNotFound."""
+    overview = await reader.series(namespace, name, uid=uid)
+
+    async def ask(since: float, until: float) -> Mapping[str, Any]:
+        return await reader.series(namespace, name, uid=uid, since=since, until=until, points=PIECE_POINTS)
+
+    pieces = [answers.columns_of(piece) async for piece in _pieces(ask, overview, PIECE_POINTS)]
+    found: Columns = {column: [] for column in answers.columns_of(overview)}
+    newest = -1.0
+    for piece in reversed(pieces):
+        # A piece may begin with the last point of the one before it.
+        first = next((at for at, time in enumerate(piece["at"]) if time > newest), len(piece["at"]))
+        for column, values in piece.items():
+            found[column].extend(values[first:])
+        newest = found["at"][-1] if found["at"] else newest
+    return found
+
+
+async def rank_figures(
+    reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None
+) -> tuple[Columns, int]:
+    """Returns what each rank reported, a row for each rank and time, and how many ranks the history left out."""
+    overview = await reader.series(namespace, name, uid=uid)
+    left_out = 0
+    rows: dict[tuple[float, int, int], dict[str, Any]] = {}
+    for figure in FIGURES:
+
+        async def ask(since: float, until: float, figure: str = figure) -> Mapping[str, Any]:
+            return await reader.heat(namespace, name, uid=uid, since=since, until=until, figure=figure)
+
+        async for piece in _pieces(ask, overview, answers.MOST_COLUMNS):
+            left_out = max(left_out, piece["leftOut"])
+            for at, attempt, values in zip(piece["at"], piece["attempt"], piece["values"], strict=True):
+                for rank, worker, value in zip(piece["ranks"], piece["workers"], values, strict=True):
+                    if value is not None:
+                        rows.setdefault((at, attempt or 0, rank), {"worker": worker})[figure] = value
+    found: Columns = {name: [] for name in ("at", "attempt", "rank", "worker", *FIGURES)}
+    for (at, attempt, rank), row in sorted(rows.items(), key=lambda item: item[0]):
+        for name, value in zip(found, (at, attempt, rank, row["worker"], *map(row.get, FIGURES)), strict=True):
+            found[name].append(value)
+    return found, left_out
+
+
+async def _pieces(ask: Ask, overview: Mapping[str, Any], points: int) -> AsyncIterator[Mapping[str, Any]]:
+    """Yields what was recorded in pieces of at most so many points, the newest first."""
+    left: list[float] = list(overview["at"])
+    # A point covers so many seconds around it.
+    around = max(overview["resolutionSeconds"], FINEST_SECONDS)
+    resolution = FINEST_SECONDS
+    until = float("inf")
+    while left and until > 0:
+        until = min(until, left[-1] + around)
+        since = max(0.0, until - FILLED * points * resolution)
+        piece = await ask(since, until)
+        yield piece
+        resolution = max(resolution, piece["resolutionSeconds"])
+        until = since
+        while left and left[-1] - around >= since:
+            left.pop()

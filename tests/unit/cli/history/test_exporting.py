@@ -15,13 +15,13 @@ from tests.unit.cli.dtj_command import run
 from tests.unit.client.history.recorded import RecordedHistory
 from trainmaster.client.blocking import Blocking
 from trainmaster.client.blocking import run as run_coroutine
-from trainmaster.client.history import HistoryClient, curves, rank_figures
+from trainmaster.client.history import HistoryReader, curves, rank_figures
 
 Columns = dict[str, list[Any]]
 
 
 def wanted(history: RecordedHistory, *, ranks: bool) -> Columns:
-    reader = HistoryClient(Blocking(history))
+    reader = HistoryReader(Blocking(history))
     if ranks:
         return run_coroutine(rank_figures(reader, "team", "bert-mrpc"))[0]
     return run_coroutine(curves(reader, "team", "bert-mrpc"))
@@ -155,4 +155,4 @@ def test_ranks_that_the_history_leaves_out_are_said(history: RecordedHistory, tm
         **{"ranks": [0], "workers": [0], "values": [[0.5]]},
     }
     result = run("history", "bert-mrpc", "--export", str(tmp_path / "bert.csv"), "--ranks")
-    assert result.stderr == "3072 ranks are left out: the history shows no more of so many at once.\n"
+    assert result.stderr == "3072 ranks are left out: the history can't show so many at once.\n"

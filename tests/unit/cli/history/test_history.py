@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
@@ -258,30 +257,3 @@ def test_the_historys_process_is_beneath_the_command_and_a_job_of_that_name_is_r
     assert history.asked == []
     assert run("history", "dtj/serve").stderr == "error: No job serve was recorded in namespace team.\n"
     assert run("history", "-n", "team", "serve").stderr == "error: No job serve was recorded in namespace team.\n"
-
-
-def test_a_file_of_a_history_needs_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainmaster.cli.history import opening
-
-    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    result = run("history", "--history", str(tmp_path / "missing.db"))
-    assert result.exit_code == 1 and "There is no file" in result.stderr
-    file = tmp_path / "history.db"
-    file.write_bytes(b"")
-    fake: Any = RecordedHistory(jobs=[other_job(namespace="default")])
-    asked = []
-
-    def opened(path: Path) -> Any:
-        from trainmaster.client.blocking import Blocking
-        from trainmaster.client.history import HistoryClient
-
-        asked.append(path)
-        return HistoryClient(Blocking(fake))
-
-    monkeypatch.setattr(opening, "open_file", opened)
-    assert rows(run("history", "--history", str(file)).stdout)[1][0] == "gpt-small"
-    monkeypatch.setenv("TRAINMASTER_HISTORY", str(file))
-    assert rows(run("history").stdout)[1][0] == "gpt-small"
-    assert asked == [file, file]

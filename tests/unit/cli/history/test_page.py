@@ -11,17 +11,16 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.unit.client.history.recorded import RecordedHistory, detail
-from trainmaster.cli.history.page import job_page
-from trainmaster.cli.history.sparklines import blocks, curve_lines, spread
+from trainmaster.cli.history.page import blocks, curve_lines, job_page, spread
 from trainmaster.client.blocking import Blocking, run
-from trainmaster.client.history import HistoryClient
+from trainmaster.client.history import HistoryReader
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
 def page(width: int, history: RecordedHistory | None = None) -> list[str]:
     """The lines of the page on a terminal of that width."""
-    reader = HistoryClient(Blocking(history or RecordedHistory()))
+    reader = HistoryReader(Blocking(history or RecordedHistory()))
     console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
     job, series = run(reader.job("team", "bert-mrpc")), run(reader.series("team", "bert-mrpc"))
     for part in job_page(job, series, width, NOW):
@@ -91,7 +90,7 @@ def test_attempts_stand_below_the_curves_where_they_begin() -> None:
 def test_of_many_attempts_the_newest_are_shown() -> None:
     attempts = [{**detail()["attempts"][0], "attempt": number} for number in range(1, 31)]
     text = "\n".join(page(120, RecordedHistory(answers={"bert-mrpc": detail(attempts=attempts)})))
-    assert "and 10 before them: -o json has all" in text
+    assert "10 earlier attempts are left out: -o json has all" in text
     assert "\n10       " not in text and "\n11       " in text
 
 
@@ -140,7 +139,7 @@ def test_values_are_spread_over_time_and_a_gap_is_blank() -> None:
 
 def test_two_points_are_the_fewest_that_make_a_curve() -> None:
     series: dict[str, Any] = {"kind": "Series", "at": [5.0], "loss": [1.0]}
-    reader = HistoryClient(Blocking(RecordedHistory(answers={"series": series})))
+    reader = HistoryReader(Blocking(RecordedHistory(answers={"series": series})))
     assert list(curve_lines(run(reader.series("team", "bert-mrpc")), 80)) == []
     series |= {"at": [5.0, 6.0], "loss": [1.0, 2.0]}
     assert [line.plain.split()[0] for line in curve_lines(run(reader.series("team", "bert-mrpc")), 80)] == [

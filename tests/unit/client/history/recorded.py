@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from trainmaster.client.errors import JobNotFound
-from trainmaster.client.history import announcement
+from trainmaster.client.history import finding
 from trainmaster_operator.api.evidence import AttemptEvidence
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
@@ -169,8 +169,8 @@ class RecordedHistory:
         content_type: str = "application/json",
     ) -> Any:
         assert (method, body) == ("GET", None)
-        if self.prefix and path == announcement.PATH:
-            return {"kind": "ClusterRole", "metadata": {"annotations": {announcement.ANNOTATION: PLACE}}}
+        if self.prefix and path == finding.ROLE_PATH:
+            return {"kind": "ClusterRole", "metadata": {"annotations": {finding.ANNOTATION: PLACE}}}
         assert path.startswith(self.prefix)
         path, given = path.removeprefix(self.prefix), dict(query or {})
         self.asked.append((path, given))

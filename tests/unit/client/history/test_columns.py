@@ -6,15 +6,15 @@ import pytest
 
 from tests.unit.client.history.recorded import NEW_SECONDS, RANKS, SLOW_RANK, START, THINNED_UNTIL, RecordedHistory
 from trainmaster.client.blocking import Blocking, run
-from trainmaster.client.history import HistoryClient, columns, curves, rank_figures
+from trainmaster.client.history import HistoryReader, curves, rank_figures, reading
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
 
 @pytest.mark.parametrize("points", [4, 5, 6, 7, 8, 50, 5_000])
 def test_every_point_that_is_recorded_comes_once_and_by_time(monkeypatch: pytest.MonkeyPatch, points: int) -> None:
-    monkeypatch.setattr(columns, "PIECE_POINTS", points)
+    monkeypatch.setattr(reading, "PIECE_POINTS", points)
     history = RecordedHistory()
-    found = run(curves(HistoryClient(Blocking(history)), "team", "bert-mrpc"))
+    found = run(curves(HistoryReader(Blocking(history)), "team", "bert-mrpc"))
     assert len(history.points) > 1000
     for name in ("at", "attempt", "step", "loss", "redone"):
         assert found[name] == [point[name] for point in history.points]
@@ -29,11 +29,11 @@ def test_every_point_that_is_recorded_comes_once_and_by_time(monkeypatch: pytest
 def test_the_first_points_come_too_where_the_overview_has_one_for_several(
     monkeypatch: pytest.MonkeyPatch, points: int
 ) -> None:
-    monkeypatch.setattr(columns, "PIECE_POINTS", points)
+    monkeypatch.setattr(reading, "PIECE_POINTS", points)
     history = RecordedHistory()
     begin = START + THINNED_UNTIL
     history.points = [{**history.points[0], "at": begin + NEW_SECONDS * number} for number in range(4_000)]
-    found = run(curves(HistoryClient(Blocking(history)), "team", "bert-mrpc"))
+    found = run(curves(HistoryReader(Blocking(history)), "team", "bert-mrpc"))
     assert found["at"] == [point["at"] for point in history.points]
 
 
@@ -41,14 +41,14 @@ def test_a_time_without_points_is_passed_over() -> None:
     history = RecordedHistory()
     # The job was suspended for a month.
     history.points = [{**point, "at": point["at"] + 30 * 86400 * (point["attempt"] > 2)} for point in history.points]
-    found = run(curves(HistoryClient(Blocking(history)), "team", "bert-mrpc"))
+    found = run(curves(HistoryReader(Blocking(history)), "team", "bert-mrpc"))
     assert found["at"] == [point["at"] for point in history.points]
     assert len(history.asked) < 40
 
 
 def test_the_figures_of_ranks_are_a_row_for_each_rank_and_time() -> None:
     history = RecordedHistory()
-    found, left_out = run(rank_figures(HistoryClient(Blocking(history)), "team", "bert-mrpc"))
+    found, left_out = run(rank_figures(HistoryReader(Blocking(history)), "team", "bert-mrpc"))
     assert left_out == 0
     assert len(found["at"]) == RANKS * len(history.points)
     assert found["rank"][:RANKS] == list(range(RANKS)) and found["worker"][:RANKS] == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -67,7 +67,7 @@ def test_ranks_that_were_left_out_are_counted_and_a_rank_without_figures_has_no_
         **{"kind": "RankHeat", "resolutionSeconds": 1e9, "at": [5.0], "attempt": [None]},
         **{"ranks": [0, 9], "workers": [0, 4], "values": [[0.5, None]], "leftOut": 1000},
     }
-    found, left_out = run(rank_figures(HistoryClient(Blocking(history)), "team", "bert-mrpc"))
+    found, left_out = run(rank_figures(HistoryReader(Blocking(history)), "team", "bert-mrpc"))
     assert left_out == 1000
     assert {name: values[0] for name, values in found.items()} == {
         **{"at": 5.0, "attempt": 0, "rank": 0, "worker": 0, "stepSeconds": 0.5, "gradNorm": 0.5, "loss": 0.5}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from trainmaster.client import InvalidRequest, NoCluster, NotAllowed, find_server
-from trainmaster.client.history import HistoryServer, accounts, find_history, named_file
+from trainmaster.client.history import FoundHistory, find_history, finding
 from trainmaster.client.server import for_viewer
 from trainmaster.client.transport import JSON, PASSED_ON, request_headers
 
@@ -19,13 +19,13 @@ URL = "https://history.example.com/"
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TRAINMASTER_HISTORY", accounts.VARIABLE, "KUBECONFIG", "HTTPS_PROXY", "https_proxy"):
+    for name in ("TRAINMASTER_HISTORY", finding.ACCOUNT_VARIABLE, "KUBECONFIG", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
 
 
 def found(
     folder: Path, given: str | None = None, *, cluster: Any = HERE, user: Any = None, **options: Any
-) -> HistoryServer:
+) -> FoundHistory:
     """Returns the history that is found with such a kubeconfig."""
     path = folder / "config"
     document = {
@@ -44,7 +44,7 @@ def extended(extension: Any) -> dict[str, Any]:
     return {**HERE, "extensions": [other, {"name": "trainmaster.dev/history", "extension": extension}]}
 
 
-def headers(history: HistoryServer) -> tuple[str | None, str | None]:
+def headers(history: FoundHistory) -> tuple[str | None, str | None]:
     """Returns Authorization, and the header that the API server's proxy passes on."""
     sent = request_headers(history.server, JSON)
     return sent.get("Authorization"), sent.get(PASSED_ON)
@@ -91,13 +91,11 @@ def test_what_is_no_address_is_refused(tmp_path: Path, named: str) -> None:
         found(tmp_path, named)
 
 
-def test_a_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert named_file("backup/history.db") == Path("backup/history.db")
-    assert named_file("~/history.db") == Path.home() / "history.db"
-    assert named_file(URL) is None and named_file(None) is None
+def test_a_file_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoCluster, match=r"^--history: '~/history\.db' is no address; give https://HOST"):
+        found(tmp_path, "~/history.db")
     monkeypatch.setenv("TRAINMASTER_HISTORY", "/backup/history.db")
-    assert named_file(None) == Path("/backup/history.db")
-    with pytest.raises(InvalidRequest, match=r"/backup/history\.db is no address"):
+    with pytest.raises(NoCluster, match=r"^TRAINMASTER_HISTORY: '/backup/history\.db' is no address"):
         found(tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -9,15 +10,15 @@ import pytest
 from tests.unit.client.history.recorded import UID, RecordedHistory, detail, recorded_job
 from trainmaster.client import ClientError, InvalidRequest, JobNotFound, NoCluster
 from trainmaster.client.blocking import Blocking, run
-from trainmaster.client.history import HistoryClient
+from trainmaster.client.history import HistoryReader
 
 JOB = "/v1/namespaces/team/jobs/bert-mrpc"
 SERIES: dict[str, Any] = {"kind": "Series", "resolutionSeconds": 2, "at": [1.0, 2.0]}
 HEAT: dict[str, Any] = {"kind": "RankHeat", "at": [1.0], "ranks": [0, 1], "values": [[0.1, None]]}
 
 
-def client(history: RecordedHistory) -> HistoryClient:
-    return HistoryClient(Blocking(history), address="https://history")
+def client(history: RecordedHistory) -> HistoryReader:
+    return HistoryReader(Blocking(history), address="https://history")
 
 
 def test_each_question_has_its_path_and_leaves_out_what_isnt_given() -> None:
@@ -58,29 +59,29 @@ def _jobs(**changed: Any) -> dict[str, Any]:
     ("question", "answer", "problem"),
     [
         ("jobs", {"kind": "Series"}, "kind: 'Series' is not RecordedJobList"),
-        ("jobs", {"kind": "RecordedJobList", "items": {"0": 1}}, "items: an object is no list"),
+        ("jobs", {"kind": "RecordedJobList", "items": {"0": 1}}, "items: an object is not a list"),
         ("jobs", {"kind": "RecordedJobList", "items": [1]}, "items[0]: 1 is not an object"),
-        ("jobs", _jobs(name=None), "items[1].name: null is not text"),
+        ("jobs", _jobs(name=None), "items[1].name: is missing"),
         ("jobs", _jobs(loss="nan"), "items[1].loss: 'nan' is not a finite number"),
         ("jobs", _jobs(loss=float("nan")), "items[1].loss: nan is not a finite number"),
         ("jobs", _jobs(step=1.5), "items[1].step: 1.5 is not a whole number"),
         ("jobs", _jobs(lastFailure=[]), "items[1].lastFailure: a list of 0 items is not an object"),
-        ("job", detail(attempts=[{}]), "attempts[0].attempt: null is not a whole number"),
-        ("job", detail(attempts=[{"attempt": 1, "workers": 5}]), "attempts[0].workers: 5 is no list"),
-        ("job", detail(lives=[{}]), "lives[0].uid: null is not text"),
+        ("job", detail(attempts=[{}]), "attempts[0].attempt: is missing"),
+        ("job", detail(attempts=[{"attempt": 1, "workers": 5}]), "attempts[0].workers: 5 is not a list"),
+        ("job", detail(lives=[{}]), "lives[0].uid: is missing"),
         ("job", detail(job=7), "job: 7 is not an object"),
         ("series", {**SERIES, "loss": [1.0]}, "loss: has 1 items where there have to be 2"),
         ("series", {**SERIES, "loss": [1.0, float("inf")]}, "loss[1]: inf is not a finite number"),
         ("series", {**SERIES, "at": [2.0, 1.0]}, "at: is not in the order of time"),
-        ("series", {**SERIES, "at": [None, 1.0]}, "at[0]: null is not a time in seconds since the epoch"),
+        ("series", {**SERIES, "at": [None, 1.0]}, "at[0]: null is not a finite number"),
         ("series", {**SERIES, "redone": [1, True]}, "redone[0]: 1 is not true or false"),
         ("series", {**SERIES, "timeSpent": {"stall": [1.0]}}, "timeSpent.stall: has 1 items where there have to be 2"),
-        ("series", {**SERIES, "resolutionSeconds": -1}, "resolutionSeconds: -1 is not a time in seconds"),
+        ("series", {**SERIES, "resolutionSeconds": -1}, "resolutionSeconds: -1 is not a number of at least 0"),
         ("heat", {**HEAT, "values": [[0.1]]}, "values[0]: has 1 items where there have to be 2"),
         ("heat", {**HEAT, "values": [5]}, "values[0]: 5 is not a list"),
-        ("heat", {**HEAT, "ranks": [-1, 0]}, "ranks[0]: -1 is not a whole number"),
+        ("heat", {**HEAT, "ranks": [-1, 0]}, "ranks[0]: -1 is not a number of at least 0"),
         ("heat", {**HEAT, "leftOut": "many"}, "leftOut: 'many' is not a whole number"),
-        ("evidence", {"kind": "EvidenceList", "items": [{}]}, "items[0].attempt: null is not a whole number"),
+        ("evidence", {"kind": "EvidenceList", "items": [{}]}, "items[0].attempt: is missing"),
         ("logs", {"kind": "LogList", "items": [{"worker": 0, "lines": [3]}]}, "items[0].lines[0]: 3 is not text"),
         (
             "logs",
@@ -97,6 +98,32 @@ def test_an_answer_that_nobody_can_rely_on_is_a_sentence(question: str, answer: 
         run(asked() if question == "jobs" else asked("team", "bert-mrpc"))
     assert f"({problem}" in str(raised.value)
     assert str(raised.value).startswith("The history at https://history answered what can't be read (")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "problem"),
+    [
+        ("jobs", {"kind": "RecordedJobList", "items": [_named()] * 501}, "items: List should have at most 500 items"),
+        ("series", {**SERIES, "at": [1.0] * 10_001}, "at: List should have at most 10000 items"),
+        ("heat", {**HEAT, "at": [1.0] * 241, "values": [[]] * 241}, "values: List should have at most 240 items"),
+        ("heat", {**HEAT, "values": [[0.1] * 1_025]}, "values[0]: List should have at most 1024 items"),
+    ],
+)
+def test_an_answer_is_bounded(question: str, answer: Any, problem: str) -> None:
+    test_an_answer_that_nobody_can_rely_on_is_a_sentence(question, answer, problem)
+
+
+def test_a_million_wrong_items_are_one_error() -> None:
+    """Each would be an object that describes it, of a hundred times its size."""
+    history = RecordedHistory(answers={"logs": {"kind": "LogList", "items": [{"worker": 0, "lines": [1] * 1_000_000}]}})
+    tracemalloc.start()
+    try:
+        with pytest.raises(NoCluster, match=r"items\[0\]\.lines\[0\]: 1 is not text"):
+            run(client(history).logs("team", "bert-mrpc"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_a_name_is_no_path() -> None:

@@ -1,4 +1,4 @@
-"""`history.access`: what a viewer may see is the API server's answer, remembered for a moment and no longer."""
+"""`history.viewers`: what a viewer may see is the API server's answer, remembered for a moment and no longer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from trainmaster.client.errors import NoCluster, NotAllowed
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Fixed, Server
-from trainmaster.history import access as accesses
-from trainmaster.history.access import NotReviewed, Refused, UnknownViewer, Viewers
+from trainmaster.history import viewers as accesses
+from trainmaster.history.viewers import HistoryViewers, NotPermitted, NotReviewed, UnknownViewer
 
 READ = Access("get", namespace="team", name="mine")
 
@@ -50,17 +50,17 @@ def server() -> ApiServer:
 
 
 @pytest.fixture
-def viewers(clock: list[float], server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Viewers:
+def viewers(clock: list[float], server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> HistoryViewers:
     def transport(of: Server) -> ApiServer:
         server.server = of
         return server
 
     monkeypatch.setattr(accesses, "AiohttpTransport", transport)
     nobody = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
-    return Viewers(nobody, lambda: clock[0])
+    return HistoryViewers(nobody, lambda: clock[0])
 
 
-async def _error(viewers: Viewers, token: str, access: Access = READ) -> type[Exception] | None:
+async def _error(viewers: HistoryViewers, token: str, access: Access = READ) -> type[Exception] | None:
     try:
         await viewers.require(token, access)
     except Exception as error:
@@ -68,16 +68,16 @@ async def _error(viewers: Viewers, token: str, access: Access = READ) -> type[Ex
     return None
 
 
-async def test_each_viewer_is_asked_about_by_their_own_token(viewers: Viewers, server: ApiServer) -> None:
-    assert [await _error(viewers, token) for token in ("alice", "bob", "carol")] == [None, Refused, UnknownViewer]
+async def test_each_viewer_is_asked_about_by_their_own_token(viewers: HistoryViewers, server: ApiServer) -> None:
+    assert [await _error(viewers, token) for token in ("alice", "bob", "carol")] == [None, NotPermitted, UnknownViewer]
     assert server.asked == ["Bearer alice", "Bearer bob", "Bearer carol"]
-    with pytest.raises(
-        Refused, match=r"^You may not get distributedtrainingjobs\.trainmaster\.dev 'mine' in namespace"
-    ):
+    with pytest.raises(NotPermitted, match=r"^You may not get distributedtrainingjobs 'mine' in namespace"):
         await viewers.require("bob", READ)
 
 
-async def test_an_answer_is_remembered_for_its_time(viewers: Viewers, server: ApiServer, clock: list[float]) -> None:
+async def test_an_answer_is_remembered_for_its_time(
+    viewers: HistoryViewers, server: ApiServer, clock: list[float]
+) -> None:
     for passed, times in ((0.0, 1), (29.0, 1), (2.0, 2)):
         clock[0] += passed
         await _error(viewers, "alice")
@@ -92,18 +92,20 @@ async def test_an_answer_is_remembered_for_its_time(viewers: Viewers, server: Ap
     assert server.asked.count("Bearer alice") == 4
 
 
-async def test_a_right_that_is_taken_away_counts_soon(viewers: Viewers, server: ApiServer, clock: list[float]) -> None:
+async def test_a_right_that_is_taken_away_counts_soon(
+    viewers: HistoryViewers, server: ApiServer, clock: list[float]
+) -> None:
     assert await _error(viewers, "alice") is None
     server.allowed["alice"] = False
     clock[0] += 31.0
-    assert await _error(viewers, "alice") is Refused
+    assert await _error(viewers, "alice") is NotPermitted
     server.allowed["alice"] = True
     clock[0] += 6.0
     assert await _error(viewers, "alice") is None
 
 
 async def test_an_api_server_that_cant_be_asked_allows_nothing_and_is_asked_again(
-    viewers: Viewers, server: ApiServer, clock: list[float]
+    viewers: HistoryViewers, server: ApiServer, clock: list[float]
 ) -> None:
     assert await _error(viewers, "alice") is None
     clock[0] += 31.0
@@ -114,7 +116,7 @@ async def test_an_api_server_that_cant_be_asked_allows_nothing_and_is_asked_agai
 
 
 async def test_no_more_is_remembered_than_there_is_room_for(
-    viewers: Viewers, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    viewers: HistoryViewers, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accesses, "MAX_UNKNOWN", 3)
     monkeypatch.setattr(accesses, "MAX_ANSWERS", 3)
@@ -123,13 +125,15 @@ async def test_no_more_is_remembered_than_there_is_room_for(
         await _error(viewers, "alice", Access("get", namespace="team", name=f"job-{number}"))
     assert len(viewers._unknown) == 3
     [alice] = viewers._known.values()
-    assert len(alice.answers) == 3
+    assert len(alice.gate._answers) == 3
     assert not any("guess" in repr(key) for key in viewers._unknown)
 
 
-async def test_invented_tokens_displace_no_viewer(viewers: Viewers, server: ApiServer, clock: list[float]) -> None:
+async def test_invented_tokens_displace_no_viewer(
+    viewers: HistoryViewers, server: ApiServer, clock: list[float]
+) -> None:
     """Ten thousand of them made the history forget everybody's rights."""
-    assert await _error(viewers, "alice") is None and await _error(viewers, "bob") is Refused
+    assert await _error(viewers, "alice") is None and await _error(viewers, "bob") is NotPermitted
     for number in range(11_000):
         await _error(viewers, f"guess-{number}")
     server.asked.clear()
@@ -141,7 +145,7 @@ async def test_invented_tokens_displace_no_viewer(viewers: Viewers, server: ApiS
 
 
 async def test_a_token_that_isnt_recognised_any_more_is_a_strangers(
-    viewers: Viewers, server: ApiServer, clock: list[float]
+    viewers: HistoryViewers, server: ApiServer, clock: list[float]
 ) -> None:
     assert await _error(viewers, "alice") is None
     del server.allowed["alice"]
@@ -154,7 +158,7 @@ def _web_token(**claims: str) -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts) + ".s"
 
 
-async def test_who_has_several_tokens_is_one_viewer(viewers: Viewers, server: ApiServer) -> None:
+async def test_who_has_several_tokens_is_one_viewer(viewers: HistoryViewers, server: ApiServer) -> None:
     """Anybody may have as many tokens made for a service account as they like."""
     account = "system:serviceaccount:team:robot"
     tokens = [_web_token(iss="here", sub=account, jti=str(number)) for number in range(3)]

@@ -10,10 +10,10 @@ import pytest
 
 from trainmaster.client import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
 from trainmaster.client.answers import Answer
-from trainmaster.client.history.answers import NO_SUCH_PATH, HistoryAnswers, NoWay
+from trainmaster.client.history.finding import NO_SUCH_PATH, HistoryErrors, NoWay
 
-DIRECT = HistoryAnswers("https://history")
-PROXIED = HistoryAnswers("https://cluster", proxied=True)
+DIRECT = HistoryErrors("https://history")
+PROXIED = HistoryErrors("https://cluster", proxied=True)
 
 
 def status(code: int, message: str, **more: Any) -> Answer:
@@ -57,9 +57,7 @@ FORBIDDEN = status(403, 'services "http:trainmaster-history:" is forbidden: User
     ],
     ids=lambda value: "" if not isinstance(value, str) else value[:30],
 )
-def test_a_refusal_is_a_sentence(
-    reader: HistoryAnswers, answer: Answer, kind: type[ClientError], sentence: str
-) -> None:
+def test_a_refusal_is_a_sentence(reader: HistoryErrors, answer: Answer, kind: type[ClientError], sentence: str) -> None:
     error = reader.refusal(answer, "/v1/jobs")
     assert type(error) is kind
     assert sentence in str(error)

@@ -1,0 +1,380 @@
+"""A job's figures over time: curves (one value for all ranks together) and heat (a value for each rank).
+
+The newest samples are in the file's `tail` as JSON, in the order in which they came. `upkeep` packs them into blocks,
+because a block of one point would cost more than the point.
+
+Points are thinned as they age, by levels as in RRDtool and Whisper; each time is in one level alone. Samples enter
+level 0 as they are. If a level has too many points, the oldest are combined by the next level's seconds and move there.
+So a job of an hour has its samples, and one of months has every sample of the last hour, a point every 10 seconds of
+the hours before, and so on, in a bounded number of points. A combined point has the mean of figures that swing, the
+maximum of those where a peak matters, and the last of counters. A point never mixes two attempts.
+
+Plain rows would take 9 times the bytes with 4 ranks, and 35 times with 1,024 (bench/RESULTS.md).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import Any, TypeVar
+
+from trainmaster_operator.api.records import FIGURES as RECORDED
+from trainmaster_operator.api.records import SampleRecord
+from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
+from trainmaster_operator.wire.values import MAX_WHOLE
+
+log = logging.getLogger(__name__)
+Combine = Callable[[Sequence[float]], float]
+Block = TypeVar("Block")
+Read = TypeVar("Read")
+
+NAN = math.nan
+CURVES, HEAT = "curves", "heat"
+# A rank's slowest step finds the rank that is slow once, its mean step the one that is always a little slower.
+STEP, PEAK, MEAN = "step", "stepSeconds", "meanStepSeconds"
+# Before the names of status.timeSpent.
+SPENT = "timeSpent."
+# Seconds of a point, by level. The last level's 1,800 points are seven years.
+LEVEL_SECONDS = (0.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28_800.0, 115_200.0)
+# Ranks of a sample; the operator sends at most so many of one job.
+MAX_RANKS = 16_384
+# Points of a block and of a level, and for many ranks their values; a heat map has at most 240 columns.
+_BLOCK_POINTS, _BLOCK_CELLS, _KEPT_POINTS, _KEPT_CELLS, _LEAST_POINTS = 60, 100_000, 1800, 100_000, 480
+# Values of a figure that are joined at once. A job's pods choose the numbers of its ranks, others at each time if they
+# like.
+MOST_CELLS = 1_000_000
+# Bytes of a block's head at most: ranks and workers are numbers of five digits.
+_HEAD_BYTES = 1_000_000
+# Bits of a float32 that heat does without: it keeps 11 significant bits, more than a colour shows.
+_DROPPED_BITS = 13
+# What blocks have in common, for the compressor. It never changes: no block could be read with another one.
+_COMMON = (
+    b'{"at":[2000,2000,2000,10000,60000],"attempt":[1,1,1,1],"ranks":[0,1,2,3],"workers":[0,0,1,1],"figures":["step",'
+    b'"loss","learningRate","gradNorm","samplesPerSecond","stepSeconds","slowestStepSeconds","goodput",'
+    b'"timeSpent.productive","timeSpent.recompute","timeSpent.data","timeSpent.checkpoint","timeSpent.load",'
+    b'"timeSpent.rendezvous","timeSpent.schedule","timeSpent.restart","timeSpent.stall","stepSeconds","meanStepSeconds",'
+    b'"gradNorm","loss"]}\n'
+)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Returns the mean; NaN if a value is unknown."""
+    return sum(values) / len(values)
+
+
+def last(values: Sequence[float]) -> float:
+    """Returns the last value."""
+    return values[-1]
+
+
+RULES: Mapping[str, Mapping[str, Combine]] = {
+    CURVES: {
+        STEP: max,
+        "loss": mean,
+        "learningRate": last,
+        "gradNorm": max,
+        "samplesPerSecond": mean,
+        "stepSeconds": mean,
+        "slowestStepSeconds": max,
+        "goodput": last,
+        **{f"{SPENT}{category}": last for category in TIME_CATEGORIES},
+    },
+    HEAT: {PEAK: max, MEAN: mean, "gradNorm": max, "loss": mean},
+}
+HEAT_FIGURES = tuple(RULES[HEAT])
+# A record's name of each rank's figure that is kept.
+_OF_RANKS = {name: key for name, key in RECORDED.items() if key in HEAT_FIGURES}
+
+
+def kept_points(ranks: int) -> int:
+    """Returns how many points a level keeps of a job with so many ranks."""
+    return max(_LEAST_POINTS, min(_KEPT_POINTS, _KEPT_CELLS // max(ranks, 1)))
+
+
+def block_points(ranks: int) -> int:
+    """Returns how many points a block has."""
+    return max(1, min(_BLOCK_POINTS, _BLOCK_CELLS // max(ranks, 1)))
+
+
+def spans(at: Sequence[float], attempt: Sequence[int], seconds: float) -> list[tuple[int, int]]:
+    """Returns the points that become one: the first and the one behind the last of each span of time and attempt."""
+    keys = [(time // seconds if seconds else time, of) for time, of in zip(at, attempt, strict=True)]
+    begins = [place for place, key in enumerate(keys) if not place or key != keys[place - 1]]
+    return list(pairwise([*begins, len(keys)]))
+
+
+@dataclass
+class Points:
+    """Points are values by time (seconds since the epoch), and within a time by rank; NaN if unknown.
+
+    `values` are flat: n times after the first, the value of the rank at `place` is at `n * len(ranks) + place`. Curves
+    have one rank. Heat has no mean step until points are combined: it is the peak.
+    """
+
+    kind: str
+    ranks: list[int] = field(default_factory=lambda: [0])
+    workers: list[int] = field(default_factory=lambda: [0])
+    at: list[float] = field(default_factory=list)
+    attempt: list[int] = field(default_factory=list)
+    values: dict[str, array[float]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def rows(self, figure: str) -> list[array[float]]:
+        """Returns a figure's values by time, one for each rank."""
+        width = len(self.ranks)
+        values = self.values.get(PEAK if figure == MEAN and MEAN not in self.values else figure)
+        if values is None:
+            return [array("d", [NAN]) * width for _ in self.at]
+        return [values[place : place + width] for place in range(0, len(values), width)]
+
+    def between(self, since: float, until: float) -> Points:
+        """Returns the points of a time."""
+        return self.part(bisect_left(self.at, since), bisect_right(self.at, until))
+
+    def part(self, first: int, end: int) -> Points:
+        """Returns the points from `first` to before `end`."""
+        width = len(self.ranks)
+        values = {name: values[first * width : end * width] for name, values in self.values.items()}
+        return Points(self.kind, self.ranks, self.workers, self.at[first:end], self.attempt[first:end], values)
+
+    def thinned(self, seconds: float) -> Points:
+        """Returns a point for each span of so many seconds, and attempt; its time is that of the last of its points."""
+        return self.combined(spans(self.at, self.attempt, seconds))
+
+    def combined(self, together: Sequence[tuple[int, int]]) -> Points:
+        """Returns one point for each of these spans of points."""
+        if len(together) == len(self):
+            return self
+        times = [self.at[end - 1] for _, end in together], [self.attempt[end - 1] for _, end in together]
+        found = Points(self.kind, self.ranks, self.workers, *times)
+        for name, how in RULES[self.kind].items():
+            if len(self.ranks) == 1 and name in self.values:
+                values = self.values[name]
+                found.values[name] = array("d", [_combined(how, values[first:end]) for first, end in together])
+            elif name in self.values or (name == MEAN and PEAK in self.values):
+                rows = self.rows(name)
+                row_of = (value for first, end in together for value in _combined_rows(how, rows[first:end]))
+                found.values[name] = array("d", row_of)
+        return found
+
+    def to_block(self) -> bytes:
+        """Returns the points as bytes: a line of JSON, and each figure's values.
+
+        A compressor finds nothing in figures but their exponents, so bytes of one significance are put together (as in
+        Parquet's BYTE_STREAM_SPLIT), and the planes of exponents and of dropped bits nearly vanish.
+        """
+        times = [round(time * 1000) for time in self.at]
+        head = {
+            "at": [now - before for before, now in pairwise([0, *times])],
+            "attempt": self.attempt,
+            "ranks": self.ranks,
+            "workers": self.workers,
+            "figures": list(self.values),
+        }
+        parts = [json.dumps(head, separators=(",", ":")).encode(), b"\n"]
+        for name, values in self.values.items():
+            stored: array[Any] = array("f", values)
+            if name == STEP:
+                # Steps are exact to 2**53.
+                steps = [int(step) if step == step else -1 for step in values]
+                stored = array("q", [now - before for before, now in pairwise([0, *steps])])
+            if self.kind == HEAT:
+                half, mask = 1 << (_DROPPED_BITS - 1), 0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF
+                stored = array("f", array("I", [bits + half & mask for bits in array("I", stored.tobytes())]).tobytes())
+            raw, width = stored.tobytes(), stored.itemsize
+            parts += [raw[place::width] for place in range(width)]
+        packing = zlib.compressobj(6, zdict=_COMMON)
+        return packing.compress(b"".join(parts)) + packing.flush()
+
+    @classmethod
+    def of_block(cls, kind: str, block: bytes, figure: str | None = None) -> Points:
+        """Returns a block's points with all figures or one of them. Raises ValueError for what can't be read."""
+        head, at, raw = _unpacked(block)
+        names, found = head["figures"], cls(kind, head["ranks"], head["workers"], at, head["attempt"])
+        wanted = PEAK if figure == MEAN and MEAN not in names else figure
+        place, cells = 0, len(at) * len(found.ranks)
+        for name in names:
+            values = array("q" if name == STEP else "f")
+            end = place + cells * values.itemsize
+            if wanted in (None, name) and end <= len(raw):
+                joined = bytearray(end - place)
+                for byte in range(values.itemsize):
+                    joined[byte :: values.itemsize] = raw[place + byte * cells : place + (byte + 1) * cells]
+                values.frombytes(joined)
+                found.values[name] = array("d", values)
+                if name == STEP:
+                    found.values[name] = array("d", [NAN if step < 0 else step for step in accumulate(values)])
+            place = end
+        if place != len(raw):
+            raise ValueError(f"a block of {len(at)} times and {len(found.ranks)} ranks has {len(raw)} bytes")
+        return found
+
+
+def times_of_block(block: bytes) -> tuple[list[float], list[int]]:
+    """Returns a block's times and attempts; its values, of which there are many more, stay packed."""
+    head, at, _ = _unpacked(block, _HEAD_BYTES)
+    return at, head["attempt"]
+
+
+def joined(kind: str, parts: Iterable[Points]) -> Points:
+    """Returns parts that follow each other as one, with the ranks that any of them has, each with its last worker.
+
+    If they have more values than MOST_CELLS, only the first ranks are kept.
+    """
+    parts = list(parts)
+    worker_of = {rank: worker for part in parts for rank, worker in zip(part.ranks, part.workers, strict=True)}
+    ranks = sorted(worker_of)[: max(1, MOST_CELLS // max(1, sum(map(len, parts))))]
+    found = Points(kind, ranks, [worker_of[rank] for rank in ranks])
+    found.values = {name: array("d") for name in RULES[kind] if any(name in part.values for part in parts)}
+    for part in parts:
+        found.at += part.at
+        found.attempt += part.attempt
+        fit = _fitting(part.ranks, ranks)
+        for name, values in found.values.items():
+            if part.ranks == ranks and name in part.values:
+                values.extend(part.values[name])
+                continue
+            for row in part.rows(name):
+                values.extend(fit(row))
+    return found
+
+
+def readable(read: Callable[[Block], Read], blocks: Iterable[Block]) -> Iterator[Read]:
+    """Yields what `read` makes of blocks. It skips a block that can't be read: the others are worth having."""
+    for block in blocks:
+        try:
+            found = read(block)
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("Some of a job's figures are skipped: %s", error)
+        else:
+            yield found
+
+
+def compress(raw: bytes) -> bytes:
+    """Returns fewer bytes."""
+    return zlib.compress(raw, 6)
+
+
+def decompress(packed: bytes) -> bytes:
+    """Returns what was compressed. Raises ValueError for other bytes."""
+    try:
+        return zlib.decompress(packed)
+    except zlib.error as error:
+        raise ValueError(f"a block can't be read: {error}") from error
+
+
+def step_of(record: SampleRecord) -> int | None:
+    """Returns the step of the first rank that reports one."""
+    found = _first(record.columns.get("step") or ())
+    return None if found is None else int(min(max(found, 0.0), MAX_WHOLE - 1))
+
+
+def to_tail(record: SampleRecord, status: Mapping[str, float]) -> str:
+    """Returns a sample as the tail has it; `status` has the figures of the job's status at that time."""
+    known = {name: [value for value in values if value is not None] for name, values in record.columns.items()}
+    of_job: dict[str, float | None] = {
+        STEP: step_of(record),
+        "loss": _first(record.columns.get("loss") or ()),
+        "learningRate": _first(record.columns.get("learning_rate") or ()),
+        "gradNorm": max(known.get("grad_norm") or (), default=None),
+        "samplesPerSecond": sum(known["samples_per_second"]) if known.get("samples_per_second") else None,
+        "stepSeconds": median(known["step_seconds"]) if known.get("step_seconds") else None,
+        "slowestStepSeconds": max(known.get("step_seconds") or (), default=None),
+        **status,
+    }
+    ranks, workers = record.ranks[:MAX_RANKS], record.workers[:MAX_RANKS]
+    of_ranks = {
+        key: record.columns[name][:MAX_RANKS] for name, key in _OF_RANKS.items() if known.get(name) and record.ranks
+    }
+    figures = {name: value for name, value in of_job.items() if value is not None}
+    return json.dumps([record.attempt, figures, ranks, workers, of_ranks], separators=(",", ":"))
+
+
+def of_tail(rows: Iterable[tuple[float, str]]) -> dict[str, list[Points]]:
+    """Returns the figures of a tail's rows (time and text) by kind; heat in a part for each set of ranks."""
+    found: dict[str, list[Points]] = {CURVES: [], HEAT: []}
+    for at, text in rows:
+        attempt, figures, ranks, workers, of_ranks = json.loads(text)
+        _append(found[CURVES], CURVES, (at, attempt), [0], [0], {name: [figures.get(name)] for name in RULES[CURVES]})
+        if of_ranks:
+            _append(found[HEAT], HEAT, (at, attempt), ranks, workers, of_ranks)
+    return found
+
+
+def _append(
+    parts: list[Points],
+    kind: str,
+    time: tuple[float, int],
+    ranks: list[int],
+    workers: list[int],
+    columns: Mapping[str, Sequence[float | None]],
+) -> None:
+    """Adds a time to the last part, or to a new one if the ranks or their figures changed."""
+    part = parts[-1] if parts else None
+    if part is None or (part.ranks, part.workers, part.values.keys()) != (ranks, workers, columns.keys()):
+        in_order = {name: array("d") for name in RULES[kind] if name in columns}
+        parts.append(part := Points(kind, ranks, workers, values=in_order))
+    part.at.append(time[0])
+    part.attempt.append(time[1])
+    for name, values in part.values.items():
+        values.extend(NAN if value is None else value for value in columns[name])
+
+
+def _unpacked(block: bytes, most: int = 0) -> tuple[dict[str, Any], list[float], bytes]:
+    """Returns a block's head, times, and the rest, of at most so many bytes in all. Raises ValueError."""
+    try:
+        line, _, rest = zlib.decompressobj(zdict=_COMMON).decompress(block, most).partition(b"\n")
+        head = json.loads(line)
+    except (zlib.error, json.JSONDecodeError) as error:
+        raise ValueError(f"a block can't be read: {error}") from error
+    at = [time / 1000 for time in accumulate(head["at"])]
+    if len(head["attempt"]) != len(at) or len(head["workers"]) != len(head["ranks"]):
+        raise ValueError(f"a block's head has {len(at)} times and {len(head['attempt'])} attempts")
+    return head, at, rest
+
+
+def _fitting(own: Sequence[int], ranks: Sequence[int]) -> Callable[[array[float]], Iterable[float]]:
+    """Returns what puts a row of some ranks in the order of others."""
+    if list(own) == ranks:
+        return lambda row: row
+    place_of = {rank: place for place, rank in enumerate(own)}
+    places = [place_of.get(rank, len(own)) for rank in ranks]
+
+    def fit(row: array[float]) -> list[float]:
+        wider = [*row, NAN]
+        return [wider[place] for place in places]
+
+    return fit
+
+
+def _combined_rows(how: Combine, rows: Sequence[array[float]]) -> Iterable[float]:
+    if len(rows) == 1:
+        return rows[0]
+    if how is not last and all(total == total for total in map(sum, rows)):
+        # Nothing is unknown, which is the usual case and takes a fifth of the time.
+        return map(max, *rows) if how is max else [total / len(rows) for total in map(sum, zip(*rows, strict=True))]
+    return [_combined(how, values) for values in zip(*rows, strict=True)]
+
+
+def _combined(how: Combine, values: Sequence[float]) -> float:
+    """Returns one value for several, leaving out unknown ones."""
+    found = how(values)
+    # max() ignores NaN unless it comes first.
+    if found == found:
+        return found
+    known = [value for value in values if value == value]
+    return how(known) if known else NAN
+
+
+def _first(values: Iterable[float | None]) -> float | None:
+    return next((value for value in values if value is not None), None)

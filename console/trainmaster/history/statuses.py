@@ -1,0 +1,222 @@
+"""Derives from a job's statuses what lists show of it, and its attempts, whichever statuses were seen and how often.
+
+A status names the current attempt and the newest ten failures, so an attempt that began and failed while nobody
+recorded is known by its failure. A later status corrects what only it can correct: a failure that was provisional, or
+merged with another. What no status mentions any more stays as it was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Any
+
+from trainmaster.history.figures import SPENT
+from trainmaster_operator.api.records import PodPlace
+from trainmaster_operator.api.times import to_seconds, to_text
+from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES
+from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_RESULT_NAME, MAX_RESULTS
+from trainmaster_operator.wire.values import is_number, mapping, mappings, number, text, whole
+
+# Failures in a status (reconciling/policies/attempts.py): a list with fewer leaves none out.
+FAILURES_IN_STATUS = 10
+# Fields of a failure, and characters of one; the operator's own message has fewer.
+_FIELDS, _CHARACTERS = 20, 4_000
+# Characters of the text about who trains.
+MAX_SHOWN = 300
+# The Running condition's time has whole seconds; a record that comes within them saw the attempt begin to run.
+_SECONDS_OF_A_CONDITION = 1.5
+_COUNTS = ("attempt", "restarts", "disruptions")
+# A summary of which nothing is known.
+NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(("startedAt", "endedAt", "phase")),
+    **dict.fromkeys(_COUNTS, 0),
+    **dict.fromkeys(("step", "totalSteps", "loss", "goodput", "lastFailure", "result")),
+}
+
+
+def summary(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a RecordedJob without its identity and deletion; what somebody edited out of shape is null."""
+    status = mapping(job.get("status"))
+    progress = mapping(status.get("progress"))
+    failures = mappings(status.get("failures"))
+    found = islice(mapping(progress.get("result")).items(), MAX_RESULTS)
+    result = {name[:MAX_RESULT_NAME]: number(value) for name, value in found}
+    return {
+        "startedAt": rfc3339(status.get("startTime")),
+        "endedAt": rfc3339(status.get("completionTime")),
+        "phase": text(status.get("phase"), 64) or None,
+        **{name: whole(status.get(name)) or 0 for name in _COUNTS},
+        "step": whole(progress.get("step")),
+        "totalSteps": whole(progress.get("totalSteps")),
+        "loss": number(progress.get("loss")),
+        "goodput": number(progress.get("goodput")),
+        "lastFailure": bounded_failure(failures[0]) if failures else None,
+        "result": result or None,
+    }
+
+
+def bounded_failure(failure: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a failure without what is too large: a job has hundreds of them, and a list shows hundreds."""
+    found = dict[str, Any]()
+    for name, value in islice(failure.items(), _FIELDS):
+        if isinstance(value, str):
+            found[name] = value[:_CHARACTERS]
+        elif isinstance(value, Mapping):
+            found[name] = {key: each for key, each in islice(value.items(), _FIELDS) if each is None or is_number(each)}
+        elif value is None or isinstance(value, bool) or is_number(value):
+            found[name] = value
+    return found
+
+
+def status_figures(job: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the figures of a status that belong to curves: goodput, and where the time went."""
+    status = mapping(job.get("status"))
+    spent = mapping(status.get("timeSpent"))
+    found = {f"{SPENT}{category}": number(spent.get(category)) for category in TIME_CATEGORIES}
+    found["goodput"] = number(mapping(status.get("progress")).get("goodput"))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Attempt is what is known of one attempt. Times are RFC 3339, None if they aren't known."""
+
+    started_at: str | None = None
+    running_at: str | None = None
+    # How the job ended in it (Succeeded, Failed), or why it was stopped (Suspended, Resized, Restarted).
+    ended_as: str | None = None
+    ended_at: str | None = None
+    failure: Mapping[str, Any] | None = None
+    # The attempt continues with the ranks of the one before, and if some are absent, with whom.
+    continues: bool = False
+    training_with: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what is known, for the file."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether an end is known."""
+        return self.ended_as is not None or self.failure is not None
+
+
+def oldest_failure(status: Mapping[str, Any]) -> int:
+    """Returns the first attempt whose failure a status would mention."""
+    failures = _failures(status)
+    return 0 if len(failures) < FAILURES_IN_STATUS else min(failures)
+
+
+def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) -> dict[int, Attempt]:
+    """Returns the attempts that a status (recorded at `at`) changes, as they are now.
+
+    `known` has at least those from `oldest_failure` on.
+    """
+    failures, current = _failures(status), whole(status.get("attempt"), MAX_ATTEMPT) or 0
+    now = {attempt: replace(known.get(attempt, Attempt()), failure=failure) for attempt, failure in failures.items()}
+    for attempt, old in known.items():
+        if attempt >= oldest_failure(status) and attempt not in failures and old.failure is not None:
+            now[attempt] = replace(old, failure=None)
+    if current:
+        now[current] = _current(status, now.get(current) or known.get(current) or Attempt(), at)
+    return {attempt: found for attempt, found in now.items() if found != known.get(attempt)}
+
+
+def merge_workers(known: Mapping[int, PodPlace], pods: Sequence[PodPlace]) -> dict[int, PodPlace]:
+    """Returns where the workers of an attempt are; a pod keeps the node that it was seen on."""
+    found = dict(known)
+    for place in pods:
+        old = found.get(place.worker)
+        is_nowhere_now = old is not None and old.pod == place.pod and not place.node
+        if place.pod and not is_nowhere_now:
+            found[place.worker] = place
+    return found
+
+
+def shown(
+    attempt: int, found: Attempt, following: Attempt | None, *, phase: str | None, deleted_at: str | None
+) -> dict[str, Any]:
+    """Returns a RecordedAttempt without its steps and workers; `following` is the next attempt, if there is one."""
+    ended_at: str | None = found.ended_at
+    outcome: str | None = found.ended_as
+    if found.failure is not None:
+        has_failed = outcome == "Failed" or found.failure.get("counted") is not False
+        if outcome != "Succeeded":
+            outcome = "Failed" if has_failed else "Disrupted"
+        ended_at = rfc3339(found.failure.get("failedAt")) or ended_at
+    elif outcome is None and following is not None:
+        outcome = "Joined" if following.continues else "Ended"
+    elif outcome is None and deleted_at is not None:
+        outcome, ended_at = "Deleted", deleted_at
+    if following is not None and ended_at is None:
+        ended_at = following.started_at
+    if outcome is None:
+        outcome = "Running" if found.running_at is not None and phase == "Running" else "Starting"
+    return {
+        "attempt": attempt,
+        "startedAt": found.started_at,
+        "runningAt": found.running_at,
+        "endedAt": ended_at,
+        "outcome": outcome,
+        "failure": None if found.failure is None else dict(found.failure),
+        "trainingWith": found.training_with,
+    }
+
+
+def rfc3339(value: object) -> str | None:
+    """Returns a time as it is written; None for a value that isn't one."""
+    return value if isinstance(value, str) and len(value) <= 40 and to_seconds(value) is not None else None
+
+
+def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
+    """Returns the current attempt with what its status adds."""
+    phase = text(status.get("phase"), 64)
+    found = replace(
+        old,
+        started_at=_earlier(old.started_at, status.get("attemptStartTime")),
+        continues=whole(status.get("continues"), MAX_ATTEMPT) is not None,
+        training_with=text(status.get("trainingWith"), MAX_SHOWN) or None,
+    )
+    if phase == "Running" and found.running_at is None:
+        since = to_seconds(_transition(status, "Running"))
+        runs = at if since is None or at - since < _SECONDS_OF_A_CONDITION else since
+        found = replace(found, running_at=to_text(max(runs, to_seconds(found.started_at) or 0.0)))
+    if phase in TERMINAL_PHASES:
+        return replace(found, ended_as=phase, ended_at=rfc3339(status.get("completionTime")) or to_text(at))
+    if phase == "Suspended":
+        ended_at = old.ended_at if old.ended_as == "Suspended" else _transition(status, "Suspended")
+        return replace(found, ended_as="Suspended", ended_at=ended_at)
+    if phase == "Restarting" and old.ended_as == "Suspended":
+        # The next attempt resumes it.
+        return found
+    stopped = "Resized" if status.get("resizing") is True else "Restarted" if status.get("stopping") is True else None
+    # The next attempt's start will be its end.
+    return replace(found, ended_as=stopped, ended_at=None)
+
+
+def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """Returns the failures by attempt; the list begins with the newest, and the first of two ended their attempt."""
+    found = dict[int, Mapping[str, Any]]()
+    for failure in mappings(status.get("failures"))[:FAILURES_IN_STATUS]:
+        attempt = whole(failure.get("attempt"), MAX_ATTEMPT)
+        if attempt is not None:
+            found[attempt] = bounded_failure(failure)
+    return found
+
+
+def _transition(status: Mapping[str, Any], kind: str) -> str | None:
+    """Returns since when a condition is true."""
+    for condition in mappings(status.get("conditions")):
+        if condition.get("type") == kind and condition.get("status") == "True":
+            return rfc3339(mapping(condition).get("lastTransitionTime"))
+    return None
+
+
+def _earlier(known: str | None, new: object) -> str | None:
+    """Returns the earlier of two times: a resumed attempt's status has a later one."""
+    found = rfc3339(new)
+    if known is None or found is None:
+        return known or found
+    return min(known, found, key=lambda time: to_seconds(time) or 0.0)

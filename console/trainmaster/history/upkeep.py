@@ -1,0 +1,262 @@
+"""Keeps the file small, in small steps between which records are written.
+
+`Aging` packs samples of the tail into blocks, and combines the points of blocks as they age (`figures`). A step is one
+slice of the tail, or one level of one job.
+
+`Trimming` keeps the file below its size and deletes old jobs. If the file is too large, the largest namespace loses
+data first, so that one that makes jobs, attempts or logs endlessly takes nothing from the others: figures of its oldest
+ended jobs, then their logs and evidence, then these jobs; then of running jobs the largest one's oldest figures, texts
+and attempts, and last those jobs that were seen longest ago. No job has more than a share of the file. Each step gives
+its pages back to the disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from trainmaster.history.figures import (
+    HEAT,
+    LEVEL_SECONDS,
+    Points,
+    block_points,
+    joined,
+    kept_points,
+    of_tail,
+    readable,
+)
+from trainmaster.history.settings import SECONDS_OF_A_DAY
+from trainmaster.history.store import HistoryStore, slice_of
+
+# Seconds that a sample stays in the tail, and bytes of a slice of it that are packed at once.
+TAIL_SECONDS, TAIL_BYTES = 120.0, 1_000_000
+# Values of ranks that one step moves: more than a block of the next level is made of.
+_MOVED_CELLS = 800_000
+# Samples, one every two seconds, that become one point; between later levels it follows from their seconds.
+_SAMPLES_IN_A_POINT = 5
+# A job's share of the file, and the part of the file that may be full: what is being written and moved needs the rest.
+_SHARE, _FULL = 1 / 16, 0.9
+# Rows that one step deletes, or whole jobs; pages that it gives back.
+_ROWS, _JOBS, _PAGES = 100, 50, 2_000
+# Seconds between two passes through all jobs.
+_REST_SECONDS = 5.0
+# Tables with rows of jobs beside `jobs` and `tail`, by their key within a job, in the order in which a job is deleted.
+_TABLES = {"blocks": "id", "evidence": "key", "logs": "key", "attempts": "attempt", "objects": "job"}
+_OVER = "coalesce(deleted, ended)"
+
+
+def _has(*tables: str) -> str:
+    return " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE job = jobs.id)" for table in tables)
+
+
+_TWO_ATTEMPTS = "(SELECT count(*) FROM (SELECT 1 FROM attempts WHERE job = jobs.id LIMIT 2)) > 1"
+_HAS_MORE = f"({_has('blocks', 'logs', 'evidence')} OR {_TWO_ATTEMPTS})"
+
+
+class Aging:
+    """Aging makes the steps of one store."""
+
+    def __init__(self, store: HistoryStore, tail_bytes: int = TAIL_BYTES) -> None:
+        self._store = store
+        self._tail_bytes = tail_bytes
+        self._connection = store.connection
+        # Levels that may have too many points: job, kind, level. Those left at a stop are found at the next block of
+        # their job.
+        self._grown: set[tuple[int, str, int]] = set()
+
+    def step(self, *, at_once: bool = False) -> bool:
+        """Makes one step; returns False if none was due. `at_once` packs young samples too. Raises sqlite3.Error."""
+        if self._grown:
+            self._store.write(self._thin)
+            return True
+        oldest = time.monotonic() - TAIL_SECONDS
+        for number, part in self._store.tail.items():
+            if at_once or part.since <= oldest or part.bytes >= self._tail_bytes:
+                self._store.write(partial(self._pack, number))
+                del self._store.tail[number]
+                return True
+        return False
+
+    def _pack(self, number: int) -> None:
+        """Makes blocks of a slice of the tail."""
+        rows: dict[int, list[tuple[float, str]]] = {}
+        found = self._connection.execute("SELECT job, at, data FROM tail WHERE slice = ? ORDER BY id", (number,))
+        for job, at, text in found:
+            rows.setdefault(job, []).append((at, text))
+        self._connection.execute("DELETE FROM tail WHERE slice = ?", (number,))
+        for job, own in rows.items():
+            if self._connection.execute("SELECT 1 FROM jobs WHERE id = ?", (job,)).fetchone():
+                for parts in of_tail(own).values():
+                    self._add(job, 0, parts)
+
+    def _thin(self) -> None:
+        """Moves the oldest points of a level to the next one if the level has too many."""
+        job, kind, level = self._grown.pop()
+        blocks = self._connection.execute(
+            "SELECT id, points, ranks FROM blocks WHERE job = ? AND kind = ? AND level = ? ORDER BY first, id",
+            (job, kind, level),
+        ).fetchall()
+        if not blocks:
+            return
+        ranks = max(ranks for *_, ranks in blocks)
+        kept, size = kept_points(ranks), block_points(ranks)
+        is_last = level + 1 == len(LEVEL_SECONDS)
+        factor = 1.0 if is_last else LEVEL_SECONDS[level + 1] / LEVEL_SECONDS[level] if level else _SAMPLES_IN_A_POINT
+        taken, count, total = list[int](), 0, sum(points for _, points, _ in blocks)
+        # So many become one block of the next level.
+        if total < kept + size * factor:
+            return
+        cells = 0
+        for number, points, ranks in blocks:
+            cells += points * ranks
+            if taken and (count + points > total - kept or cells > _MOVED_CELLS):
+                break
+            taken.append(number)
+            count += points
+        if not is_last:
+            data = [
+                self._connection.execute("SELECT data FROM blocks WHERE id = ?", (each,)).fetchone() for each in taken
+            ]
+            points_of = joined(kind, readable(lambda found: Points.of_block(kind, found[0]), data))
+            self._add(job, level + 1, [points_of.thinned(LEVEL_SECONDS[level + 1])])
+        self._connection.executemany("DELETE FROM blocks WHERE id = ?", [(number,) for number in taken])
+        if total - count >= kept + size * factor:
+            self._grown.add((job, kind, level))
+
+    def _add(self, job: int, level: int, parts: Sequence[Points]) -> None:
+        """Adds points as blocks."""
+        size = block_points(max((len(part.ranks) for part in parts), default=1))
+        for part in parts:
+            for first in range(0, len(part), size):
+                block = part.part(first, min(first + size, len(part)))
+                self._connection.execute(
+                    "INSERT INTO blocks (job, kind, level, first, last, points, ranks, data) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        *(job, block.kind, level, block.at[0], block.at[-1]),
+                        *(len(block), len(block.ranks), block.to_block()),
+                    ),
+                )
+                self._grown.add((job, block.kind, level))
+
+
+class Trimming:
+    """Trimming makes the steps of one store."""
+
+    def __init__(self, store: HistoryStore, max_bytes: int, keep_days: float) -> None:
+        self._store = store
+        self._connection = store.connection
+        self._full = max_bytes * _FULL
+        self._share = max_bytes * _SHARE
+        self._keep_seconds = keep_days * SECONDS_OF_A_DAY
+        self._rests_until = 0.0
+
+    def step(self) -> bool:
+        """Makes one step; returns False if none was due. Raises sqlite3.Error."""
+        is_over = self.is_over()
+        if not is_over and time.monotonic() < self._rests_until:
+            return False
+        change = self._give_way() if is_over else self._due()
+        if change is not None:
+            self._store.write(change)
+        if self._give_back() or change is not None:
+            return True
+        self._rests_until = time.monotonic() + _REST_SECONDS
+        return False
+
+    def is_over(self) -> bool:
+        """Returns whether the file is too large."""
+        return self._store.used() > self._full
+
+    def _due(self) -> Callable[[], object] | None:
+        """Returns the next deletion that doesn't depend on the file's size."""
+        old = self._jobs(
+            f"SELECT id FROM jobs WHERE coalesce({_OVER}, seen) < ? ORDER BY {_OVER} LIMIT {_JOBS}",
+            self._store.now() - self._keep_seconds,
+        )
+        if old:
+            return partial(self._delete_jobs, old)
+        large = self._jobs(f"SELECT id FROM jobs WHERE bytes > ? AND {_HAS_MORE} LIMIT 1", self._share)
+        return partial(self._delete_oldest, large[0]) if large else None
+
+    def _give_way(self) -> Callable[[], object] | None:
+        """Returns the next deletion in the largest namespace; None if nothing is recorded."""
+        most = self._connection.execute("SELECT name FROM namespaces ORDER BY bytes DESC LIMIT 1").fetchone()
+        if most is None:
+            return None
+        over = f"FROM jobs WHERE namespace = ? AND {_OVER} IS NOT NULL"
+        for tables in (("blocks",), ("logs", "evidence")):
+            found = self._jobs(f"SELECT id {over} AND ({_has(*tables)}) ORDER BY {_OVER} LIMIT 1", *most)
+            if found:
+                return partial(self._delete_of, found[0], tables)
+        found = self._enough(f"SELECT id, bytes {over} ORDER BY {_OVER} LIMIT {_JOBS}", *most)
+        if found:
+            return partial(self._delete_jobs, found)
+        large = self._jobs(
+            f"SELECT id FROM jobs WHERE namespace = ? AND {_HAS_MORE} ORDER BY bytes DESC LIMIT 1", *most
+        )
+        if large:
+            return partial(self._delete_oldest, large[0])
+        found = self._enough(f"SELECT id, bytes FROM jobs WHERE namespace = ? ORDER BY seen LIMIT {_JOBS}", *most)
+        return partial(self._delete_jobs, found)
+
+    def _delete_oldest(self, job: int) -> None:
+        """Deletes the oldest data of a job that stays: heat, then curves, texts, and all attempts but the newest."""
+        oldest = "SELECT id FROM blocks WHERE job = ? ORDER BY kind != ?, last LIMIT ?"
+        blocks = self._connection.execute(f"DELETE FROM blocks WHERE id IN ({oldest})", (job, HEAT, _ROWS // 10))
+        if not blocks.rowcount and not self._delete_of(job, ("evidence", "logs")):
+            newest = "(SELECT max(attempt) FROM attempts WHERE job = ?1)"
+            self._connection.execute(
+                "DELETE FROM attempts WHERE job = ?1 AND attempt IN (SELECT attempt FROM attempts "
+                f"WHERE job = ?1 AND attempt < {newest} ORDER BY attempt LIMIT {_ROWS})",
+                (job,),
+            )
+
+    def _delete_of(self, job: int, tables: Sequence[str]) -> int:
+        """Deletes some of a job's rows in the first of these tables that has any; returns their number."""
+        for table in tables:
+            key = _TABLES[table]
+            deleted = self._connection.execute(
+                f"DELETE FROM {table} WHERE job = ?1 AND {key} IN "
+                f"(SELECT {key} FROM {table} WHERE job = ?1 ORDER BY {key} LIMIT {_ROWS})",
+                (job,),
+            )
+            if deleted.rowcount:
+                return deleted.rowcount
+        return 0
+
+    def _delete_jobs(self, jobs: Sequence[int]) -> None:
+        """Deletes jobs in this order, as many as one step can."""
+        left = _ROWS
+        for job in jobs:
+            while left > 0 and (deleted := self._delete_of(job, list(_TABLES))):
+                left -= deleted
+            if left <= 0:
+                return
+            self._connection.execute("DELETE FROM tail WHERE slice = ? AND job = ?", (slice_of(job), job))
+            self._connection.execute("DELETE FROM jobs WHERE id = ?", (job,))
+            self._store.forget(job)
+
+    def _give_back(self) -> bool:
+        """Gives free pages back if they are many, or needed; returns whether it did."""
+        free = self._store.pragma("freelist_count")
+        is_large = self._store.pragma("page_count") * self._store.pragma("page_size") > self._full
+        if not free or (free < _PAGES and not is_large):
+            return False
+        # A statement gives a page back each time that it is stepped.
+        self._connection.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
+        return True
+
+    def _enough(self, statement: str, *values: str) -> list[int]:
+        """Returns the first jobs, as many as have to go."""
+        found, left = [], self._store.used() - self._full
+        for job, size in self._connection.execute(statement, values):
+            if left <= 0:
+                break
+            found.append(int(job))
+            left -= size
+        return found
+
+    def _jobs(self, statement: str, *values: float | str) -> list[int]:
+        return [int(job) for (job,) in self._connection.execute(statement, values)]

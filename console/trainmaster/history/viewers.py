@@ -1,0 +1,221 @@
+"""Decides who may read what, and how much of the history's work each viewer gets.
+
+The API server decides by the viewer's own token: the history has no rights, and gives none. An answer is remembered for
+a moment, by the SHA-256 of the token. The token itself goes to the API server alone, and into no log, file or error.
+
+A request has a place while its viewer is looked up, while its answer is made, and until that is sent. Tokens that the
+API server hasn't recognised lately have a few places of their own: whoever invents tokens delays other strangers for a
+moment, and no viewer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from trainmaster.client.asynchronous import AiohttpTransport
+from trainmaster.client.errors import ClientError, NotAllowed
+from trainmaster.client.permission import Access, Gate, party_of, put_newest, refusal
+from trainmaster.client.server import Server
+from trainmaster_operator.wire.values import loads, mapping
+
+# Seconds for which an answer is remembered: a right that is taken away counts soon, one that is given at once.
+ALLOWED_SECONDS, REFUSED_SECONDS = 30.0, 5.0
+# Seconds in which the API server has to answer.
+REVIEW_SECONDS = 5.0
+# Tokens that the API server recognised, answers about each, and tokens that it didn't recognise.
+MAX_VIEWERS, MAX_ANSWERS, MAX_UNKNOWN = 2_000, 100, 1_000
+# Seconds for which a recognised token isn't a stranger's.
+KNOWN_SECONDS = 600.0
+# Requests at a time: strangers that are looked up and that wait for it, of one viewer, and of all viewers.
+MAX_STRANGERS, MAX_WAITING, MAX_OF_VIEWER, MAX_READS = 16, 64, 16, 128
+# Seconds that a stranger waits.
+WAIT_SECONDS = 5.0
+# Bytes of answers that wait for slow readers, beyond which no other answer is made: of one viewer, and of all.
+SENDING_OF_VIEWER, SENDING = 8 * 1024 * 1024, 64 * 1024 * 1024
+_STRANGERS = "Too many unknown tokens are being checked; try again in a moment."
+_token: ContextVar[str] = ContextVar("viewer_token")
+
+
+class UnknownViewer(Exception):
+    """The API server doesn't recognise the token."""
+
+
+class NotPermitted(Exception):
+    """The viewer may not read that."""
+
+
+class NotReviewed(Exception):
+    """The API server couldn't be asked, so nothing is shown."""
+
+
+class Full(Exception):
+    """There is no place for a request; the message has the reason."""
+
+
+@dataclass
+class _KnownToken:
+    """_KnownToken is a token that the API server recognised: whose share it has, and what its viewer may do."""
+
+    viewer: bytes
+    gate: Gate
+    seen_at: float
+
+
+class HistoryViewers:
+    """HistoryViewers asks the API server in the viewers' names, over connections that all of them share."""
+
+    def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
+        """`server` is one without credentials (client.server.address_of)."""
+        self._transport = AiohttpTransport(replace(server, authorization=lambda: f"Bearer {_token.get()}"))
+        self._clock = clock
+        # By the SHA-256 of tokens. Invented ones have a map of their own, so that they displace no viewer's.
+        self._known: OrderedDict[bytes, _KnownToken] = OrderedDict()
+        self._unknown: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._transport.close()
+
+    def known(self, token: str) -> bytes | None:
+        """Returns the key of a viewer whose token the API server recognised lately; None for a stranger's."""
+        found = self._known.get(_hash(token))
+        return None if found is None or self._clock() - found.seen_at > KNOWN_SECONDS else found.viewer
+
+    async def require(self, token: str, access: Access) -> bytes:
+        """Returns the viewer's key if they may do that.
+
+        Raises UnknownViewer, NotPermitted, and NotReviewed if the API server didn't answer.
+        """
+        key = _hash(token)
+        until, message = self._unknown.get(key, (0.0, ""))
+        if until > self._clock():
+            raise UnknownViewer(message)
+        known = self._known.get(key) or _KnownToken(_viewer_of(token, key), self._gate(), 0.0)
+        # The task that asks alone sees it.
+        _token.set(token)
+        try:
+            async with asyncio.timeout(REVIEW_SECONDS):
+                allowed = await known.gate.allows(access)
+        except NotAllowed as error:
+            self._known.pop(key, None)
+            put_newest(self._unknown, key, (self._clock() + REFUSED_SECONDS, str(error)), MAX_UNKNOWN)
+            raise UnknownViewer(str(error)) from error
+        except TimeoutError as error:
+            raise NotReviewed(f"The API server didn't answer within {REVIEW_SECONDS:g} s what you may see.") from error
+        except ClientError as error:
+            raise NotReviewed(f"The API server can't answer what you may see: {error}") from error
+        known.seen_at = self._clock()
+        self._unknown.pop(key, None)
+        put_newest(self._known, key, known, MAX_VIEWERS)
+        if not allowed:
+            raise NotPermitted(refusal(access))
+        return known.viewer
+
+    def _gate(self) -> Gate:
+        return Gate(
+            self._transport,
+            allowed_seconds=ALLOWED_SECONDS,
+            refused_seconds=REFUSED_SECONDS,
+            most=MAX_ANSWERS,
+            clock=self._clock,
+        )
+
+
+class ViewerPlaces:
+    """ViewerPlaces counts requests; a viewer is named by the key that `HistoryViewers` gives them."""
+
+    def __init__(self) -> None:
+        self._asking = asyncio.Semaphore(MAX_STRANGERS)
+        self._waiting = 0
+        self._reads: Counter[bytes] = Counter()
+        self._sending: Counter[bytes] = Counter()
+        self._long: dict[bytes, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def stranger(self) -> AsyncIterator[None]:
+        """Holds a place of somebody who isn't known yet. Raises Full."""
+        if self._waiting >= MAX_WAITING:
+            raise Full(_STRANGERS)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._asking.acquire()
+        except TimeoutError as error:
+            raise Full(_STRANGERS) from error
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._asking.release()
+
+    @contextmanager
+    def viewer(self, viewer: bytes) -> Iterator[None]:
+        """Holds a place of a viewer; each gets one, however many the others have. Raises Full."""
+        own, total = self._reads[viewer], self._reads.total()
+        if own >= MAX_OF_VIEWER:
+            raise Full(f"{MAX_OF_VIEWER} of your requests are being answered; wait for one of them.")
+        if total >= (MAX_READS if own else 2 * MAX_READS):
+            raise Full(f"{total} requests of all viewers are being answered; try again in a moment.")
+        if self._sending[viewer] >= SENDING_OF_VIEWER:
+            raise Full("You don't read the answers that you asked for; read them before you ask for more.")
+        if own and self._sending.total() >= SENDING:
+            raise Full("Too many answers wait for slow readers; try again in a moment.")
+        try:
+            with _counted(self._reads, viewer, 1):
+                yield
+        finally:
+            if not self._reads[viewer]:
+                self._long.pop(viewer, None)
+
+    @asynccontextmanager
+    async def long(self, viewer: bytes) -> AsyncIterator[None]:
+        """Holds the one place for long answers of a viewer who has a place; their other requests wait for it."""
+        async with self._long.setdefault(viewer, asyncio.Lock()):
+            yield
+
+    @contextmanager
+    def sending(self, viewer: bytes, size: int) -> Iterator[None]:
+        """Counts an answer until it is sent."""
+        with _counted(self._sending, viewer, size):
+            yield
+
+
+@contextmanager
+def _counted(counter: Counter[bytes], viewer: bytes, size: int) -> Iterator[None]:
+    counter[viewer] += size
+    try:
+        yield
+    finally:
+        counter[viewer] -= size
+        if not counter[viewer]:
+            del counter[viewer]
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _viewer_of(token: str, key: bytes) -> bytes:
+    """Returns the key of the share that a token has, for one that the API server recognises.
+
+    A JSON Web Token names its user, and the API server checks its signature. Any other token has a share of its own.
+    """
+    try:
+        claims = token.split(".")[1]
+        found = mapping(loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))))
+    except (ValueError, IndexError):
+        return key
+    issuer, subject = found.get("iss"), found.get("sub")
+    if not (isinstance(issuer, str) and issuer and isinstance(subject, str) and subject):
+        return key
+    return hashlib.sha256(json.dumps([issuer, party_of(subject)]).encode()).digest()
