@@ -18,9 +18,9 @@ from tests.trainer.continued_runs import Fault, Run, from_outside, held, lagging
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, largest_difference, same_bits, train
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.verification import verify
+from trainloop.checkpoints.storage import verify
 from trainloop.config import Config
-from trainloop.continued import obstacle
+from trainloop.continued.strategies import obstacle
 from trainloop.data import Sampler
 from trainloop.progress import MAXIMUM_MESSAGE
 from trainloop.report import read_metrics

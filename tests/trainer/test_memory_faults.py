@@ -21,7 +21,7 @@ from tests.trainer.test_memory_script import equal, script, through
 from trainloop.recovery import agreement, room
 from trainloop.recovery import sealed as sealed_module
 from trainloop.recovery.encoding import Encoded, EncodingError, decode
-from trainloop.recovery.saving import announced
+from trainloop.recovery.place import announced
 from trainloop.recovery.sealed import HEADER_BYTES, Seal, write
 
 KILLED = {0: ("kill", 3)}

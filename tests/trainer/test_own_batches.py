@@ -22,8 +22,8 @@ from torch.utils.data import (
 
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import Toy, Words, config, largest_difference, train, weights
+from trainloop.data import OwnBatches
 from trainloop.distributed.world import joined
-from trainloop.own_batches import OwnBatches
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch

@@ -20,8 +20,7 @@ from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import World, joined
 from trainloop.optimization.anomaly import Limits
 from trainloop.optimization.optimizer import clip_gradients
-from trainloop.optimization.overflows import Overflows
-from trainloop.optimization.precision import Precision, PrecisionSettings
+from trainloop.optimization.precision import Overflows, Precision, PrecisionSettings
 from trainloop.optimization.verdict import Verdict
 from trainloop.report import facts, read_metrics
 from trainloop.trainer import Trainer

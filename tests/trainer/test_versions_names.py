@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.damage import written
-from trainloop.checkpoints import retention, storage, tagging
+from trainloop.checkpoints import retention, storage
 
 NEWEST = "step-000000010.1"
 
@@ -130,13 +130,13 @@ def test_a_checkpoint_that_is_deleted_while_it_gets_a_tag_has_none(
 ) -> None:
     for step in (1, 2):
         written(tmp_path, step)
-    real = tagging.set_tag
+    real = storage.set_tag
 
     def late(checkpoint: storage.Checkpoint, tag: str) -> None:
         storage.remove(checkpoint)
         real(checkpoint, tag)
 
-    monkeypatch.setattr(tagging, "set_tag", late)
+    monkeypatch.setattr(storage, "set_tag", late)
     printed = checkpoints(f"tag {tmp_path} 1 good")
     assert (printed.code, printed.errors) == (1, "trainloop: step-000000001.1 was deleted meanwhile: it has no tag\n")
     assert storage.tags(tmp_path) == {}

@@ -20,9 +20,11 @@ import torch
 
 from trainloop import seeding
 from trainloop.config import Config, load_config
-from trainloop.data import Sampler, on_device
-from trainloop.distributed.world import choose_backend, choose_device, environment
+from trainloop.data import Sampler
+from trainloop.distributed.device import choose_backend, choose_device
+from trainloop.distributed.world import environment
 from trainloop.errors import ConfigError
+from trainloop.loader import on_device
 from trainloop.progress import Progress
 from trainloop.tasks import build_task
 

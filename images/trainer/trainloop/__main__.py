@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
         print(dump_config(load_config(options.config, options.set)), end="")
         return 0
     if options.dry_run:
-        from trainloop.dry_run import dry_run
+        from trainloop.run import dry_run
 
         dry_run(load_config(options.config, options.set))
         return 0

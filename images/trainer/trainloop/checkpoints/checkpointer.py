@@ -18,20 +18,16 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from trainloop.checkpoints import retention, storage
+from trainloop.checkpoints import retention, saving, storage
 from trainloop.checkpoints.memory import MemorySettings
-from trainloop.checkpoints.storage import Checkpoint
-from trainloop.checkpoints.verification import CheckpointError, verify
+from trainloop.checkpoints.storage import Checkpoint, CheckpointError, verify
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings, section
-
-if TYPE_CHECKING:
-    from trainloop.checkpoints.saving import WritingThread
 
 
 class CheckpointSettings(Settings):
@@ -83,11 +79,9 @@ class Checkpointer:
         self.parents: dict[str, str | None] = {}  # of the checkpoints in the directory
         self.start: Checkpoint | None = None  # what `start_from` names
         self._damaged: set[str] = set()  # those that were passed over here
-        self._thread: WritingThread | None = None
+        self._thread: saving.WritingThread | None = None
         if settings.mode == "thread":
-            from trainloop.checkpoints.saving import WritingThread
-
-            self._thread = WritingThread()
+            self._thread = saving.WritingThread()
         if self.is_writer:
             storage.clean(path)
 
@@ -124,7 +118,7 @@ class Checkpointer:
             about = {"parent": self.parent, **start, **about}
             self._found = storage.survey(self.path)
             what = (self.path, step, state, about, partial, configuration, version, self._found)
-            self._pending = self._thread.save(*what) if self._thread else functools.partial(storage.write, *what)
+            self._pending = self._thread.save(*what) if self._thread else functools.partial(saving.write, *what)
         return problems + (self.wait() if self.settings.mode == "sync" else [])
 
     def wait(self) -> list[str]:
@@ -181,9 +175,9 @@ class Checkpointer:
                 # Which is compared with that of a state in memory.
                 yield replace(checkpoint, about={"attempt": attempt})
         if start is not None:
-            from trainloop.checkpoints import tagging  # which few runs need
+            from trainloop.checkpoints.spreading import agreed  # which few runs need
 
-            self.start = tagging.agreed(self.path, start.rstrip("/"), self.world)
+            self.start = agreed(self.path, start.rstrip("/"), self.world)
             yield self.start
 
     def valid(self, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:

@@ -7,6 +7,8 @@ advance the schedule, and lowers the scale (`overflows`).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -14,6 +16,7 @@ import torch
 from pydantic import Field
 
 from trainloop.distributed.world import World
+from trainloop.errors import Diverged
 from trainloop.optimization.optimizer import step_unless
 from trainloop.settings import Settings
 
@@ -52,7 +55,7 @@ class Precision:
         if settings.compute == "auto":
             self.compute = "bf16" if all(world.gather(computes_in_bf16(device))) else "fp32"
         self.parameters = torch.float64 if self.compute == "fp64" else torch.float32
-        self._device = device
+        self._device, self._most_overflows = device, settings.overflows
         self._autocast = _AUTOCAST.get(self.compute)
         self.scaler = torch.amp.GradScaler(
             device.type,
@@ -77,6 +80,10 @@ class Precision:
         """Bring the gradients to their own scale; comes before clipping and before they are read."""
         self.scaler.unscale_(optimizer)
 
+    def overflows(self, warn: Callable[[str], None]) -> Overflows | None:
+        """Returns what counts the steps that the scaler leaves out; None where nothing is scaled."""
+        return Overflows(self.scaler, self._most_overflows, warn) if self.scaler.is_enabled() else None
+
     def skip(self) -> None:
         """Leave a step out after `unscale`."""
         self.scaler.update()
@@ -88,3 +95,30 @@ class Precision:
         """
         step_unless(optimizer, left_out)
         self.skip()
+
+
+class Overflows:
+    """Counts the steps that the scaler leaves out one after the other, at most `most`."""
+
+    def __init__(self, scaler: torch.amp.GradScaler, most: int, warn: Callable[[str], None]) -> None:
+        self._scaler, self._most, self._warn, self.in_a_row = scaler, most, warn, 0
+
+    def add(self, loss: float, norm: float, judged: bool) -> bool:
+        """Returns whether it is the scaler that leaves a step out: its gradients aren't finite, and the loss is.
+
+        Where steps aren't `judged` by their loss, it is the scaler in any case. Of such steps in a row the fourth is
+        warned of, and whenever they have doubled since. Raises Diverged after too many of them.
+        """
+        overflowed = not math.isfinite(norm) and (math.isfinite(loss) or not judged)
+        self.in_a_row = row = self.in_a_row + 1 if overflowed else 0
+        if row >= self._most:
+            raise Diverged(
+                f"fp16's gradients overflowed in {row} steps in a row, the loss scale is down to "
+                f"{self._scaler.get_scale():g}: look for numbers that aren't finite in the backward pass, or set "
+                "precision.compute to bf16"
+            )
+        if row >= 4 and row.bit_count() == 1:
+            self._warn(
+                f"fp16's gradients overflowed in {row} steps in a row; the loss scale is {self._scaler.get_scale():g}"
+            )
+        return overflowed

@@ -57,12 +57,3 @@ class Compressor:
             return mean if self._dtype is None else buffer.copy_(mean)
 
         return work.get_future().then(received), ring_bytes(sent.numel(), size, sent.element_size())
-
-
-def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
-    """Returns a compressor by name."""
-    if method in ("onebit", "powersgd"):
-        from trainloop.parallel.lossy import OneBit, PowerSGD
-
-        return OneBit() if method == "onebit" else PowerSGD(powersgd_rank)
-    return Compressor({"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}[method])

@@ -44,12 +44,3 @@ class NothingDelayed:
 
     def load(self, state: dict[str, Any], step: int) -> None:
         """Restore what `state` returned after `step` steps."""
-
-
-def delayed(settings: DelayedSettings, model: nn.Module) -> NothingDelayed:
-    """Returns the group that `settings` name. Raises ConfigError where the pattern names none, or all."""
-    if settings.pattern is None:
-        return NothingDelayed()
-    from trainloop.parallel.waiting import DelayedGroup
-
-    return DelayedGroup(settings, model)

@@ -8,16 +8,20 @@ group, and the loop's body is run for the steps after that one again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed import distributed_c10d
 
 from trainloop.continuing.forming import Continuing
 from trainloop.continuing.group import Group
 from trainloop.continuing.membership import NO_STATE
 from trainloop.progress import Progress
+from trainloop.recovery import generators
 from trainloop.recovery.tensors import is_large
 
 
@@ -159,3 +163,33 @@ def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kep
         if is_large(each.state_dict()):
             return f"{name} has large tensors, which aren't kept for each step"
     return None
+
+
+def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]:
+    """Returns which of `count` parts of a step `rank` computes: its own, which are always the same, and of those that
+    absent ranks leave, those that are dealt to it. Whoever has fewest gets the next one. Raises ValueError for fewer
+    parts than ranks.
+    """
+    if count < size:
+        raise ValueError(f"parts is {count}, which is fewer than the {size} ranks: each needs one in every step")
+    shares = {each: list(range(each * count // size, (each + 1) * count // size)) for each in range(size)}
+    orphans = [part for each in range(size) if each not in present for part in shares[each]]
+    for part in orphans:
+        fewest = min(present, key=lambda each: (len(shares[each]), each))
+        shares[fewest].append(part)
+    return shares[rank]
+
+
+def seed(base: int, step: int, part: int, device: torch.device) -> None:
+    """Seed the generators for one part of one step, so that its random numbers don't depend on who computes it."""
+    number = int.from_bytes(hashlib.blake2b(f"{base}/{step}/{part}".encode(), digest_size=8).digest(), "big") >> 1
+    generators.seed(number, device)
+
+
+def passes(model: nn.Module, own: list[int], before: Callable[[int], None]) -> Iterator[int]:
+    """Yields a rank's parts of a step; `before` is called with each. The last one's backward reduces the gradients."""
+    for part in own:
+        last = part == own[-1]
+        with nullcontext() if last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync():
+            before(part)
+            yield part

@@ -29,8 +29,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
-from trainloop.distributed.diagnostics import dump_stacks_on_signal
-from trainloop.distributed.machine import announce
+from trainloop.distributed.diagnostics import announce, dump_stacks_on_signal
 from trainloop.progress import Progress
 from trainloop.recovery import generators
 from trainloop.recovery.agreement import Found, Group, newest

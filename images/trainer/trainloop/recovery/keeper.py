@@ -31,8 +31,7 @@ from trainloop.recovery.agreement import Group
 from trainloop.recovery.device import device_of
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.generations import PATIENCE, Generations
-from trainloop.recovery.place import Place
-from trainloop.recovery.saving import announced, is_the_end, planned_seconds
+from trainloop.recovery.place import Place, announced, is_the_end, planned_seconds
 from trainloop.recovery.sealed import Seal
 from trainloop.recovery.slots import Buffers, Slots
 from trainloop.recovery.snapshots import Snapshots, has_snapshots
@@ -113,7 +112,7 @@ class Keeper:
         self._first, self._resumed = step, attempt is not None
         self._start(step)
 
-    def go_on(self, attempt: int, step: int) -> None:
+    def continue_as(self, attempt: int, step: int) -> None:
         """The ranks have formed the group of `attempt` in their processes; its state is that after `step`."""
         before = self._slots
         self.place = self._snapshots.place = replace(self.place, attempt=attempt)

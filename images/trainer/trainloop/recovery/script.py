@@ -31,14 +31,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainloop.continuing import start
 from trainloop.continuing.start import GroupLostError
-from trainloop.distributed.diagnostics import dump_stacks_on_signal
-from trainloop.distributed.machine import announce
+from trainloop.distributed.diagnostics import announce, dump_stacks_on_signal
 from trainloop.progress import Progress
 from trainloop.recovery import generators, sealed
 from trainloop.recovery.agreement import Found, Group, Questions, newest
+from trainloop.recovery.continuation import passes, seed, share
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
-from trainloop.recovery.parts import passes, seed, share
 from trainloop.recovery.place import Place, memory_directory
 from trainloop.recovery.slots import Buffers
 from trainloop.recovery.steps import Made
@@ -369,7 +368,7 @@ class Recovery:
         self._place = replace(self._place, attempt=self._continuation.attempt)
         self._questions.begin_anew(self.step)
         if self._keeper is not None:
-            self._keeper.go_on(self._continuation.attempt, self.step)
+            self._keeper.continue_as(self._continuation.attempt, self.step)
 
     def _save_or_form(self) -> bool:
         """Save; returns whether a fault has cut that off, and a new group has formed."""

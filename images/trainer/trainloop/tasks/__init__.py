@@ -16,8 +16,9 @@ import torch
 from pydantic import Field, ValidationError
 from torch import nn
 
-from trainloop.data import Batch, few, is_stream
+from trainloop.data import Batch, is_stream
 from trainloop.errors import ConfigError
+from trainloop.loader import few
 from trainloop.settings import Settings
 
 
@@ -149,6 +150,6 @@ def _options(factory: Any, options: dict[str, Any]) -> Any:
     try:
         return kind.model_validate(options)
     except ValidationError as error:
-        from trainloop.mistakes import sentences
+        from trainloop.settings import sentences
 
         raise ConfigError("\n".join(sentences(error, kind, "task.options"))) from error

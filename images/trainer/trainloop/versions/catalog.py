@@ -16,9 +16,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trainloop.checkpoints import retention, storage
-from trainloop.checkpoints.storage import Checkpoint
-from trainloop.checkpoints.verification import FORMAT, MANIFEST, CheckpointError, read_manifest, verify
+from trainloop.checkpoints.storage import (
+    CONFIGURATION,
+    FORMAT,
+    MANIFEST,
+    Checkpoint,
+    CheckpointError,
+    read_manifest,
+    verify,
+)
 from trainloop.errors import TrainingError, listed
 
 #: The state of a version whose files are all there, with the sizes that its manifest says; `verify` reads their bytes.
@@ -254,7 +263,7 @@ def _latest(directory: Path, found: Sequence[Version]) -> Version:
 
 def own_best(found: Sequence[Version]) -> str | None:
     """Returns what the run calls best (`accuracy`, `loss:min`), by its newest configuration; None where nothing."""
-    from trainloop.versions.configuration import configuration, setting
+    from trainloop.versions.catalog import configuration, setting
 
     newest = next(
         (document for version in found if version.state == COMPLETE and (document := configuration(version))), None
@@ -309,3 +318,38 @@ def _seconds(value: object) -> float | None:
 def _of(kind: type[Any] | tuple[type[Any], ...], value: object) -> Any:
     """Returns a value of a manifest where it has the type that it must have, else None."""
     return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+def configuration(version: Version) -> dict[str, Any] | None:
+    """Returns the settings that a checkpoint was made with, None where it has none: older ones haven't.
+
+    Raises CommandError where the file isn't such a document.
+    """
+    file = version.path / CONFIGURATION
+    if CONFIGURATION not in version.files or not file.is_file():
+        return None
+    try:
+        document = yaml.load(file.read_text("utf-8"), _WithoutAliases)
+    except OSError as error:
+        raise CommandError(f"{file} can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CommandError(f"{file} is no configuration: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(document, dict):
+        raise CommandError(f"{file} is no configuration: it has no fields")
+    return document
+
+
+def setting(document: Any, *path: str) -> Any:
+    """Returns a value of a configuration, None where it has no such field."""
+    for name in path:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
+
+
+class _WithoutAliases(yaml.SafeLoader):
+    """Refuses aliases, which the loop doesn't write, and by which a small file becomes an endless document."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias")
+        return super().compose_node(parent, index)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainloop.checkpoints.verification import CheckpointError
+from trainloop.checkpoints.storage import CheckpointError
 from trainloop.errors import TrainingError
-from trainloop.versions import completion, output
+from trainloop.versions import command, output
 
 NAMES = """\
 a checkpoint is named by
@@ -34,7 +34,7 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """Run a command of `trainloop checkpoints`, which is added to the program's parser; returns the exit code."""
     _add_commands(parser)
     if "_ARGCOMPLETE" in os.environ:
-        return completion.complete(parser)
+        return command.complete(parser)
     options, unknown = parser.parse_known_args(arguments)
     if unknown:  # argparse would answer with the usage of the whole program
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -185,7 +185,7 @@ def _checkpoint(
     **more: Any,
 ) -> None:
     argument = parser.add_argument(name, metavar=metavar, help=text, **more)
-    argument.completer = completion.checkpoints  # type: ignore[attr-defined]
+    argument.completer = command.checkpoints  # type: ignore[attr-defined]
 
 
 def _output(parser: argparse.ArgumentParser) -> None:
@@ -197,3 +197,24 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
     return int(text)
+
+
+def complete(parser: argparse.ArgumentParser) -> int:
+    """Answer the shell's question for what comes next, and end; returns an exit code where argcomplete isn't there."""
+    try:
+        import argcomplete
+    except ImportError:
+        return 1
+    argcomplete.autocomplete(parser)
+    return 0
+
+
+def checkpoints(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Returns what a checkpoint of the directory that stands before can be called."""
+    from trainloop.versions.catalog import CommandError, versions
+
+    try:
+        found = versions(parsed_args.directory)
+    except CommandError:
+        return []
+    return ["latest", *(version.name for version in found), *(tag for version in found for tag in version.tags)]

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.verification import CheckpointError, inspect, verify
+from trainloop.checkpoints.storage import CheckpointError, inspect, verify
 from trainloop.errors import TrainingError
 from trainloop.versions import output
 from trainloop.versions.catalog import COMPLETE, Version, find, lineage, versions
@@ -103,7 +103,7 @@ def _position(version: Version) -> tuple[dict[str, Any], str | None]:
         return {}, f"{version.name} can't be used: {error}"
     if version.state != COMPLETE:
         return {}, f"{version.name} can't be used: {version.state}"
-    from trainloop.versions.configuration import configuration, setting
+    from trainloop.versions.catalog import configuration, setting
     from trainloop.versions.tensors import Weights, type_name
 
     try:
