@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from trainloop.recovery import generators
 from trainloop.settings import Settings
 
 #: Purposes of a seed: the model, the same on every rank; a rank's own; and the data's order, of an epoch.
@@ -31,9 +32,7 @@ def seed_all(value: int, *purpose: int) -> None:
     What they draw is independent of other purposes'.
     """
     seed = int(np.random.SeedSequence([value, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    generators.seed(seed)
 
 
 @contextmanager

@@ -65,11 +65,14 @@ def restore(state: torch.Tensor, device: torch.device) -> None:
         torch.get_device_module(device).set_rng_state(as_tensor(of_device), device)
 
 
-def seed(number: int, device: torch.device) -> None:
-    """Seed the generators, with a number below 2 ** 63."""
+def seed(number: int, device: torch.device | None = None) -> None:
+    """Seed the generators, with a number below 2 ** 63; of accelerators that of `device`, or of all."""
     global _numpys_last
-    torch.default_generator.manual_seed(number)
-    if device.type != "cpu":
+    if device is None:
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+    if device is not None and device.type != "cpu":
         torch.get_device_module(device).manual_seed(number)
     random.seed(number)
     if (numpy := sys.modules.get("numpy")) is not None:

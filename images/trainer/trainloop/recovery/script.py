@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -39,19 +39,9 @@ from trainloop.recovery.continuation import passes, seed, share
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
-from trainloop.recovery.slots import Buffers
+from trainloop.recovery.script_state import ScriptState, Stateful
 from trainloop.recovery.steps import Made
-from trainloop.recovery.tensors import (
-    OptimizerState,
-    cloned,
-    load,
-    local,
-    on_device,
-    on_host,
-    parameters_between_steps,
-    spread_as,
-    state_of,
-)
+from trainloop.recovery.tensors import on_device, state_of
 
 #: Newest states that stay on the disk.
 _KEPT_ON_DISK = 2
@@ -59,14 +49,6 @@ _KEPT_ON_DISK = 2
 
 if TYPE_CHECKING:
     from trainloop.recovery.continuation import Continuation
-
-
-class Stateful(Protocol):
-    """Schedulers, scalers and averages of weights have these two."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Any, /) -> object: ...
 
 
 class Recovery:
@@ -99,9 +81,7 @@ class Recovery:
     ) -> None:
         self.step = self._first = 0
         self._source: int | None = None  # the attempt that the run goes on from
-        self._whole_model = model
-        self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-        self._optimizer, self._others = optimizer, others
+        self._model, self._optimizer, self._others = model, optimizer, others
         keep_group(model)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._place = Place.from_environment(dist.get_rank() if ranks > 1 else 0, ranks)
@@ -110,20 +90,16 @@ class Recovery:
         self._every, self._rehearses = every, rehearsal and ranks > 2
         named = path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR")
         self._disk = Path(named) if named else None
-        self._parameters = parameters_between_steps(self._model)
-        self._device = next(iter(self._parameters.values())).device
-        # Of ZeroRedundancyOptimizer this rank has a part.
-        self._own_optimizer: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
-        sharded = any(hasattr(each, "device_mesh") for each in self._parameters.values())
-        self._divided = ranks > 1 and (sharded or self._own_optimizer is not optimizer)
-        self._buffers = Buffers(self._model)
-        self._optimizer_state = OptimizerState(self._own_optimizer, self._device, optimizer)
+        self._state = ScriptState(model, optimizer, others)
+        self._device = self._state.device
+        self._divided = ranks > 1 and self._state.is_part
         announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
         if all(self._group.gather(memory is not None)) and memory is not None:
             alone = not any(on_device(state_of(each)) for each in others.values())
-            kept = Kept(self._host, self._state, self._buffers, [self._own_optimizer], alone, self._divided)
+            state, optimizers = self._state, [self._state.own_optimizer]
+            kept = Kept(state.host, state.whole, state.buffers, optimizers, alone, self._divided)
             self._keeper = Keeper(self._place, memory, self._device, kept, self._group, self._say)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
         self._progress.join()
@@ -143,7 +119,7 @@ class Recovery:
                 progress=self._progress,
             )
         #: Where the random numbers of `parts` begin: the same on all ranks.
-        self._seed = int(self._group.gather(torch.initial_seed())[0])
+        self._state.seed = int(self._group.gather(torch.initial_seed())[0])
         self._reported: dict[str, float] = {}
         self._stop_requested = False
         #: Steps of the optimizer within this step of the loop; and within each one before, None where they differed.
@@ -232,7 +208,7 @@ class Recovery:
         rank, ranks, step = self._place.rank, self._place.ranks, self.step + 1
         present = range(ranks) if self._continuation is None else self._continuation.shares()
         own = share(count or ranks, ranks, present, rank)
-        yield from passes(self._whole_model, own, lambda part: seed(self._seed, step, part, self._device))
+        yield from passes(self._model, own, lambda part: seed(self._state.seed, step, part, self._device))
 
     def made(self) -> None:
         """This step has made its last change: what comes until the next one (a loss that is averaged over the ranks,
@@ -259,7 +235,7 @@ class Recovery:
             raise GroupLostError("the device hasn't made this step")
         place, disk = self._place, self._disk
         parts, part = place.part(self._divided)
-        own = {"random": generators.capture(self._device), "buffers": self._buffers.named()}
+        own = {"random": generators.capture(self._device), "buffers": self._state.buffers.named()}
         ranks = self._group.gather(b"".join(Encoded(own).chunks()).hex())
         writes = part == place.rank if self._continuation is None else self._continuation.writes
         if not writes:
@@ -267,7 +243,7 @@ class Recovery:
         self._progress.enter("checkpoint")
         try:
             disk.mkdir(parents=True, exist_ok=True)
-            state = Encoded({"state": self._state(self._host()), "ranks": ranks})
+            state = Encoded({"state": self._state.whole(self._state.host()), "ranks": ranks})
             sealed.write(disk, state, place.job, place.attempt, self.step, parts, part)
             here, _ = sealed.sealed_files(disk, place.job)
             mine = sorted((seal for seal in here if (seal.part, seal.parts) == (part, parts)), reverse=True)
@@ -305,50 +281,12 @@ class Recovery:
         [part] = found.parts if len(found.parts) == 1 else [self._place.rank]
         if self._divided != (found.count > 1):
             raise ValueError(f"it is in {found.count} part(s), for {self._place.ranks} rank(s)")
-        self._load({**found.state(part), "buffers": found.buffers(self._place.rank)})
+        self._state.load({**found.state(part), "buffers": found.buffers(self._place.rank)})
         own = found.own_of(self._place.rank)
         if own is not None:
             generators.restore(own["random"], self._device)
         elif found.step:
             self._say("the random state of this rank was lost with its pod: it goes on with the one that it has")
-
-    @torch.no_grad()
-    def _load(self, saved: dict[str, Any]) -> None:
-        """Load a state. Raises ValueError or KeyError where it isn't this model's."""
-        self._parameters = parameters_between_steps(self._model)
-        tensors: dict[str, Any] = {**self._parameters, **self._buffers.named()}
-        values = {**saved["model"], **saved["buffers"]}
-        for name, parameter in self._parameters.items():
-            if values[name].shape != local(parameter).shape:
-                raise ValueError(f"{name} has shape {list(values[name].shape)}")
-        optimizer = saved["optimizer"]
-        ordered = [parameter for group in self._own_optimizer.param_groups for parameter in group["params"]]
-        for number, state in optimizer["state"].items():
-            state.update({key: spread_as(value, ordered[number]) for key, value in state.items()})
-        self._own_optimizer.load_state_dict(optimizer)
-        if self._own_optimizer is not self._optimizer:
-            for group, part_of_it in zip(self._optimizer.param_groups, self._own_optimizer.param_groups, strict=True):
-                group.update({key: value for key, value in part_of_it.items() if key != "params"})
-        for state in self._own_optimizer.state.values():
-            # Where weights are on the host, torch has kept what it was given, and that is the file's.
-            state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
-        for name, tensor in tensors.items():
-            if name in values:
-                local(tensor).copy_(values[name])
-        for name, each in self._others.items():
-            load(each, saved["others"][name])
-        self._seed = saved["seed"]
-
-    def _host(self) -> dict[str, Any]:
-        return {
-            "optimizer": self._optimizer_state.host(),
-            "others": {name: state_of(each) for name, each in self._others.items()},
-        }
-
-    def _state(self, host: dict[str, Any]) -> dict[str, Any]:
-        optimizer = local(self._optimizer_state.whole(host["optimizer"]))
-        others = local(host["others"])
-        return {"model": local(self._parameters), "optimizer": optimizer, "others": others, "seed": self._seed}
 
     def _form(self, *, left_out: bool = False) -> None:
         """Form the next attempt's group; whoever lacks the newest step is given it. What the host has done in a step
@@ -360,7 +298,7 @@ class Recovery:
             made = self._keeper.newest(left_out=left_out)
             if left_out or made.step != self.step:
                 self._go_back(made)
-        self.step = self._continuation.form(self.step, self._give, self._take, lambda: self._stop_requested)
+        self.step = self._continuation.form(self.step, self._state.give, self._take, lambda: self._stop_requested)
         if self._keeper is not None and made is not None and made.step < self.step:
             # This rank has drawn for the step that others had made.
             own = self._keeper.own(self.step)
@@ -389,28 +327,18 @@ class Recovery:
             if self._keeper is not None:
                 self._keeper.finished(self.step)
 
-    @torch.no_grad()
     def _go_back(self, made: Made) -> None:
         """Put back what the host has changed since a step."""
         assert self._keeper is not None
         self.step = made.step
-        groups, _ = made.host["optimizer"]
-        for group, before in zip(self._optimizer.param_groups, groups, strict=True):
-            group.update(before)
-        for name, each in self._others.items():
-            load(each, made.host["others"][name])
+        self._state.put_back(made.host)
         self._keeper.put_back_own(made.step)
 
     def _take(self, saved: dict[str, Any]) -> None:
         """Load another rank's state; until that is whole it isn't written to memory."""
         if self._keeper is not None:
             self._keeper.changing()
-        self._load(saved)
-
-    def _give(self) -> dict[str, Any]:
-        """Returns the state after this step, for a rank that lacks it."""
-        buffers = {name: local(each) for name, each in self._buffers.named().items()}
-        return {**self._state(self._host()), "buffers": buffers}
+        self._state.load(saved)
 
     def _begin(self, *, joined: bool) -> None:
         self._progress.begin(self.step)
@@ -434,7 +362,7 @@ class Recovery:
             register_optimizer_step_pre_hook(self._another_updating)
 
     def _another_updating(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._continuation is not None and optimizer not in (self._optimizer, self._own_optimizer):
+        if self._continuation is not None and optimizer not in (self._optimizer, self._state.own_optimizer):
             self._continuation.hinder("another optimizer than Recovery's makes steps")
 
     def _updating(self, _optimizer: object, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
