@@ -40,9 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
 def leave(code: int) -> NoReturn:
     """End the process without the interpreter's clean-up, because all that has to be saved is saved.
 
-    After an error the clean-up may wait for peers that are gone, and the launcher looks for the rank that ends first.
-    At a good end it takes apart threads of gloo and autograd that are still running, which now and then aborts (torch
-    2.13).
+    After an error the clean-up may wait for peers that are gone, while the launcher waits for the rank that ends first.
+    After a success it takes apart threads of gloo and autograd that still run, which sometimes aborts (torch 2.13).
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -79,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
 
         dry_run(load_config(options.config, options.set))
         return 0
-    # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher looks for the first failure.
+    # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher finds the first failure.
     stopped = record(lambda: train(load_config(options.config, options.set)))()
     return EXIT_STOPPED if stopped else 0
 

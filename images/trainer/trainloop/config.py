@@ -81,7 +81,7 @@ class Config(Settings):
         sharded, replicas = self.checkpoint.format == "sharded", isinstance(self.parallel.data, tuple)
         local, delayed = self.communication.local_steps > 1, self.delayed.pattern is not None
         compressed = self.communication.compression != "none"
-        # What they keep is in units of one loss scale, and infinite after a step that overflowed.
+        # These keep numbers in units of one loss scale, which are infinite after a step that overflowed.
         feedback = self.communication.compression in ("powersgd", "onebit")
         wrong = [
             (fp16 and fsdp, "precision.compute fp16 with parallel.strategy fsdp: use bf16"),
@@ -179,9 +179,7 @@ def _yaml(text: str, where: str) -> Any:
 
 
 class _Yaml(yaml.SafeLoader):
-    """Reads 3e-4 as a number, which YAML 1.1 has as text (no dot), and refuses two equal keys, of which it has the
-    last.
-    """
+    """Reads 3e-4 as a number, which is text in YAML 1.1 (no dot), and refuses a key that occurs twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: dict[str, yaml.Node] = {}

@@ -1,10 +1,10 @@
-"""The data order says which samples make a step; it doesn't depend on how many ranks there are.
+"""The data order decides which samples make a step; it doesn't depend on how many ranks there are.
 
 An epoch's order is `permutation(seed, epoch)`. The place, which is in the checkpoint, is the epoch and how many of its
 samples are done. A step takes the next `batch` samples (the last of an epoch may be smaller: nothing is dropped), or
-the next of the task's own batches, and cuts them into the ranks' shares and each share into micro-batches. So any
-number of ranks goes on from any place with every sample seen once. Data without an index has its order in itself
-(`streams`).
+the next of the task's own batches (`OwnBatches`), and cuts them into the ranks' shares and each share into
+micro-batches. So any number of ranks continues from any place, and every sample is seen once. Data without an index has
+its own order (`streams`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_stream(data: Any) -> bool:
 
 
 def length_of(data: Any) -> int | None:
-    """Returns how many samples there are; None where a stream doesn't say."""
+    """Returns how many samples there are; None for a stream without a length."""
     return len(data) if hasattr(data, "__len__") else None
 
 
@@ -95,9 +95,9 @@ def share_out(total: int, weights: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class RankStep:
-    """A step of one rank has `micro` lists of sample indices. The last `padding` of them are stand-ins.
+    """A step of one rank has `micro` lists of sample indices. The last `padding` of them are dummies.
 
-    A stand-in's loss is multiplied by zero: a rank without samples of its own must still enter the collectives.
+    A dummy's loss is multiplied by zero: a rank without samples of its own must still enter the collectives.
     """
 
     micro: list[list[int]]

@@ -42,7 +42,7 @@ class Evaluator:
         self, settings: EvaluationSettings, task: Task, model: nn.Module, precision: Precision, world: World
     ) -> None:
         self.settings, self.task, self.model, self.precision, self.world = settings, task, model, precision, world
-        #: The training data, of which only the first samples are used; read here, where a stream isn't in use yet.
+        #: The first samples of the training data; read here, where a stream isn't in use yet.
         self.few = few(task.train)
 
     def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:

@@ -56,9 +56,9 @@ class Fetched:
 class Loader:
     """Reads this rank's part of each step, from any place: what `iterator` yields.
 
-    `weights`, to which the ranks' shares are in proportion, may change at any time, on all ranks after the same step.
-    What was read ahead has the shares of before, so a change holds `data.prefetch` x `data.workers` steps later: the
-    loader processes live on and nothing is read twice.
+    The ranks' shares are in proportion to `weights`, which may change at any time, on all ranks after the same step.
+    Steps that were read ahead keep their shares, so a change takes effect `data.prefetch` x `data.workers` steps later:
+    the loader processes live on and nothing is read twice.
     """
 
     def __init__(self, settings: DataSettings, task: Any, sampler: Sampler, world: World) -> None:
@@ -126,8 +126,8 @@ class _Steps(Dataset[Any]):
 def read_ahead(
     reader: Dataset[Any], requests: Iterator[Any], workers: int, prefetch: int, seed: int, *, pin_memory: bool
 ) -> Iterator[Any]:
-    """Yields what `reader` has for each request, in their order, from so many processes, each `prefetch` requests
-    ahead; from a thread where there is none.
+    """Yields what `reader` has for each request, in order, from so many processes, each `prefetch` requests ahead; with
+    no process, from a thread.
     """
     # The server doesn't import the task's module, which may start threads that a fork would lose.
     multiprocessing.set_forkserver_preload(["__main__", __name__])

@@ -55,8 +55,8 @@ class Progress:
         self._fields["joinedAt"] = time.time()
 
     def able(self, group: int, *, idle: bool = False) -> None:
-        """This rank is in the group of the attempt `group`, and can go on in a continued one when others are lost. If
-        it is `idle` it trains only then.
+        """Report that this rank is in the group of the attempt `group`, and can continue when others are lost. If it is
+        `idle` it trains only then.
         """
         self._fields |= {"continuing": "idle" if idle else "able", "group": group}
         self._fields.pop("cannotContinue", None)
@@ -68,7 +68,7 @@ class Progress:
         self._write()
 
     def cannot_continue(self, sentence: str) -> None:
-        """This rank can't go on in a continued attempt, and the sentence says why."""
+        """Report why this rank can't continue without others."""
         self._fields.pop("continuing", None)
         self._fields["cannotContinue"] = sentence[:MAXIMUM_MESSAGE]
         self._write()

@@ -1,12 +1,11 @@
 """The checkpointer saves and loads for a group of ranks: which rank writes, when a save counts, what all ranks load.
 
 The directory may be one that all ranks share (an RWX volume) or each node's own disk (an emptyDir). Ranks find out
-which: each leaves a file, and the lowest rank whose file a rank can see is its *writer*. One shared directory has one
-writer, own disks have one each. Before loading, a complete copy is sent to the directories that lack it, so a pod
-that came back with an empty disk goes on from its peers' checkpoint.
+which: each leaves a file, and the lowest rank whose file a rank can see is its *writer*, which alone writes what was
+gathered from all. Before loading, a complete copy is sent to the directories that lack it, so a pod that came back with
+an empty disk continues from its peers' checkpoint.
 
-What was gathered from all ranks is written by the writer alone. The modes differ in when the training goes on: `sync`
-after the rename, `thread` after the copy to host memory.
+Training continues after the rename (`sync`), or after the copy to host memory (`thread`).
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class CheckpointSettings(Settings):
 
 
 class Checkpointer:
-    """Saves and finds checkpoints for all ranks; every method is collective unless it says otherwise."""
+    """Saves and finds checkpoints for all ranks; methods are collective unless documented otherwise."""
 
     def __init__(self, settings: CheckpointSettings, world: World, path: Path) -> None:
         self.settings, self.world, self.path = settings, world, path
@@ -74,7 +73,7 @@ class Checkpointer:
         if settings.format == "sharded" and any(writer != world.first for writer in world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
-        #: The name of the checkpoint that the run goes on from: the one that was loaded or saved last.
+        #: The name of the checkpoint that the run continues from: the one that was loaded or saved last.
         self.parent: str | None = None
         self.parents: dict[str, str | None] = {}  # of the checkpoints in the directory
         self.start: Checkpoint | None = None  # what `start_from` names
@@ -109,7 +108,7 @@ class Checkpointer:
         """Save `state`, the same on every rank, under `step`, with the files that ranks have written into `partial`;
         `about` and `parent` go into the manifest. Returns what went wrong with this or the previous one, as sentences.
 
-        A checkpoint that can't be written is no reason to stop training: the caller reports it and goes on.
+        A checkpoint that can't be written is no reason to stop training: the caller reports it and continues.
         """
         problems = self.wait()
         version = max(self.world.gather(storage.next_version(self.path, step) if self.is_writer else 1))
@@ -131,7 +130,7 @@ class Checkpointer:
         try:
             if pending:
                 written = pending()
-                # Others may have been deleted meanwhile, by the command or to make room on a full disk.
+                # The command, or another save on a full disk, may have deleted others since.
                 there = [one for one in self._found.whole if one.path.is_dir()]
                 best = retention.best([written, *there], self.settings.best, self.settings.best_is)
                 found = self._found._replace(whole=there)
@@ -152,10 +151,11 @@ class Checkpointer:
         return any(self.world.gather(any(storage.survey(self.path))))
 
     def to_go_on_from(self) -> Iterator[Checkpoint]:
-        """Yields what a start may go on from, the one that was written last first: it alone is where the run was last.
+        """Yields what a start may continue from, the newest first: the one that was written last shows where the run
+        was.
 
-        With `start_from` it is what was saved since, and then the checkpoint that `start_from` names. What can't be
-        used is named by the rank that sees it.
+        With `start_from` these are the checkpoints saved since, and then the one that `start_from` names. A rank that
+        sees an unusable one names it.
         """
         start, rows = self.settings.start_from, list[tuple[Any, ...]]()
         if self.is_writer:

@@ -52,11 +52,11 @@ def superseded(
 
 
 def make_room(directory: Path, error: BaseException, needed: int, parent: object = None) -> bool:
-    """Delete all checkpoints but one that was verified by reading, and those with a tag, where `error` says that the
-    disk is full; returns whether anything was deleted.
+    """If `error` shows a full disk, delete all checkpoints but a verified one, and those with a tag; returns whether
+    any was deleted.
 
-    The one that stays is the run's `parent`, or else the one that was written last of those that verify; where none
-    does, nothing is deleted, nor where `needed` bytes wouldn't be free afterwards either.
+    The one that stays is the run's `parent`, or else the newest that verifies. Nothing is deleted if none verifies, or
+    if `needed` bytes wouldn't be free afterwards either.
     """
     cause = _cause(error)
     if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -104,7 +104,7 @@ class HostCopies:
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
         self._stream: torch.Stream | None = None
         self._done: torch.Event | None = None  # of the newest copy, until the device's own queue waits for it
-        self._copied: Any = None  # what it reads, whose memory nobody else may get meanwhile
+        self._copied: Any = None  # what it reads; nobody else may get this memory before
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.before_change())
 
     def begin(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.Event | None]:
@@ -122,7 +122,7 @@ class HostCopies:
         return copy, self._done
 
     def before_change(self) -> None:
-        """What comes into the device's queue from now on may change the state: there it waits for the copy."""
+        """Have what is queued from now on, which may change the state, wait for the copy on the device."""
         if self._done is not None:
             self._done.wait()
             self._done = self._copied = None

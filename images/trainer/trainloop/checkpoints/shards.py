@@ -55,7 +55,7 @@ class Shards:
                 if not _is_piece(piece):
                     raise CheckpointError(f"{source} has something that is no piece of a tensor")
                 known = self.pieces.setdefault(piece["name"], [])
-                # What all ranks have, each may have written.
+                # Several ranks may have written what all of them have.
                 if not known or all(piece.get("offset") != other.get("offset") for other in known):
                     known.append(piece)
         if not self.pieces:
@@ -114,14 +114,14 @@ class Shards:
 def own_pieces(
     model: Mapping[str, Any], optimizer: NamedState, world: World, writes: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields what this rank writes of the model's and the optimizer's state by name, as far as it has them; `writes`
-    says, by its name, whether it writes something that it has whole, into memory and not by torch.
+    """Yields what this rank writes of the model's and the optimizer's state by name, as far as it has them. Given a
+    name, `writes` returns whether this rank writes something that it has whole, into memory and not by torch.
     """
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in model.items()}
     for name, state in optimizer.items():
         named |= {f"optimizer/{name}/{key}": value for key, value in state.items()}
     for name, value in named.items():
-        # What all ranks have is written by one of them, another one for each.
+        # One rank writes what all ranks have, another rank for each name.
         mine = writes(name) if writes else is_mine(name, world)
         if isinstance(value, DTensor):
             local = value.to_local().detach()

@@ -89,7 +89,7 @@ def resume(
     """Restore the state in memory, or the newest checkpoint that verifies and computes the loss that it was saved with,
     or the one that `checkpoint.start_from` names; returns whether there was one.
 
-    Raises ConfigError when there are checkpoints and none of them can be used: starting anew would be a surprise.
+    Raises ConfigError when there are checkpoints and none can be used: starting from scratch would be a surprise.
     """
     candidates = checkpoints.to_go_on_from() if checkpoints else iter(())
     newest = next(candidates, None)

@@ -50,7 +50,7 @@ class Checkpoint:
     step: int
     version: int
     directory: Path
-    #: What the manifest says, where it was read: when the checkpoint was written [s], and what it was made from.
+    #: From the manifest, where it was read: when the checkpoint was written [s], and what it was made from.
     created: float = field(default=0.0, compare=False)
     about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -71,8 +71,8 @@ class Checkpoint:
 
 
 class Survey(NamedTuple):
-    """What a directory has: its complete checkpoints, the one that was written last first, and what is wrong with every
-    other `step-…` directory, by its name; damage within a file isn't seen.
+    """A survey lists a directory's complete checkpoints, the newest first, and what is wrong with every other `step-…`
+    directory, by its name. It doesn't notice damage within a file.
     """
 
     whole: list[Checkpoint]
@@ -130,9 +130,9 @@ def size_of(state: Any) -> int:
 
 
 def has_room(directory: Path, needed: int) -> bool:
-    """Returns whether the file system of `directory` says that it has `needed` bytes for this user."""
+    """Returns whether the file system of `directory` reports `needed` free bytes for this user."""
     found = shutil.disk_usage(directory)
-    return found.free >= needed or not found.total  # some file systems of a network say 0 of 0
+    return found.free >= needed or not found.total  # some network file systems report 0 of 0
 
 
 def disk_full() -> OSError:
@@ -172,8 +172,8 @@ def make_directory(directory: Path) -> None:
 
 
 def remove(checkpoint: Checkpoint) -> bool:
-    """Delete a checkpoint; it is renamed first, so that half of one never looks complete. Returns whether it was
-    there: another program may delete it too.
+    """Delete a checkpoint; it is renamed first, so that half of one never looks complete. Returns whether it was there:
+    another program may have deleted it.
     """
     doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.path.name}-{time.monotonic_ns()}")
     try:
@@ -191,7 +191,7 @@ def clean(directory: Path) -> None:
 
 
 def load(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns the checkpoint's state, on the CPU. Raises CheckpointError where the file is none."""
+    """Returns the checkpoint's state, on the CPU. Raises CheckpointError where the file isn't a state."""
     state = load_file(checkpoint.path / STATE)
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint.path / STATE} is no state of a run")
@@ -235,9 +235,7 @@ def write_manifest(folder: Path, step: int, about: dict[str, Any], created: floa
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the manifest. Raises CheckpointError where there is none that can be used, OSError where it can't be
-    read.
-    """
+    """Returns the manifest. Raises CheckpointError where none can be used, OSError where it can't be read."""
     file = folder / MANIFEST
     if folder.is_dir() and not file.is_file():
         raise CheckpointError(f"{folder} has no {MANIFEST}: something of it was deleted, or never copied")
@@ -254,7 +252,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of a checkpoint whose files are there, with the sizes that it says; reads none of them.
+    """Returns the manifest of a checkpoint whose files have the sizes in it; reads none of them.
 
     Raises CheckpointError with what is wrong.
     """

@@ -84,7 +84,7 @@ class InMemory(NothingInMemory):
         #: Those that make the steps: for ZeRO-1 those of this rank's part.
         self._optimizers = [getattr(each, "optim", each) for each in members]
         self._states = [OptimizerState(each, world.device) for each in self._optimizers]
-        # A scaler's scale, and what hooks change, change besides.
+        # A scaler's scale changes too, and so does what hooks change.
         alone = not (run.precision.scaler.is_enabled() or run.stateful or after_step)
         kept = Kept(self._host, self._state, self._buffers, self._optimizers, alone, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
@@ -138,7 +138,7 @@ class InMemory(NothingInMemory):
         self._ended = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # A run that has diverged would do so again from here. One that is stopped goes on, maybe in this pod.
+        # A run that has diverged would do so again from here. A run that is stopped may continue in this pod.
         if not self._ended and not isinstance(error, Diverged) and (error is None or isinstance(error, Exception)):
             self._keeper.save()
         self._keeper.close()
@@ -301,7 +301,7 @@ class PartsInMemory(InMemory):
         if not pauses or run.train.step == self._first:
             super().finished()
         else:
-            # A snapshot that lacks a rank's part is none, and would take the place of one that is whole.
+            # A snapshot that lacks a rank's part is useless, and would replace a whole one.
             self._keeper.made(run.train.step, as_before=not self._after_step)
 
     def tensors(self, host: dict[str, Any]) -> dict[str, Any]:

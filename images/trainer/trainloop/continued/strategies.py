@@ -36,7 +36,7 @@ _REDUCING = ("Adafactor", "LBFGS", "Muon")
 
 
 def obstacle(config: Config, device: torch.device) -> str | None:
-    """Returns why a run can't go on without ranks that are lost; None where it can."""
+    """Returns why a run can't continue without lost ranks; None where it can."""
     parallel, communication = config.parallel, config.communication
     feedback, zero1 = communication.compression in ("onebit", "powersgd"), parallel.strategy == "zero1"
     replicas = parallel.data[0] if isinstance(parallel.data, tuple) else 1
@@ -196,7 +196,7 @@ class InCopies(Replicated):
             self._give_gradients(giving[0])
             if world.rank in behind:
                 self._update(updates)
-            at, _ = self._gather()  # nobody goes on, and drops its gradients, before all have them
+            at, _ = self._gather()  # no rank continues, and drops its gradients, before all have them
         current = [rank for rank in world.present if at[rank] == updates]
         for member in self._members:
             for shard in range(world.size):

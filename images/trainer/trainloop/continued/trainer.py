@@ -79,7 +79,7 @@ class ContinuedTrainer(Trainer):
         super().__init__(config, world, task)
         self.continuing = world.continuing
         self.continuing.hold = self.memory.hold
-        self.strategy = strategy_of(config.parallel.strategy, self.replica, self.optimizer, world)
+        self.strategy = strategy_of(config.parallel.strategy, self.replica, self.optimizer, self.world)
         self.continuing.train_by(self.strategy.unit)
         self.continuing.obstacle = self.continuing.obstacle or self.strategy.obstacle
         self.memory.changing = partial(self._change, self.memory.changing)  # type: ignore[method-assign]
@@ -121,7 +121,7 @@ class ContinuedTrainer(Trainer):
             try:
                 return self._go_on(again)
             except Exception as error:
-                # Also what garbage has led to, in a hook's own collectives, say.
+                # Garbage from a broken collective leads to errors too, in a hook's own collectives, say.
                 if not self.continuing.broken:
                     raise
                 print(f"rank {self.world.rank}: interrupted after step {self.state.step}: {error!r}", file=sys.stderr)
@@ -157,7 +157,7 @@ class ContinuedTrainer(Trainer):
         """Returns whether a newer attempt is to begin after this step, the same on all ranks."""
         if self.continuing.able and self.memory.obstacle is not None:
             self._say_whether_able()
-        # Not before DDP has ordered its buckets anew, with those who have begun together.
+        # DDP first orders its buckets, among the ranks that have begun together.
         return self._summed is not None and self._summed.newer and self.state.step > self._started_at + 1
 
     def _agree(self, fetched: Fetched) -> Agreed:
@@ -230,7 +230,7 @@ class ContinuedTrainer(Trainer):
             super().save()
 
     def _form(self) -> bool:
-        """Form the group of the next attempt, and get ready to go on; returns whether this rank was stopped instead."""
+        """Form the group of the next attempt, and get ready to continue; returns whether this rank was stopped instead."""
         while True:
             try:
                 whole = self._make_whole()
@@ -278,7 +278,7 @@ class ContinuedTrainer(Trainer):
             self._cut_off = False
             self.strategy.drop_pass(self.rehearse)
         if self.continuing.broken and self.replica.wrapped and self.state.step <= self._started_at + 1:
-            # A rank that joins has ordered its buckets anew already. This rank may not have made the steps that do so.
+            # A rank that joins has ordered its buckets already. This rank may not have made the steps that do so.
             for _ in range(_REHEARSALS):
                 self.rehearse()
         if not self.memory.half_made and not self.strategy.unfinished:
@@ -345,7 +345,7 @@ class ContinuedTrainer(Trainer):
         self.log.attempt = attempt
         self._share_out(present)
         self.loader.start(state.position, state.place)
-        # Of the steps since the last line a lost rank's numbers are lost.
+        # A lost rank's numbers since the last line are lost.
         self._window, self._ended = Window(), None
         nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
         if not absent:
@@ -390,10 +390,10 @@ class ContinuedTrainer(Trainer):
         self.loader.weights = [weight if rank in there else 0.0 for rank, weight in enumerate(weights)]
 
     def _adopt_checkpoint(self, checkpoints: Checkpointer) -> None:
-        """Take the checkpoint of this step for saved, where all ranks know so, or those who write it have it whole."""
+        """Count this step's checkpoint as saved, if all ranks know so, or all that write it have it whole."""
         step, own = self.state.step, ""
         if checkpoints.is_writer:
-            # What an older run has left there isn't this one's.
+            # A checkpoint that an older run has left there isn't this run's.
             here = [one for one in storage.survey(checkpoints.path).whole if one.step == step]
             own = here[0].name if here and here[0].created >= self._began else "none"
         known, found = zip(*self.world.gather((checkpoints.has_saved(step), own)), strict=True)

@@ -1,9 +1,8 @@
-"""Where the agent assigns attempts that are continued, the world stays as it is while ranks are lost and others join.
+"""The world of a continued run stays as it is while ranks are lost and others join, as the agent assigns.
 
-`rank` and `size` never change (see `continuing`). `World`'s collectives raise GroupLostError where the group has broken
-meanwhile, so that nobody uses what such a collective leaves. In what is gathered, the lowest present rank's value
-stands in for those of absent ranks; in a sum they count as nothing. A rank that joins is alone until then: what it sums
-or gathers is its own.
+`rank` and `size` never change (see `continuing`). `World`'s collectives raise GroupLostError once the group has broken,
+so that nobody uses their results. Where values are gathered, absent ranks get the lowest present rank's; in a sum they
+count as nothing. A rank that joins is alone until then: it sums and gathers only its own values.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from trainloop.distributed.world import DistributedSettings, PreflightCheck, Wor
 from trainloop.progress import Progress
 
 T = TypeVar("T")
-#: Seconds between two looks at whether the run has ended, and within which all ranks that are idle know.
+#: Seconds between two checks whether the run has ended, and within which all idle ranks know.
 _PAUSE, _KNOWN_WITHIN = 0.2, 5.0
 
 
@@ -114,7 +113,8 @@ class ContinuingWorld(World):
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[ContinuingWorld]:
-    """Do what `world.joined` does, with a group that can be formed anew. A rank that is to join others meets nobody.
+    """Join as `world.joined` does, a group that can be formed again. A rank that joins a running attempt meets nobody
+    yet.
 
     The group isn't left at the end: a rank that leaves first would break what others still wait for. The process ends
     anyway.

@@ -84,7 +84,7 @@ class Numbers:
             self._arrived.record()
 
     def read(self) -> list[float]:
-        """Returns them; waits until the device has got to them."""
+        """Returns them; waits until the device has computed them."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return list(self._here.tolist())

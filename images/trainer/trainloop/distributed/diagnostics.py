@@ -57,16 +57,15 @@ def _serve(fd: int, target: Path) -> None:
         temporary.replace(target)
 
 
-#: Where the kernel module of an accelerator says its version.
+#: Files in which an accelerator's kernel module has its version.
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
 
 
 def announce(
     device: torch.device, rank: int, local_rank: int, gather: Callable[[str], list[str]] | None = None
 ) -> None:
-    """Print what this worker's ranks run on, once a worker, when the process group and the device are there.
-
-    With `gather`, which is collective, rank 0 says in a sentence which ranks run on something else.
+    """Print what this worker's ranks run on, once a worker, when the process group and the device are there. With
+    `gather`, which is collective, rank 0 warns of ranks that run on something else.
     """
     line = describe(device)
     if local_rank == 0:

@@ -45,7 +45,7 @@ class Activity:
 
 
 class Watchdog:
-    """Observes in a thread what this rank is doing; it costs nothing while the steps go on."""
+    """Note that the training thread does `what` from now on; `limit` in seconds where it may last longer than a step."""
 
     def __init__(self, settings: WatchdogSettings, world: World) -> None:
         alone = world.size == 1 or has_agent()

@@ -110,7 +110,7 @@ def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
     """Set every group's learning rate to its own times `factor`; returns the first group's.
 
-    A group's own is the one that it was made with, kept where torch's schedulers keep it. A checkpoint doesn't have it.
+    A group's own rate is the one that it was made with, kept where torch's schedulers keep it, and not in a checkpoint.
     """
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
@@ -153,8 +153,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
-    # As torch.nn.utils.clip_grad_norm_ computes it, to the bit; of that the sorting by device and type, of which there
-    # is one, takes longer than a small model's norm.
+    # As torch.nn.utils.clip_grad_norm_ computes it, to the bit, but without sorting by device and type, which takes
+    # longer than a small model's norm.
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_norm is not None:
         torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))

@@ -104,10 +104,10 @@ class Overflows:
         self._scaler, self._most, self._warn, self.in_a_row = scaler, most, warn, 0
 
     def add(self, loss: float, norm: float, judged: bool) -> bool:
-        """Returns whether it is the scaler that leaves a step out: its gradients aren't finite, and the loss is.
+        """Returns whether the scaler leaves a step out: its gradients aren't finite, and the loss is.
 
-        Where steps aren't `judged` by their loss, it is the scaler in any case. Of such steps in a row the fourth is
-        warned of, and whenever they have doubled since. Raises Diverged after too many of them.
+        Where steps aren't `judged` by their loss, it is the scaler in any case. The fourth such step in a row is warned
+        of, and each time their number has doubled. Raises Diverged after too many.
         """
         overflowed = not math.isfinite(norm) and (math.isfinite(loss) or not judged)
         self.in_a_row = row = self.in_a_row + 1 if overflowed else 0

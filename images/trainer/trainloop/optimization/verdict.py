@@ -24,14 +24,14 @@ class Verdict:
 
     def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
         self.limits, self._numbers = limits, Numbers(loss, norm)
-        # Three kernels, because each takes longer than its work. The rest above a limit is 0 where there is none, and
-        # NaN where a number is that, or infinite.
+        # Three kernels, because each takes longer than its work. The excess over a limit is 0 where there is none, and
+        # NaN where a number is NaN, or infinite.
         numbers = list(self._numbers.there.unbind())
         loss, norm = torch._foreach_sub(numbers, torch._foreach_clamp_max(numbers, [limits.loss, limits.norm]))
         self.left_out = torch.logical_or(loss, norm, out=torch.empty_like(loss, dtype=torch.float32))
 
     def read(self) -> tuple[float, float]:
-        """Returns loss and gradient norm; waits until the device has got to them."""
+        """Returns loss and gradient norm; waits until the device has computed them."""
         loss, norm = self._numbers.read()
         return loss, norm
 

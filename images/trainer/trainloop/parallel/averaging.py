@@ -125,7 +125,7 @@ class ByTurns(Replica):
 
 
 def build_by_turns(strategy: str, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
-    """Returns the model, whole on every rank, with ZeRO-1's optimizers where `strategy` says so."""
+    """Returns the model, whole on every rank; with `strategy` zero1 its optimizers are sharded."""
     if strategy == "ddp" or world.size == 1:
         return ByTurns(model, world, exchange)
     # Imported when used: it costs a second.

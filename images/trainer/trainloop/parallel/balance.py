@@ -44,7 +44,7 @@ def build_balancer(settings: BalanceSettings, world: World) -> Balancer:
 
 
 class SpeedBalancer(Balancer):
-    """Measures, and proposes new shares; every rank comes to the same ones."""
+    """Measures the ranks' speed, and proposes new shares, the same on every rank."""
 
     def __init__(self, settings: BalanceSettings, world: World, weights: list[float]) -> None:
         super().__init__(weights)

@@ -69,14 +69,14 @@ class GradientExchange:
         self.times = StepTimes()
         #: The parameters' names, from the strategy.
         self.names: dict[Tensor, str] = {}
-        #: What compression left out of the steps so far, by parameter.
+        #: What compression has left out until now, by parameter.
         self.memory: Memory = {}
         #: Bytes that this rank has sent in this step's forward and backward passes.
         self.sent = 0
         self._compressor = compressor_for(settings.compression, settings.powersgd_rank)
         self._plain = Compressor()
         self._step = 0
-        #: What this step's gradients are too large by (fp16), where they are measured, and the norm of each bucket's.
+        #: The factor by which this step's gradients are scaled (fp16), where they are measured, and each bucket's norm.
         self._scale: Tensor | None = None
         self._norms = list[Tensor]()
         self._feedback = self._with_feedback() if settings.compression in ("onebit", "powersgd") else None

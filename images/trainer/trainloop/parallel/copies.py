@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from trainloop.distributed.world import World
 
-#: What one parameter has in an optimizer.
+#: An optimizer's state of one parameter.
 Moments = dict[str, Any]
 
 

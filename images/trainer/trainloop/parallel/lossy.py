@@ -1,6 +1,11 @@
-"""Compressors that leave something out of a gradient: signs alone, or a matrix as a product of two thin ones.
+"""These compressors leave something out of a gradient: they send signs alone, or a matrix as a product of two thin
+ones.
 
-`feedback` says how what is left out comes with later steps.
+What is left out of one step comes with the next one (error feedback). That memory is each rank's own, and is in the
+checkpoint. It is kept by parameter, because DDP puts parameters into other buckets after the first backward, and a
+resumed run may have buckets of another size. After every step
+
+    sum of the true mean gradients - sum of what steps were made with = mean of ranks' `left` + sum of their `mean_left`
 """
 
 from __future__ import annotations
@@ -33,8 +38,8 @@ class OneBit(Compressor):
         averaged = _padded(_kept(bucket, names, "mean_left", memory), there)
         own = averaged[rank].clone()
         averaged[rank] = 0
-        # What this rank has left of chunks that are another rank's now (other buckets, a resume) counts fully in the
-        # mean, so it goes into this rank's part of it, multiplied by the number of ranks.
+        # What this rank has left out of chunks that are another rank's now (other buckets, a resume) counts fully in
+        # the mean, so it goes into this rank's part of it, multiplied by the number of ranks.
         bits, scales, left = _signs(_padded(buffer, there) + size * averaged, there)
         received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
         dist.all_to_all_single(received, bits)

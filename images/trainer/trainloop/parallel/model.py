@@ -30,8 +30,8 @@ def build_model(
 ) -> tuple[nn.Module, Values | None]:
     """Returns the model that `make` makes, with its floating-point tensors as `dtype`, on the rank's device.
 
-    With fsdp it is on the meta device, and what computes its values comes with it; where that can't be recorded, which
-    is said, the model is whole on the host.
+    With fsdp it is on the meta device, and what computes its values comes with it; if that can't be recorded, the model
+    is whole on the host, and `say` reports why.
     """
     if world.size == 1 or settings.strategy != "fsdp":
         return _to_be_trained(make(), dtype).to(world.device), None
@@ -67,9 +67,9 @@ def build_replica(
     *,
     by_turns: bool = False,
 ) -> Replica:
-    """Returns `model` spread as `settings` say; model and `values` are what `build_model` returns, `plan` is the task's
-    for tensor parallelism; `by_turns` where only some parameters get their gradients in a backward. One rank alone
-    needs no strategy.
+    """Returns `model` spread by `settings`; `model` and `values` are what `build_model` returns, `plan` is the task's
+    for tensor parallelism. `by_turns`: a backward gives only some parameters their gradients. One rank alone needs no
+    strategy.
     """
     if by_turns and (settings.strategy != "fsdp" or world.size == 1):
         from trainloop.parallel.averaging import build_by_turns

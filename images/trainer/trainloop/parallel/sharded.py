@@ -76,7 +76,7 @@ class CountedAllGather(Counted, DefaultAllGather):
 
 
 class CountedReduceScatter(Counted, DefaultReduceScatter):
-    """This is FSDP2's own reduce-scatter, counted; what goes into it are the rank's own gradients. What comes out is
+    """This is FSDP2's own reduce-scatter, counted and measured: its input are the rank's own gradients. Its output is
     then reduced over the replicas.
     """
 
@@ -262,7 +262,7 @@ def region(tensor: DTensor) -> list[tuple[int, int]]:
     """Returns where this rank's part of `tensor` begins in each dimension, and its length there."""
     found, mesh = [(0, length) for length in tensor.shape], tensor.device_mesh
     placed = [(index, placement) for index, placement in enumerate(tensor.placements) if hasattr(placement, "dim")]
-    # What FSDP2 cuts again, after tensor parallelism, is in the mesh's first dimension, as a _StridedShard.
+    # What FSDP2 cuts again, after tensor parallelism, is a _StridedShard in the mesh's first dimension.
     for index, placement in sorted(placed, key=lambda pair: hasattr(pair[1], "split_factor")):
         begin, length = found[placement.dim]
         part = -(-length // mesh.size(index))  # as torch.chunk: all parts but the last ones are of the same length
