@@ -60,7 +60,7 @@ def test_what_can_not_be_used_is_named_and_blocks_no_save(tmp_path: Path, disks:
             "format 2",
             f"checkpoint passed over: {folder}/step-000000008.1 can't be read: [Errno 20] Not a directory: "
             f"'{folder}/step-000000008.1/manifest.json'",
-            f"checkpoint passed over: {folder}/step-000000009.1/state.pt has 0 bytes, its manifest says ",
+            f"checkpoint passed over: {folder}/step-000000009.1/state.pt has 0 bytes, and in its manifest ",
             f"checkpoint passed over: {folder}/step-5 isn't named as a checkpoint: step-<9 digits>.<version>",
         ]
         assert len(lines) == (len(expected) if disks == "own" or rank == 0 else 0)

@@ -191,7 +191,7 @@ def test_verify_reads_every_byte_and_has_a_line_for_each(tmp_path: Path, checkpo
     flip_a_byte(tmp_path / "step-000000002.1" / "state.pt")
     printed = checkpoints(f"verify {tmp_path}")
     assert printed.code == 1
-    assert "step-000000002.1   damaged   " in printed and "doesn't have the SHA-256 that its manifest says" in printed
+    assert "step-000000002.1   damaged   " in printed and "doesn't have the SHA-256 in its manifest" in printed
     assert checkpoints(f"verify {tmp_path} 1 latest").code == 0
     assert json.loads(checkpoints(f"verify {tmp_path} 2 -o json"))["step-000000002.1"]["state"] == "damaged"
 
@@ -209,4 +209,4 @@ def test_what_a_run_deletes_meanwhile_is_gone_and_not_damaged(
     monkeypatch.setattr(inspecting, "verify", deleted_first)
     printed = checkpoints(f"verify {tmp_path}")
     assert printed.code == 0
-    assert printed.splitlines()[1] == "step-000000001.1   gone   it was deleted meanwhile"
+    assert printed.splitlines()[1] == "step-000000001.1   gone   it was deleted just now"

@@ -138,5 +138,5 @@ def test_a_checkpoint_that_is_deleted_while_it_gets_a_tag_has_none(
 
     monkeypatch.setattr(storage, "set_tag", late)
     printed = checkpoints(f"tag {tmp_path} 1 good")
-    assert (printed.code, printed.errors) == (1, "trainloop: step-000000001.1 was deleted meanwhile: it has no tag\n")
+    assert (printed.code, printed.errors) == (1, "trainloop: step-000000001.1 was deleted just now: it has no tag\n")
     assert storage.tags(tmp_path) == {}

@@ -148,7 +148,7 @@ class MetricsLog:
                 output.write(kind, numbers)
         except OSError as error:
             if not self._failed:
-                self.info(f"warning: metrics can't all be written to {self.path}: {error}; training goes on")
+                self.info(f"warning: metrics can't all be written to {self.path}: {error}; training continues")
             self._failed = True
 
     def started(self, step: int, total: int, about: dict[str, Any]) -> None:

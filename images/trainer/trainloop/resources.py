@@ -22,7 +22,7 @@ from trainloop.errors import OutOfMemory
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-#: What a trainer does with the device's memory.
+#: The activities of a trainer that need the device's memory.
 Doing = Literal[
     "building the model",
     "continuing from a checkpoint",
@@ -48,7 +48,7 @@ def memory_limit(cgroup: Path = CGROUP) -> int | None:
 
 
 def _numbers(file: Path) -> list[int] | None:
-    """Returns the numbers of a cgroup's file; None where there is none, or no limit ("max")."""
+    """Returns the numbers in a cgroup's file; None where it is missing, or has no limit ("max")."""
     try:
         return [int(number) for number in file.read_text().split()]
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def _numbers(file: Path) -> list[int] | None:
 
 
 def host_memory(cgroup: Path = CGROUP) -> int | None:
-    """Returns the bytes in use that can't be reclaimed: without the page cache, which may fill all that is free."""
+    """Returns the bytes in use that can't be reclaimed: without the page cache, which may fill all free memory."""
     try:
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
         used = int((cgroup / "memory.current").read_text())

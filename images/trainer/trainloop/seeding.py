@@ -29,7 +29,7 @@ class SeedSettings(Settings):
 def seed_all(value: int, *purpose: int) -> None:
     """Seed Python's, numpy's and torch's generators, the accelerator's too, for one purpose (and rank, or step).
 
-    What they draw is independent of other purposes'.
+    The numbers of one purpose are independent of the others'.
     """
     seed = int(np.random.SeedSequence([value, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
     generators.seed(seed)

@@ -53,7 +53,7 @@ def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") 
                 message = f"{by_field[place]['msg']}, or {message.removeprefix('Input should be ')}"
             detail = {**detail, "loc": place, "msg": message}
         elif alternatives := [part for part in place if part == "constrained-int" or str(part).startswith("tuple[")]:
-            # A number or two of them: what is said of one is enough.
+            # The field takes a number or two of them: one message about it is enough.
             place = place[: place.index(alternatives[0])]
             if place in by_field:
                 continue

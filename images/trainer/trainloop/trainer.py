@@ -49,7 +49,7 @@ from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_th
 from trainloop.state import RunState, Stateful, TrainState
 from trainloop.tasks import Task, build_task, imported
 
-#: Below this share of steps that made an update a run says so at its end.
+#: A run that made updates in a smaller share of its steps is warned of at its end.
 LEAST_UPDATES = 0.9
 #: Decisions by which a step makes an update.
 MADE = ("step", "forced")
@@ -175,7 +175,7 @@ class Trainer:
             if (before := self.state.precision) not in ("", now := self.precision.compute):
                 self.log.warn(
                     f"steps until here were computed in {before}, and are in {now} from here on: set "
-                    f"precision.compute to {before} to go on as before"
+                    f"precision.compute to {before} to continue as before"
                 )
             self.rehearse()
         self.state.precision = self.precision.compute
@@ -257,7 +257,7 @@ class Trainer:
 
     @explaining_out_of_memory("evaluating")
     def evaluate(self) -> bool:
-        """Measure on the evaluation set, if there is one; returns whether a stop was requested meanwhile."""
+        """Measure on the evaluation set, if there is one; returns whether a stop was requested before the end."""
         if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
             return False
         self._enter("evaluate", self.config.evaluation.seconds)
@@ -277,7 +277,7 @@ class Trainer:
 
     @explaining_out_of_memory("saving a checkpoint")
     def save(self) -> None:
-        """Save a checkpoint, where there is a place for them; a failure is reported and training goes on."""
+        """Save a checkpoint, where there is a place for them; after a failure, which is reported, training continues."""
         if self.checkpoints is None:
             return
         self._settle()
@@ -292,7 +292,7 @@ class Trainer:
         self.log.write("checkpoint", {"step": self.state.step, "stallSeconds": stall, "problems": problems})
         self._enter("train")
         for problem in problems:
-            self.log.warn(f"{problem}; training goes on without it")
+            self.log.warn(f"{problem}; training continues without it")
 
     def _call(self, hooks: list[Hook]) -> None:
         for hook in hooks:
@@ -320,8 +320,9 @@ class Trainer:
 
     @explaining_out_of_memory("in the forward and backward pass")
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
-        """Accumulate the gradient of the mean loss over the global batch; returns this rank's own,
-        of which the mean over ranks is that."""
+        """Accumulate the gradient of the mean loss over the global batch; returns this rank's own loss, whose mean over
+        ranks is that.
+        """
         self.watchdog.at("forward and backward", self.state.step, waits=True)
         self.exchange.begin(self.state.step, self.precision.scale() if self._logs(self.state.step + 1) else None)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
@@ -334,8 +335,8 @@ class Trainer:
         return loss
 
     def compiling(self, step: RankStep) -> AbstractContextManager[Any]:
-        """Returns the context of a step's passes. What is compiled for an epoch's last step, if that is shorter, is for
-        its own shapes: one graph for all shapes would take the place of the one that all other steps have.
+        """Returns the context of a step's passes. An epoch's shorter last step is compiled for its own shapes: one
+        graph for all shapes would replace the graph that all other steps have.
         """
         shorter = step.all_samples < self.state.batch and self.loader.sampler.steady
         if not shorter or not self.config.blocks.compile:
@@ -382,16 +383,16 @@ class Trainer:
                 loss = loss * (self.world.data_size / count)
                 total = loss.detach() if total is None else total + loss.detach()
                 if last and self.judge.active:
-                    self.judge.loss = self.world.averaging(total)  # while the backward goes on
+                    self.judge.loss = self.world.averaging(total)  # beside the backward pass
                 self.precision.backward(loss)
         assert total is not None
         return total
 
     def _settle(self) -> bool:
-        """Write the last step's line and follow the device's verdict on it, where that hasn't been done; returns
-        whether the run went back.
+        """Write the last step's line and follow the device's verdict on it, unless that is done; returns whether the
+        run went back.
 
-        This is after the next forward and backward are on their way to the device, which so has work meanwhile.
+        The next forward and backward are queued before, so the device has work in the meantime.
         """
         self._write_line()
         decision = self.judge.settle(self.detector, self.state.step)
@@ -473,7 +474,7 @@ class Trainer:
         self.log.step(window.state.step, window.state.total, line)
         reported = {name: line[name] for name in ("epoch", "loss", "etaSeconds")}
         reported |= {"totalSteps": window.state.total, "learningRate": line["lr"], "gradNorm": own_norm}
-        # The line is about all ranks, the progress file about this one: whoever reads all of them adds up and compares.
+        # The line is about all ranks, the progress file about this one: its readers add up and compare.
         reported["samplesPerSecond"] = line["samplesPerSecond"] * window.share / self.world.tensor
         # With FSDP2 ranks wait for each other as they compute.
         reported["computeSeconds"] = None if self.replica.equal_passes else line["rankComputeSeconds"][self.world.rank]

@@ -37,7 +37,9 @@ class CheckpointSettings(Settings):
     keep: int = Field(5, ge=1, description="Newest checkpoints to keep; the best one is kept beside them.")
     best: str | None = Field(None, description="Evaluation result whose best checkpoint is kept, such as accuracy.")
     best_is: Literal["max", "min"] = Field("max", description="Whether more of `best` is better.")
-    mode: Literal["sync", "thread"] = Field("sync", description="Who writes while training goes on: nobody, a thread.")
+    mode: Literal["sync", "thread"] = Field(
+        "sync", description="sync: training waits for the write. thread: a thread writes while it continues."
+    )
     format: Literal["full", "sharded"] = Field(
         "full", description="full: whole tensors, by one rank. sharded: each rank its part, in a shared directory."
     )
@@ -48,8 +50,8 @@ class CheckpointSettings(Settings):
     resume: bool = Field(True, description="Go on from the newest valid checkpoint.")
     start_from: str | None = Field(
         None,
-        description="Tag or name of a checkpoint to start from, DIRECTORY/NAME for another directory's. A restart goes "
-        "on from what was saved since.",
+        description="Tag or name of a checkpoint to start from, DIRECTORY/NAME for another directory's. A restart "
+        "continues from what was saved since.",
     )
     export: bool = Field(True, description="Leave the weights alone as model.safetensors at the end of the run.")
     verify_loss: bool = Field(True, description="Store a few samples' loss, and compare it after loading.")

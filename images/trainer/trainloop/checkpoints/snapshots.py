@@ -101,5 +101,7 @@ def resume(
         if restore_newest(run, checkpoints, itertools.chain([newest], candidates), log, sample_loss):
             return True
     if checkpoints is not None and (checkpoints.any_there() or settings.start_from):
-        raise ConfigError("no checkpoint can be used: delete them to start anew, or set checkpoint.resume to false")
+        raise ConfigError(
+            "no checkpoint can be used: delete them to start from scratch, or set checkpoint.resume to false"
+        )
     return False

@@ -263,7 +263,7 @@ def inspect(folder: Path) -> dict[str, Any]:
             if not (folder / name).is_file():  # a pipe would be read for ever
                 raise CheckpointError(f"{folder / name} is no file")
             if found != expected["bytes"]:
-                raise CheckpointError(f"{folder / name} has {found} bytes, its manifest says {expected['bytes']}")
+                raise CheckpointError(f"{folder / name} has {found} bytes, and in its manifest {expected['bytes']}")
     except OSError as error:
         raise CheckpointError(f"{folder} can't be read: {error}") from error
     return manifest
@@ -274,7 +274,7 @@ def verify(folder: Path) -> str | None:
     try:
         for name, expected in inspect(folder)["files"].items():
             if _digest(folder / name) != expected["sha256"]:
-                return f"{folder / name} doesn't have the SHA-256 that its manifest says"
+                return f"{folder / name} doesn't have the SHA-256 in its manifest"
     except CheckpointError as error:
         return str(error)
     except OSError as error:

@@ -267,7 +267,7 @@ class InMemory(NothingInMemory):
         if own is not None:
             generators.restore(own["random"], run.world.device)
         else:
-            self._say(f"there is no random state of this rank after step {found.step}: it is seeded anew")
+            self._say(f"there is no random state of this rank after step {found.step}: it is seeded again")
             seeding.seed_all(run.seed, seeding.RANK, run.world.data_rank, found.step)
 
 

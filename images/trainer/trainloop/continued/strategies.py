@@ -51,7 +51,7 @@ def obstacle(config: Config, device: torch.device) -> str | None:
         "with delayed.pattern the gradients that a lost rank has added up are lost": config.delayed.pattern is not None,
         f"what communication.compression {communication.compression} left out on a lost rank is lost": feedback,
         "with precision.compute fp16 a step can't be made again": config.precision.compute == "fp16",
-        f"on {device.type} no group can be formed anew": device.type not in ("cpu", "cuda"),
+        f"on {device.type} no group can be formed again": device.type not in ("cpu", "cuda"),
         f"with FSDP2 on {device.type} a step that is queued can't be taken back": (
             parallel.strategy == "fsdp" and device.type != "cpu"
         ),

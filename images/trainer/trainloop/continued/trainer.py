@@ -230,14 +230,14 @@ class ContinuedTrainer(Trainer):
             super().save()
 
     def _form(self) -> bool:
-        """Form the group of the next attempt, and get ready to continue; returns whether this rank was stopped instead."""
+        """Form the group of the next attempt, and prepare to continue; returns whether this rank was stopped instead."""
         while True:
             try:
                 whole = self._make_whole()
                 step = self.strategy.number(self.state.step, whole=whole)
                 self.continuing.form(step, self._give, self._load, lambda: self._stop_requested, self._idle)
             except ValueError as error:
-                sentence = f"{error}: none can go on"
+                sentence = f"{error}: none can continue"
                 self.progress.cannot_continue(sentence)
                 raise TrainingError(sentence) from error
             except SystemExit as ended:

@@ -173,7 +173,7 @@ class Continuing:
                     until = time.monotonic() + PATIENCE
                     idle(newest)
                 if time.monotonic() > until and not self.joins:
-                    why = "the group has broken, and no attempt was assigned to go on in"
+                    why = "the group has broken, and no next attempt was assigned"
                     raise GroupLostError(f"{why}: {self._error}")
                 self._changed.wait(0.1)
             return order
@@ -208,7 +208,7 @@ class Continuing:
         with self._changed:
             while not problem and not made:
                 if is_over():
-                    raise RuntimeError("the ranks go on in another way")
+                    raise RuntimeError("the ranks continue in another way")
                 self._changed.wait(0.05)
         if problem:
             raise RuntimeError(problem[0])
@@ -335,7 +335,7 @@ class Continuing:
             lost = self._in_use()
             self._changed.notify_all()
         if breaks:
-            self._error = f"attempt {order.attempt} goes on without a rank of this group"
+            self._error = f"attempt {order.attempt} continues without a rank of this group"
             self._break(self._error, *lost)
         if news:
             self._end(self._forming or ())

@@ -140,7 +140,7 @@ class Client(Store):
             if not line:
                 del self._of_thread.connection  # an answer that comes late isn't the next one's
         if not line:
-            raise ConnectionError("who serves the store has gone")
+            raise ConnectionError("the rank that serves the store has gone")
         found: list[Any] = json.loads(line)
         return found
 

@@ -45,7 +45,7 @@ class Activity:
 
 
 class Watchdog:
-    """Note that the training thread does `what` from now on; `limit` in seconds where it may last longer than a step."""
+    """Observes in a thread what this rank is doing; it costs nothing while steps are made in time."""
 
     def __init__(self, settings: WatchdogSettings, world: World) -> None:
         alone = world.size == 1 or has_agent()

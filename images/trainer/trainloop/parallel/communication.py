@@ -31,7 +31,9 @@ T = TypeVar("T")
 class CommunicationSettings(Settings):
     """These settings say what DDP sends."""
 
-    compression: Method = Field("none", description="Of gradients; docs/training.md says what each one saves.")
+    compression: Method = Field(
+        "none", description="Compression of gradients; docs/training.md lists what each method saves."
+    )
     powersgd_rank: int = Field(4, ge=1, description="Columns of PowerSGD's thin matrices.")
     start_step: int = Field(0, ge=0, description="Steps without compression at first; onebit often needs hundreds.")
     local_steps: int = Field(1, ge=1, description="Local SGD: steps between two averages of the weights; 1 is DDP.")

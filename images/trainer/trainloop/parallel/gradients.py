@@ -132,5 +132,5 @@ def compare_parameters(model: nn.Module, world: World) -> None:
         first = next(name for name, *sums in zip(names, common, gathered[odd[0]], strict=True) if sums[0] != sums[1])
         raise Diverged(
             f"parameters differ between ranks: rank {listed(odd)} differs, first in {first}. "
-            "The hardware of that rank may be faulty; training goes on from the last checkpoint after a restart"
+            "The hardware of that rank may be faulty; training continues from the last checkpoint after a restart"
         )

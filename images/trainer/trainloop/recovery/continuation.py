@@ -1,9 +1,9 @@
-"""A script's ranks go on in their processes when others are lost (`continuing`); this is how its loop takes part.
+"""A script's ranks continue in their processes when others are lost (`continuing`); this is how its loop takes part.
 
-A step in which a collective failed isn't made: when the optimizer is about to make it, its gradients are taken away, so
-that it changes nothing. Steps that a device has queued by then are left out by a flag (`Keeper.hold`). What the host
-has changed since the last step that was made (generators, buffers, a scheduler) is put back, the ranks form their next
-group, and the loop's body is run for the steps after that one again.
+A step in which a collective failed isn't made: just before the optimizer makes it, its gradients are taken away, so
+that it changes nothing. A flag leaves out steps that a device has queued by then (`Keeper.hold`). What the host has
+changed since the last step that was made (generators, buffers, a scheduler) is put back, the ranks form their next
+group, and the loop's body runs again for the steps after that one.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Continuation:
         self._obstacle = self._obstacle or obstacle
 
     def over(self) -> None:
-        """The loop is over: nobody looks any more whether a step was made, so a collective that fails raises."""
+        """End the loop: nobody checks any longer whether a step was made, so a collective that fails raises."""
         self._continuing.able = False
         if self._obstacle is None:
             self._progress.cannot_continue("its loop is over")
@@ -117,7 +117,7 @@ class Continuation:
         if updates > 1 or (updates == 0 and not (self._scales and self._continuing.able)):
             self.hinder(f"its optimizer makes {updates} steps in a step of its loop")
         if not self._shares:
-            self.hinder("its script doesn't say by recovery.parts() how a lost rank's samples are shared out")
+            self.hinder("its script doesn't share out a lost rank's samples by recovery.parts()")
         obstacle = self._obstacle or self._continuing.obstacle or self._foreign_group()
         if obstacle is None and not self._continuing.able:
             self._continuing.able = True
@@ -127,7 +127,7 @@ class Continuation:
             self._progress.cannot_continue(obstacle)
 
     def form(self, step: int, give: Callable[[], Any], load: Callable[[Any], None], stopped: Callable[[], bool]) -> int:
-        """Form the next attempt's group, and return the step after which it goes on; see `Continuing.form`."""
+        """Form the next attempt's group, and return the step after which it continues; see `Continuing.form`."""
         joins = self.joins
         if joins:
             if self._obstacle is not None:
@@ -143,7 +143,7 @@ class Continuation:
         return after
 
     def _foreign_group(self) -> str | None:
-        """Returns the sentence about a group that isn't ours, and so can't be formed anew."""
+        """Returns the sentence about a group that was made in another way, and so can't be formed again."""
         groups: Any = distributed_c10d
         foreign = [each for each in groups._world.pg_map if not isinstance(each, Group)]
         return f"it has {len(foreign)} process group(s) that were made in another way" if foreign else None
@@ -166,9 +166,8 @@ def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kep
 
 
 def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]:
-    """Returns which of `count` parts of a step `rank` computes: its own, which are always the same, and of those that
-    absent ranks leave, those that are dealt to it. Whoever has fewest gets the next one. Raises ValueError for fewer
-    parts than ranks.
+    """Returns which of `count` parts of a step `rank` computes: its own, which are always the same, and some of the
+    absent ranks', each of which goes to the rank with the fewest parts. Raises ValueError for fewer parts than ranks.
     """
     if count < size:
         raise ValueError(f"parts is {count}, which is fewer than the {size} ranks: each needs one in every step")

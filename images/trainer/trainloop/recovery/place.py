@@ -16,7 +16,7 @@ DIRECTORY_VARIABLE = "TRAINMASTER_MEMORY_DIR"
 
 @dataclass(frozen=True)
 class Place:
-    """A place says which rank of which attempt of which job this is."""
+    """A place is which rank of which attempt of which job this is."""
 
     job: str
     attempt: int
@@ -51,8 +51,8 @@ class Place:
 
 
 def memory_directory(say: Callable[[str], None]) -> Path | None:
-    """Returns this user's own directory in the pod's memory; None where none is named, or it can't be used, which is
-    said.
+    """Returns this user's own directory in the pod's memory; None where none is named, or it can't be used, which `say`
+    reports.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
     if not named:
@@ -64,18 +64,18 @@ def memory_directory(say: Callable[[str], None]) -> Path | None:
         return None
 
 
-#: The file whose name, with the rank behind it, says that a rank is writing (docs/protocol.md).
+#: Names a file; with the rank appended, the file reports that the rank is writing (docs/protocol.md).
 SAVING_VARIABLE = "TRAINMASTER_SAVING_FILE"
-#: What follows in the name of the file that says that a stop is planned.
+#: The suffix of the file that reports a planned stop.
 PLANNED = ".planned"
-#: What a slow machine writes in a second (bytes), and what a save costs besides (seconds).
+#: Bytes that a slow machine writes in a second, and the seconds that a save costs on top.
 _BYTES_A_SECOND = 200e6
 _LEAST_SECONDS = 1.0
 
 
 @contextmanager
 def announced(rank: int, size: int) -> Iterator[None]:
-    """Surrounds the writing of `size` bytes: the agent is told how many seconds this may take."""
+    """Surrounds the writing of `size` bytes, and reports to the agent how many seconds this may take."""
     named = os.environ.get(SAVING_VARIABLE)
     if not named:
         yield
@@ -89,7 +89,7 @@ def announced(rank: int, size: int) -> Iterator[None]:
 
 
 def planned_seconds() -> float | None:
-    """Returns the seconds that a stop which the agent has planned gives the ranks; None where it says of none."""
+    """Returns the seconds that a planned stop gives the ranks; None where the agent has planned none."""
     named = os.environ.get(SAVING_VARIABLE)
     try:
         return float(Path(f"{named}{PLANNED}").read_text()) if named else None

@@ -1,4 +1,4 @@
-"""A script of one's own that has a loop over steps keeps its state, and goes on from it, by three lines:
+"""A script of one's own with a loop over steps keeps its state, and continues from it, by three lines:
 
     from trainloop.recovery import Recovery
 
@@ -6,8 +6,8 @@
     for step in recovery.steps(10_000):
         ...
 
-The state is kept in memory, and on a disk where TRAINMASTER_CHECKPOINT_DIR names one; progress is reported, stacks are
-given to the agent that looks for a hang, and SIGTERM ends the run after a step, saved, with exit code 143.
+The state is kept in memory, and on a disk if TRAINMASTER_CHECKPOINT_DIR names one. Progress is reported, stacks are
+given to an agent that diagnoses a hang, and SIGTERM ends the run after a step, saved, with exit code 143.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ if TYPE_CHECKING:
 class Recovery:
     """Keeps the state of a script's model, optimizer and what else it names, and restores it.
 
-    Every rank makes one, after the process group and with the model as it is trained: bare, in
-    DistributedDataParallel, with ZeroRedundancyOptimizer too, or sharded by `fully_shard`. `others` are a scheduler, a
-    scaler and their like, by names of one's own. `every` is the number of steps between two states on the disk, which
-    is `path`, or TRAINMASTER_CHECKPOINT_DIR, or none.
+    Every rank makes one, after the process group and with the model as it is trained: bare, in DistributedDataParallel,
+    with ZeroRedundancyOptimizer too, or sharded by `fully_shard`. `others` are a scheduler, a scaler and their like, by
+    names of one's own. `every` is the number of steps between two states on the disk, which is `path`, or
+    TRAINMASTER_CHECKPOINT_DIR, or none.
 
-    A run that goes on equals one that was never interrupted to the bit where its data follows from the step alone. With
-    more than two ranks DistributedDataParallel sums its first step in another order than later ones; with `rehearsal`
-    the first step after a recovery is made twice, and counts once, and that difference is gone too.
+    A run that continues equals an uninterrupted one to the bit if its data follows from the step alone. With more than
+    two ranks DistributedDataParallel sums its first step in another order than later ones; with `rehearsal` the first
+    step after a recovery is made twice, and counts once, which removes that difference too.
 
-    Under Trainmaster ranks that survive a fault go on in their processes, where the script takes its micro-batches from
-    `parts`: these are shared out anew. With `fewer_samples` they go on without `parts` too, by the samples that are
-    left, until the lost ranks are back.
+    Under Trainmaster ranks that survive a fault continue in their processes, if the script takes its micro-batches from
+    `parts`, which are then shared out again. With `fewer_samples` they continue without `parts` too, with the samples
+    that are left, until the lost ranks are back.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Recovery:
         **others: Stateful,
     ) -> None:
         self.step = self._first = 0
-        self._source: int | None = None  # the attempt that the run goes on from
+        self._source: int | None = None  # the attempt that the run continues from
         self._model, self._optimizer, self._others = model, optimizer, others
         keep_group(model)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
@@ -187,10 +187,11 @@ class Recovery:
             continuation.made(updates)
         stop, newest = (0, 0) if asking is None else asking()
         if self.step == total and continuation is not None and self._is_made():
-            # Nobody leaves before all have made the last step: who lacks it is given it by others.
+            # No rank leaves before all have made the last step, because it may have to give the state to one that
+            # hasn't.
             with suppress(GroupLostError):
                 self._group.gather(None)
-        # DDP orders its buckets anew in the second step. A rank that joins has done so before it meets the others.
+        # DDP orders its buckets again in the second step. A rank that joins has done so before it meets the others.
         is_ready = self.step >= min(self._first + 2, total)
         if is_ready and continuation is not None and (continuation.broken or newest > continuation.attempt):
             self._form()
@@ -198,12 +199,12 @@ class Recovery:
         return stop, False
 
     def parts(self, count: int | None = None) -> Iterator[int]:
-        """Yields the numbers of the micro-batches, of the `count` that make this step on all ranks together, that this
-        rank computes; by default there is one for each rank, its own. Those of ranks that are lost are dealt among the
-        others. Gradients are reduced in the backward of the last one, and each has random numbers of its own.
+        """Yields the micro-batches that this rank computes, as numbers below `count`, which make this step on all ranks
+        together; by default there is one for each rank, its own. Those of lost ranks are dealt among the others.
+        Gradients are reduced in the backward of the last one, and each has random numbers of its own.
 
-        DistributedDataParallel takes the sum over all parts by the number of ranks: with more parts than ranks a part's
-        loss is to be divided by how many times as many they are. Raises ValueError for fewer parts than ranks.
+        DistributedDataParallel divides the sum over all parts by the number of ranks: with n times as many parts as
+        ranks divide each part's loss by n. Raises ValueError for fewer parts than ranks.
         """
         rank, ranks, step = self._place.rank, self._place.ranks, self.step + 1
         present = range(ranks) if self._continuation is None else self._continuation.shares()
@@ -254,10 +255,10 @@ class Recovery:
         self._progress.enter("train")
 
     def _resume(self) -> Found | None:
-        """Go on from the newest state that is anywhere; returns it. Raises RuntimeError where there are states, and
-        none is of this model: to start anew would be a surprise.
+        """Restore the newest state that any rank has; returns it. Raises RuntimeError where there are states, but none
+        of this model: starting from scratch would be a surprise.
         """
-        self._progress.enter("setup", message="looking for a state to go on from")
+        self._progress.enter("setup", message="looking for a state to continue from")
         memory = self._keeper.directory if self._keeper else None
         problems = list[str]()
         for found in newest(self._place, self._group, self._say, memory, self._disk):
@@ -271,10 +272,10 @@ class Recovery:
             if not problems:
                 self.step, self._source = found.step, found.attempt
                 if self._place.rank == 0:
-                    self._say(f"goes on after step {found.step}, of attempt {found.attempt}")
+                    self._say(f"continues after step {found.step}, of attempt {found.attempt}")
                 return found
         if problems:
-            raise RuntimeError(f"no state can be gone on from: {problems[0]}")
+            raise RuntimeError(f"no state can be restored: {problems[0]}")
         return None
 
     def _restore(self, found: Found) -> None:
@@ -286,10 +287,10 @@ class Recovery:
         if own is not None:
             generators.restore(own["random"], self._device)
         elif found.step:
-            self._say("the random state of this rank was lost with its pod: it goes on with the one that it has")
+            self._say("the random state of this rank was lost with its pod: it keeps the one that it has")
 
     def _form(self, *, left_out: bool = False) -> None:
-        """Form the next attempt's group; whoever lacks the newest step is given it. What the host has done in a step
+        """Form the next attempt's group; ranks that lack the newest step are given it. What the host has done in a step
         that was `left_out`, or that the device hasn't made, is taken back.
         """
         assert self._continuation is not None
@@ -322,7 +323,7 @@ class Recovery:
         return self._keeper is None or self._keeper.is_made(self.step)
 
     def _finished(self) -> None:
-        # What ranks ask each other of a snapshot is cut off where one is lost: the next group begins to count anew.
+        # A lost rank cuts off the exchange about a snapshot: the next group begins to count again.
         with suppress(GroupLostError):
             if self._keeper is not None:
                 self._keeper.finished(self.step)
@@ -378,7 +379,7 @@ class Recovery:
         if self._continuation is not None and self._continuation.left_out:
             return
         self._updates += 1
-        # A step may have several, of which the last counts: as many as all steps before had.
+        # A step may have several updates, of which the last counts: as many as all steps before had.
         if not self._others and self._updates == self._updates_each and self._keeper is not None:
             # No optimizer of torch's draws random numbers; what the script draws after it comes with the step's end.
             self._keeper.made(self.step + 1, as_before=True)
@@ -427,10 +428,10 @@ _groups = list[dist.ProcessGroup]()
 def keep_group(model: nn.Module) -> None:
     """Keep the group in which DistributedDataParallel trains `model` for as long as this process has Python.
 
-    DDP's destructor has Python's lock. Where its reference to the group is the last, as after `destroy_process_group`,
-    it joins gloo's threads, which may need the lock to release what a collective kept of its caller's state (torch
-    2.13): both wait for good. In a rank that starts cold torch's own modules have a reference more, because DDP imports
-    them when the group is there; in one that is forked with them imported nobody has it.
+    DDP's destructor has Python's lock. If its reference to the group is the last, as after `destroy_process_group`, it
+    joins gloo's threads, which may need the lock to release what a collective kept of its caller's state (torch 2.13):
+    both wait for good. A rank that starts cold has one more reference in torch's own modules, because DDP imports them
+    when the group is there; a rank that is forked with them imported has none.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         _groups.append(model.process_group)

@@ -1,7 +1,7 @@
-"""What of a state is tensors is kept where it lies until it is copied: of a sharded one (DTensor) this rank's part.
+"""A state's tensors are kept where they lie until they are copied; of a sharded one (DTensor) this rank's part is kept.
 
-What of it the host has, and changes while the device is behind, is taken in each step: learning rates, a scheduler's
-numbers, an optimizer's counts of steps where they aren't on the device.
+The host's part, which changes while the device is behind, is taken in each step: learning rates, a scheduler's numbers,
+an optimizer's counts of steps where they aren't on the device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the model's parameters by name: those that the optimizer has, and that a step changes.
 
     From its forward to its backward FSDP2 has whole copies in the place of the root's parameters, and after a forward
-    without a backward until the next step. They are freed here, so no pass may be going on.
+    without a backward until the next step. They are freed here, so no pass may be under way.
     """
     modules: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
     for module in modules:
@@ -114,9 +114,11 @@ class OptimizerState:
     def __init__(
         self, optimizer: torch.optim.Optimizer, device: torch.device, around: torch.optim.Optimizer | None = None
     ) -> None:
-        """Of a ZeroRedundancyOptimizer `optimizer` is this rank's part, and the one `around` it has the settings."""
+        """For ZeroRedundancyOptimizer `optimizer` is this rank's part, and `around`, which contains it, has the
+        settings.
+        """
         self._optimizer, self._around, self._beside = optimizer, around or optimizer, device.type != "cpu"
-        #: What there is by parameter; of that the numbers that are on the host while weights aren't.
+        #: The state of each parameter that has one; of that the numbers that are on the host while weights aren't.
         self._there = dict[Any, tuple[str, ...]]()
         self._numbers = list[tuple[Any, str]]()
 

@@ -50,7 +50,7 @@ def tag(options: argparse.Namespace) -> int:
     storage.set_tag(version.checkpoint, name)
     if not version.path.is_dir():  # the run may have deleted it just before
         storage.delete_tag(directory, name)
-        raise CommandError(f"{version.name} was deleted meanwhile: it has no tag")
+        raise CommandError(f"{version.name} was deleted just now: it has no tag")
     print(f"{version.name} is tagged {name}: it stays until the tag is deleted")
     return 0
 

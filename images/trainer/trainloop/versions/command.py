@@ -1,7 +1,9 @@
 """`trainloop checkpoints COMMAND DIR …` lists, compares, tags, verifies, exports and deletes a run's checkpoints.
 
-A command exits with 0; with 1 when it can't do what it was asked for, or finds damage; with 2 when it was asked
-wrongly. What needs torch is imported by the commands that read weights, so that the others are quick.
+Exit codes: 0 done; 1 the command failed, or found damage; 2 wrong usage. The commands that read weights import torch
+when they need it, so that the others are quick. The shell completes checkpoints and tags if argcomplete is installed:
+`pip install 'trainmaster-trainloop[completion]'`, and in ~/.bashrc or ~/.zshrc `eval "$(register-python-argcomplete
+trainloop)"`.
 """
 
 from __future__ import annotations
@@ -193,7 +195,7 @@ def _output(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    """Returns a number of things, of which there is at least one."""
+    """Returns a count of at least one."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
     return int(text)
@@ -210,7 +212,7 @@ def complete(parser: argparse.ArgumentParser) -> int:
 
 
 def checkpoints(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Returns what a checkpoint of the directory that stands before can be called."""
+    """Returns the names of the directory's checkpoints, for the shell."""
     from trainloop.versions.catalog import CommandError, versions
 
     try:

@@ -19,7 +19,7 @@ from trainloop.versions import output
 from trainloop.versions.catalog import UsageError, Version, checked, configuration, find, versions
 from trainloop.versions.tensors import Weights, type_name
 
-#: What differs: name, before, after.
+#: Differences: name, before, after.
 Pairs = list[tuple[str, Any, Any]]
 
 
@@ -150,13 +150,13 @@ def _indented(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-#: What a setting has where it isn't set.
+#: The value of a setting that isn't set.
 MISSING = "(not set)"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What has changed in one tensor, or in several that are a layer."""
+    """A change in one tensor, or in several that are a layer."""
 
     name: str
     tensors: int
@@ -182,7 +182,7 @@ class Change:
 
 @dataclass(frozen=True)
 class WeightChanges:
-    """What differs between two models."""
+    """The differences between two models."""
 
     only_before: list[str]
     only_after: list[str]
@@ -204,7 +204,7 @@ def setting_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
 
 
 def weight_changes(before: Weights, after: Weights) -> WeightChanges:
-    """Returns what differs between two models, of which never more than one tensor each is in memory.
+    """Returns the differences between two models; at most one tensor of each is in memory.
 
     Raises CheckpointError where a tensor can't be read.
     """

@@ -92,7 +92,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Exported:
-    """What a file has got."""
+    """The result of an export."""
 
     tensors: int
     bytes: int  # of the whole file
