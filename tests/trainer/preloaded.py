@@ -16,7 +16,7 @@ for _name in (
     *("torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.utils.serialization.config"),
     *("torch.distributed.tensor.parallel", "torch.profiler._cupti_monitor"),
     *("trainloop.run", "trainloop.parallel.sharded", "trainloop.checkpoints.export", "trainloop.checkpoints.retention"),
-    *("trainloop.checkpoints.restoring", "trainloop.checkpoints.restoring"),
+    "trainloop.checkpoints.restoring",
     *("hypothesis", "pytest", "tests.trainer.toy", "tests.trainer.ranks", "tests.trainer.faults"),
     *("torch._dynamo.backends.debugging", "torch._inductor.compile_fx"),
     *("transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"),

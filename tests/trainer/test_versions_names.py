@@ -49,7 +49,7 @@ def test_a_checkpoint_has_many_names_and_all_commands_know_them(saved: Path, che
         (
             "step-0000000",
             "'step-0000000' is the beginning of step-000000010.1, step-000000008.1, step-000000006.1, "
-            "step-000000004.1 and 1 more: say which",
+            "step-000000004.1 and 1 more: name one of them",
         ),
         ("best:acuracy", "checkpoints has no complete checkpoint with a result 'acuracy': did you mean 'accuracy'?"),
         ("best:x", "checkpoints has no complete checkpoint with a result 'x': there are accuracy, loss"),

@@ -1,4 +1,4 @@
-"""The run's metrics are written as console lines and JSON lines, from which the report comes; `outputs` has more ways.
+"""The run's metrics are written as console lines and JSON lines, and to TensorBoard and Prometheus if asked for.
 
 Numbers of a step stay where they are until a line is due, so that logging doesn't make the device wait for the host.
 """

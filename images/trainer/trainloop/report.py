@@ -138,7 +138,7 @@ def _clock(seconds: float) -> str:
 
 
 def _attempts(lines: Lines) -> str:
-    """Returns how many attempts there were, which continued from a checkpoint, and their ranks where that has changed."""
+    """Returns how many attempts there were, which continued from a checkpoint, and their ranks if that changed."""
     number = len({line["attempt"] for line in lines})
     resumed = [line for line in lines if line.get("event") == "resumed"]
     text = f"{number}"

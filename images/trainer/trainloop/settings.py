@@ -1,7 +1,7 @@
 """Every component's settings are frozen, typed, and strict about names.
 
 A component declares its settings beside its code as a `Settings` subclass; `trainloop.config` puts them together into
-one document. `mistakes` has a sentence for each mistake.
+one document. `sentences` has one for each mistake.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from trainloop.optimization.verdict import Judge
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.delayed import NothingDelayed
 from trainloop.parallel.strategies import Replica
+from trainloop.recovery.tensors import mapped
 
 if TYPE_CHECKING:
     from trainloop.objectives import Objectives
@@ -71,7 +72,7 @@ class RunState:
 
 def stateful_states(stateful: Mapping[str, Stateful]) -> dict[str, Any]:
     """Returns the states of what hooks keep by name, DTensors whole on the host; collective."""
-    return {name: _whole(each.state_dict()) for name, each in stateful.items()}
+    return {name: mapped(each.state_dict(), _whole) for name, each in stateful.items()}
 
 
 def restore_stateful(stateful: Mapping[str, Stateful], saved: dict[str, Any], warn: Callable[[str], None]) -> None:
@@ -84,13 +85,8 @@ def restore_stateful(stateful: Mapping[str, Stateful], saved: dict[str, Any], wa
         warn(f"the checkpoint has no state of {listed(new)}: it stays as this run's hooks made it")
 
 
-def _whole(state: Any) -> Any:
-    """Returns the state with whole tensors, in dicts, lists and tuples however they are nested."""
-    if isinstance(state, dict):
-        return {key: _whole(value) for key, value in state.items()}
-    if type(state) in (list, tuple):
-        return type(state)(map(_whole, state))
-    return state.full_tensor().cpu() if hasattr(state, "full_tensor") else state
+def _whole(tensor: Any) -> Any:
+    return tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
 
 
 def _like(saved: Any, own: Any) -> Any:

@@ -277,7 +277,7 @@ class Trainer:
 
     @explaining_out_of_memory("saving a checkpoint")
     def save(self) -> None:
-        """Save a checkpoint, where there is a place for them; after a failure, which is reported, training continues."""
+        """Save a checkpoint, where there is a place for them; a failure is reported, and training continues."""
         if self.checkpoints is None:
             return
         self._settle()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainloop.checkpoints import retention, storage
 from trainloop.checkpoints.storage import CONFIGURATION, STATE, Checkpoint, CheckpointError, Survey
+from trainloop.recovery.tensors import mapped
 
 
 def write(
@@ -111,7 +112,7 @@ class HostCopies:
         """Begin to copy what the device's queue leaves `state` as; returns the copy, and the event at which it is there
         (None: now). Only when the copy before is no longer needed.
         """
-        device = next((one.device for one in _tensors(state) if one.device.type != "cpu"), None)
+        device = next(iter(_devices(state)), None)
         if device is None:
             return self._copy((), state), None
         self._stream = self._stream or torch.Stream(device)
@@ -144,8 +145,8 @@ class HostCopies:
         return value
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        yield from _tensors(item)
+def _devices(state: Any) -> set[torch.device]:
+    """Returns the accelerators that nested values have tensors on."""
+    found = set[torch.device]()
+    mapped(state, lambda tensor: found.add(tensor.device))
+    return {device for device in found if device.type != "cpu"}

@@ -230,7 +230,7 @@ class ContinuedTrainer(Trainer):
             super().save()
 
     def _form(self) -> bool:
-        """Form the group of the next attempt, and prepare to continue; returns whether this rank was stopped instead."""
+        """Form the next attempt's group, and prepare to continue; returns whether this rank was stopped instead."""
         while True:
             try:
                 whole = self._make_whole()

@@ -2,7 +2,8 @@
 device that computes in bf16.
 
 bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is left out, which must then not
-advance the schedule, and lowers the scale (`overflows`).
+advance the schedule, and lowers the scale. Overflows in a row end the
+run, because gradients that overflow at any scale would cost all steps.
 """
 
 from __future__ import annotations

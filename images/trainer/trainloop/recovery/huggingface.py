@@ -44,10 +44,8 @@ class RecoveryCallback(TrainerCallback):
     """Keeps the state of a Trainer whose ranks all have the whole model (one rank, or DistributedDataParallel)."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer, self._place = (
-            trainer,
-            Place.from_environment(trainer.args.process_index, trainer.args.world_size),
-        )
+        self._trainer = trainer
+        self._place = Place.from_environment(trainer.args.process_index, trainer.args.world_size)
         self._device = trainer.args.device  # which joins the group
         self._group = Group(self._place, host_group() if dist.is_initialized() else None)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)

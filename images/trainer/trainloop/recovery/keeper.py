@@ -235,7 +235,7 @@ class Keeper:
             self._still.release()
 
     def save(self) -> None:
-        """Write the state of the last finished step, if it is there and isn't written yet; reports why where it isn't."""
+        """Write the last finished step's state, if it is there and isn't written yet; reports why where it isn't."""
         with self._saving:
             if self._step is None or self._over:
                 return
@@ -325,7 +325,7 @@ class Keeper:
             self._say(f"state of step {self._step} not kept in memory: {error}")
 
     def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
-        """Write the state of a step; returns whether that is done: not where the device has changed it before the end."""
+        """Write a step's state; returns whether that is done: not where the device has changed it before the end."""
         if ends:
             with self._device.on(self._stream):
                 self._hold.set()

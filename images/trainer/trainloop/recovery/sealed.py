@@ -40,7 +40,7 @@ class SealError(ValueError):
 
 @dataclass(frozen=True, order=True)
 class Seal:
-    """A seal describes a file's state. The greater of two is the newer: a later attempt continued from what it found."""
+    """A seal describes a file's state. The greater of two is newer: a later attempt continued from what it found."""
 
     attempt: int
     step: int

@@ -116,7 +116,9 @@ def _unusable(task: Task) -> str | None:
     for name, data in (("train", task.train), ("evaluation", [] if task.evaluation is None else task.evaluation)):
         kind = f"its {name} is of {type(data).__name__}"
         if is_stream(data) and (isinstance(data, Iterator) or not hasattr(data, "__iter__")):
-            return f"{kind}, which can't be read twice: give data with len() and [index], or that begins again with each iter()"
+            return (
+                f"{kind}, which can't be read twice: give data with len() and [index], or a new start for each iter()"
+            )
         if not is_stream(data) and not hasattr(data, "__len__"):
             return f"{kind}, which has [index] and no len(): add len()"
     first = few(task.train)

@@ -1,4 +1,8 @@
-"""`diff` prints what `comparison` finds: settings, results and code, then weights by layer."""
+"""`diff` compares two checkpoints: settings, results and code, then weights by layer.
+
+A tensor's relative change is the norm of the difference over the norm before. For a layer (or a whole model) both norms
+are over all its numbers. All sums are in double precision, over parts of a few million numbers.
+"""
 
 from __future__ import annotations
 
