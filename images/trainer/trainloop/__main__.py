@@ -56,10 +56,14 @@ def console() -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     more = "trainloop checkpoints -h: list, compare, tag, verify, export and delete what runs have saved"
     parser = argparse.ArgumentParser(prog="trainloop", description="A complete DDP training loop.", epilog=more)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; docs/training.md describes every field")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="override: optimizer.lr=3e-4")
-    parser.add_argument("--print-config", action="store_true", help="print the configuration, defaults too, and end")
-    parser.add_argument("--dry-run", action="store_true", help="build all, two steps, evaluate; memory and step time")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="Read this YAML (docs/training.md describes every field)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="Override a field: optimizer.lr=3e-4"
+    )
+    parser.add_argument("--print-config", action="store_true", help="Print the configuration, defaults included")
+    parser.add_argument("--dry-run", action="store_true", help="Make two steps, evaluate; print memory and step time")
     return parser
 
 

@@ -59,11 +59,11 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
 def _add_commands(parser: argparse.ArgumentParser) -> None:
     """Add `checkpoints` and its commands to the program's parser."""
-    about = "list, compare, tag, verify, export and delete a run's checkpoints"
+    about = "List, compare, tag, verify, export and delete a run's checkpoints"
     commands = parser.add_subparsers(title="commands", metavar="COMMAND").add_parser(
         "checkpoints",
         help=about,
-        description=f"{about[0].upper()}{about[1:]}.",
+        description=f"{about}.",
         epilog=f"{NAMES}\n\nexit codes: 0 done, 1 not done or damage found, 2 asked wrongly",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,7 +74,13 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     _output(one)
 
     one = _command(
-        add, "show", "inspecting", "show", "Show all that is known of one checkpoint.", "DIR best:accuracy", names=True
+        add,
+        "show",
+        "inspecting",
+        "show",
+        "Show everything known about one checkpoint.",
+        "DIR best:accuracy",
+        names=True,
     )
     _checkpoint(one, "checkpoint", "CHECKPOINT")
     _output(one)
@@ -92,9 +98,11 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     one.usage = f"{begin} DIR BEFORE AFTER\n       {begin} DIR/BEFORE DIR/AFTER"
     _checkpoint(one, "before", "BEFORE")
     _checkpoint(one, "after", "AFTER", nargs="?")
-    one.add_argument("--top", type=_positive, default=20, metavar="N", help="rows about weights (default: 20)")
-    one.add_argument("--all", action="store_true", help="every tensor that differs, not by layer")
-    one.add_argument("--exit-code", action="store_true", help="exit with 1 when anything differs, as git diff does")
+    one.add_argument(
+        "--top", type=_positive, default=20, metavar="N", help="Print at most N rows about weights (default: 20)"
+    )
+    one.add_argument("--all", action="store_true", help="Print every tensor that differs, not by layer")
+    one.add_argument("--exit-code", action="store_true", help="Exit with 1 when anything differs, as git diff does")
     _output(one)
 
     one = _command(
@@ -102,14 +110,14 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
         "tag",
         "changing",
         "tag",
-        "Give a checkpoint a tag, by which it is kept; without a checkpoint list tags.",
+        "Tag a checkpoint, which keeps it; without a checkpoint list tags.",
         "DIR best:accuracy good",
         names=True,
     )
     _checkpoint(one, "checkpoint", "CHECKPOINT", nargs="?")
     one.add_argument("name", nargs="?", metavar="TAG", help="letters, digits, '.', '_' and '-'")
-    one.add_argument("-d", "--delete", action="store_true", help="delete a tag: tag --delete DIR TAG")
-    one.add_argument("-f", "--force", action="store_true", help="move a tag that another checkpoint has")
+    one.add_argument("-d", "--delete", action="store_true", help="Delete a tag: tag --delete DIR TAG")
+    one.add_argument("-f", "--force", action="store_true", help="Move a tag that another checkpoint has")
 
     one = _command(
         add,
@@ -133,26 +141,28 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
         names=True,
     )
     _checkpoint(one, "checkpoint", "CHECKPOINT")
-    one.add_argument("file", type=Path, metavar="FILE", help="it appears when it is complete")
-    one.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="type of floating-point weights (default: own)")
-    one.add_argument("-f", "--force", action="store_true", help="replace a file that is there")
+    one.add_argument("file", type=Path, metavar="FILE", help="Write to this file, which appears when it is complete")
+    one.add_argument(
+        "--dtype", choices=("fp32", "bf16", "fp16"), help="Convert floating-point weights (default: own type)"
+    )
+    one.add_argument("-f", "--force", action="store_true", help="Replace a file that is there")
 
     one = _command(
         add,
         "prune",
         "changing",
         "prune",
-        "Delete old checkpoints by the rule that a run has: the newest ones, the "
+        "Delete old checkpoints by a run's own rule: the newest ones, the "
         "best one and those with a tag stay, and always the newest that verifies.",
         "DIR --keep 3 --dry-run",
     )
-    one.add_argument("--keep", type=_positive, required=True, metavar="N", help="newest checkpoints to keep")
+    one.add_argument("--keep", type=_positive, required=True, metavar="N", help="Keep the N newest checkpoints")
     one.add_argument(
         "--best",
         metavar="RESULT",
-        help="result whose best checkpoint stays, such as accuracy or loss:min (default: the run's checkpoint.best)",
+        help="Keep the best by this result: accuracy, loss:min (default: the run's checkpoint.best)",
     )
-    one.add_argument("-n", "--dry-run", action="store_true", help="only print what would be deleted")
+    one.add_argument("-n", "--dry-run", action="store_true", help="Print what would be deleted, and delete nothing")
     _output(one)
 
 
@@ -163,7 +173,7 @@ def _command(
     epilog = f"example:\n  $ trainloop checkpoints {name} {example}" + (f"\n\n{NAMES}" if names else "")
     parser: argparse.ArgumentParser = add.add_parser(
         name,
-        help=text[0].lower() + text[1:].rstrip("."),
+        help=text.rstrip("."),
         description=textwrap.fill(text, 80),
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -174,7 +184,9 @@ def _command(
         return code
 
     parser.set_defaults(run=run, parser=parser)
-    parser.add_argument("directory", type=Path, metavar="DIR", help="directory of checkpoints (checkpoint.path)")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="Use this directory of checkpoints (checkpoint.path)"
+    )
     return parser
 
 
@@ -191,7 +203,9 @@ def _checkpoint(
 
 
 def _output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: every field")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="Print a table, or every field as json"
+    )
 
 
 def _positive(text: str) -> int:
