@@ -51,7 +51,7 @@ class Progress:
         self._write()
 
     def join(self) -> None:
-        """The ranks have formed their process group."""
+        """Note that the ranks have formed their process group."""
         self._fields["joinedAt"] = time.time()
 
     def able(self, group: int, *, idle: bool = False) -> None:
@@ -63,7 +63,7 @@ class Progress:
         self._write()
 
     def ready(self) -> None:
-        """This rank has begun alone, and waits to join those that train."""
+        """Report that this rank has begun alone, and waits to join those that train."""
         self._fields |= {"continuing": "ready"}
         self._write()
 
@@ -74,13 +74,13 @@ class Progress:
         self._write()
 
     def joined_again(self, step: int) -> None:
-        """This rank trains on in a new group, or has joined one, after `step`; `able` comes next."""
+        """Report that this rank trains on in a new group, or has joined one, after `step`; `able` comes next."""
         self.join()
         self._fields.pop("firstStepAt", None)
         self.begin(step)
 
     def begin(self, step: int) -> None:
-        """Training begins after `step`: 0, or the checkpoint's. From here on what it waits is counted."""
+        """Begin training after `step`: 0, or the checkpoint's. From here on waiting times are counted."""
         self._count(step)
         self._fields |= {"section": "setup", "startStep": step, "restoredAt": time.time()}
         self._fields |= {"dataSeconds": 0.0, "checkpointSeconds": 0.0, "evaluateSeconds": 0.0}

@@ -37,7 +37,9 @@ def seed_all(value: int, *purpose: int) -> None:
 
 @contextmanager
 def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
-    """Inside, what is drawn follows from these numbers alone; afterwards the generators are where they were before."""
+    """Within the context random numbers follow from these numbers alone; afterwards the generators are where they were
+    before.
+    """
     before = capture(device)
     seed_all(value, *purpose)
     try:

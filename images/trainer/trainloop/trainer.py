@@ -150,7 +150,7 @@ class Trainer:
 
     @explaining_out_of_memory("continuing from a checkpoint")
     def prepare(self) -> None:
-        """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
+        """Prepare the first step: the newest checkpoint, sizes, data."""
         resumed, settings = False, self.config.checkpoint
         if settings.resume or settings.start_from:
             self.progress.enter("checkpoint", message="looking for a checkpoint")
@@ -313,7 +313,7 @@ class Trainer:
         return self.world.summing([counted / self.world.tensor, float(self._stop_requested), float(short)])
 
     def _relieve(self, ranks: int) -> None:
-        """All ranks empty their caches together, because some of them are short of memory."""
+        """Empty the caches of all ranks together, because some of them are short of memory."""
         self.pressure.relieve()
         here = f", here: {self.pressure.reason}" if self.pressure.reason else ""
         self.log.warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")

@@ -79,8 +79,8 @@ class Replicated:
         """Note that the run's step is made."""
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
-        """Training was interrupted after so many updates; `whole` is whether the state is that after a step. Returns
-        whether the ranks will make the step that was cut off, because its update has begun.
+        """Interrupt training after so many updates; `whole` is whether the state is that after a step. Returns whether
+        the ranks will make the step that was cut off, because its update has begun.
         """
         return False
 

@@ -286,7 +286,7 @@ class ContinuedTrainer(Trainer):
         return not self.memory.half_made
 
     def _change(self, changing: Callable[[], None]) -> None:
-        """The optimizer's step comes now, if the ranks of this replica haven't lost each other since the passes."""
+        """Let the optimizer's step begin, unless the ranks of this replica have lost each other since the passes."""
         if self.continuing.commits:
             start.check()
         changing()

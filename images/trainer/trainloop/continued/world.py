@@ -143,7 +143,7 @@ class Idle:
         self._ended: Store | None = None
 
     def __call__(self, order: Order) -> None:
-        """The rank is idle in an attempt; to be called again and again. Raises SystemExit when the run has ended."""
+        """Be idle in an attempt; called again and again. Raises SystemExit when the run has ended."""
         if order.attempt != self._attempt:
             self._attempt = order.attempt
             threading.Thread(target=self._attend, args=(order,), daemon=True, name="attending").start()
@@ -166,7 +166,7 @@ class Idle:
 
 
 def end_idle(continuing: Continuing) -> None:
-    """The run has ended. To be called by the lowest rank that trains, when all are at the end."""
+    """Report that the run has ended; for the lowest rank that trains, when all are at the end."""
     group, store = continuing.membership.group, continuing.store
     if group is not None and store is not None and group.idle:
         with suppress(RuntimeError, OSError):

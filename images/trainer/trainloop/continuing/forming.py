@@ -179,8 +179,8 @@ class Continuing:
             return order
 
     def _finish_together(self) -> None:
-        """Where nothing is broken wait until all ranks have done with the group: what NCCL sends may be on its way when
-        the one that sends it has done with it.
+        """If nothing is broken, wait until all ranks have finished with the group: NCCL's messages may still be on
+        their way when their sender has finished.
         """
         if self._accelerator and self._reals and not self.membership.broken:
             gloo = self._reals[0].of(torch.device("cpu"))
@@ -306,15 +306,15 @@ class Continuing:
             self.membership = replace(self.membership, newest=newest and replace(newest, unit=unit))
 
     def commit(self) -> None:
-        """This rank has all that comes from other units, and makes the step with its own, unless that is lost. Raises
-        GroupLostError where the group has broken.
+        """Commit to the step: this rank has all that comes from other units, and makes the step unless its own unit is
+        lost. Raises GroupLostError where the group has broken.
         """
         with self._changed:
             start.check()
             self.commits = self._unit > 1
 
     def committed(self) -> None:
-        """The step is made, or isn't."""
+        """Note that the step is made, or isn't."""
         with self._changed:
             self.commits, order = False, self._put_off
             self._put_off = None

@@ -146,7 +146,9 @@ class Swallowed(Work):
             self._resolve()
 
     def give_up(self, error: Exception) -> None:
-        """The group has broken, and nothing touches the tensors any more: nobody has to wait for the real one."""
+        """Give the collective up: the group has broken, nothing touches the tensors any more, and nobody has to wait
+        for the real one.
+        """
         if not self._work.is_completed() and self._over.acquire(blocking=False):
             self._fail(error)
             self._given_up = True
@@ -213,15 +215,15 @@ class Group(Base):  # type: ignore[misc]
         return real
 
     def fail(self, error: Exception, uses: int) -> bool:
-        """A collective of the real group that was used then has failed; returns whether that is swallowed, and later
-        ones aren't made.
+        """Handle the failure of a collective of the real group that was used then; returns whether it is swallowed, and
+        later ones aren't made.
         """
         if self._real is not None and uses == self.uses and self._failed(error):
             self._real = None
         return self._real is None or uses != self.uses
 
     def begun(self, work: Swallowed) -> None:
-        """Somebody may wait for a collective from now on."""
+        """Note that somebody may wait for a collective from now on."""
         self._under_way.add(work)
         if work.uses <= self._given_up:
             work.give_up(RuntimeError("the group has broken"))
@@ -230,7 +232,7 @@ class Group(Base):  # type: ignore[misc]
         self._under_way.discard(work)
 
     def give_up(self, error: Exception, uses: int) -> None:
-        """The real group that was used then is closed: collectives that it has forgotten have failed."""
+        """Fail the collectives that the real group used then has forgotten, because it is closed."""
         self._given_up = max(self._given_up, uses)
         for work in list(self._under_way):
             if work.uses <= uses:
@@ -353,7 +355,7 @@ class Group(Base):  # type: ignore[misc]
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
 
     def _each(self, collective: Callable[..., Work], outputs: list[Any], inputs: list[Any], *opts: Any) -> Work:
-        """Do a collective of lists once for each of several tensors, because not all backends do it for several."""
+        """Repeat a collective of lists for each of several tensors, because not all backends do it for several."""
         works = [collective([output], [value], *opts) for output, value in zip(outputs, inputs, strict=True)]
         for work in works[:-1]:
             work.wait()

@@ -46,14 +46,14 @@ class Membership:
     broken: bool = False
 
     def received(self, order: Order) -> Membership:
-        """An order has come: a new one, an old one, or one that is known."""
+        """Handle an order: a new one, an old one, or one that is known."""
         if self.newest is not None and order.attempt <= self.newest.attempt:
             return self
         lost = self.group is not None and not {*self.group.present} <= {*order.present}
         return replace(self, newest=order, broken=self.broken or lost)
 
     def failed(self) -> Membership:
-        """A collective of the group has failed."""
+        """Note that a collective of the group has failed."""
         return replace(self, broken=self.group is not None)
 
     @property
@@ -73,7 +73,7 @@ class Membership:
         return self.group is not None and self.newest is not None and self.rank in self.newest.absent
 
     def meets(self, order: Order) -> Membership:
-        """The rank leaves its group, and meets the others of `order`."""
+        """Leave the group, to meet the others of `order`."""
         return replace(self, tried=order.attempt, broken=True)
 
     def formed(self, order: Order) -> Membership:

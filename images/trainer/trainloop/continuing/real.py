@@ -98,7 +98,7 @@ class Real:
                 connection.shutdown(socket.SHUT_RD)  # a message that gloo sends now is forgotten, if it fails
 
     def begun(self, work: Any, *, has_end: bool) -> None:
-        """A collective of gloo's is under way. One whose end can't be seen has no `has_end`."""
+        """Note that a collective of gloo's is under way; `has_end` is whether its end can be observed."""
         if has_end:
             self._works = [*self._under_way(), work]
         else:

@@ -138,8 +138,8 @@ def _new_group(
 
 
 def _objects(original: Any, *arguments: Any, **options: Any) -> None:
-    """A collective of pickled objects that isn't made leaves the script's list as it is, because nothing has come that
-    can be unpickled. The lowest rank that is present sends its objects in place of an absent one.
+    """Run a collective of pickled objects. One that isn't made leaves the script's list as it is, because nothing has
+    come that can be unpickled. The lowest present rank sends its objects in place of an absent one.
     """
     given = inspect.signature(original).bind(*arguments, **options)
     group = given.arguments.get("group") or dist.group.WORLD

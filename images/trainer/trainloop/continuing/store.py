@@ -59,7 +59,7 @@ class Server:
         writer.close()
 
     async def _do(self, what: str, keys: list[str], values: list[str], seconds: float) -> Any:
-        """Do what a rank asks for, and return its answer; None where it has waited so many seconds for nothing."""
+        """Handle a rank's request, and return its answer; None where it has waited so many seconds for nothing."""
         if what == "wait":
             with suppress(TimeoutError):
                 async with self._changed, asyncio.timeout(seconds):

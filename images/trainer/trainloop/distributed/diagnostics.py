@@ -26,7 +26,7 @@ DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 
 
 def dump_stacks_on_signal(rank: int) -> None:
-    """This process prints its stacks at SIGUSR2 from now on: to the file that the agent named, else to stderr."""
+    """Print this process's stacks at each SIGUSR2 from now on: to the file that the agent named, else to stderr."""
     named, flags = os.environ.get("TRAINMASTER_STACKS_FILE"), os.O_WRONLY | os.O_APPEND | os.O_CREAT
     # A descriptor, which stays open; faulthandler doesn't keep a file alive.
     file = os.open(f"{named}.{rank}", flags, 0o644) if named else sys.stderr

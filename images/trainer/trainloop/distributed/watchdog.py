@@ -55,7 +55,9 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
-        """The training thread does `what` from now on; `limit` in seconds where more than a step's is in order."""
+        """Note that the training thread does `what` from now on; `limit` in seconds where it may last longer than a
+        step.
+        """
         if self._limit is not None:
             self._activity = Activity(what, step, time.monotonic(), max(self._limit, limit or 0.0), waits)
 

@@ -111,7 +111,7 @@ class Replica:
         return optimizer
 
     def after_step(self, step: int) -> int:
-        """Do what the strategy does after the optimizer's step number `step` (from 1); returns the bytes sent."""
+        """Finish the optimizer's step number `step` (from 1) as the strategy needs; returns the bytes sent."""
         return 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:

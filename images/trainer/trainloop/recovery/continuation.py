@@ -78,12 +78,12 @@ class Continuation:
         return self._continuing.able and self._continuing.broken
 
     def shares(self) -> Sequence[int]:
-        """The script shares a step out; returns the ranks that are present."""
+        """Note that the script shares a step out; returns the ranks that are present."""
         self._shares, self._fewer_samples = True, False
         return self._continuing.present
 
     def leaves_out(self) -> bool:
-        """The optimizer is about to make a step; returns whether it isn't to be made, and has no gradients then."""
+        """Returns whether the step that the optimizer is about to make is left out; its gradients are gone then."""
         self.left_out |= self.broken or self.joins
         gradients = [
             each for group in self._optimizer.param_groups for each in group["params"] if each.grad is not None
@@ -97,7 +97,7 @@ class Continuation:
         return self.left_out
 
     def hinder(self, obstacle: str) -> None:
-        """This rank can't continue."""
+        """Note why this rank can't continue."""
         self._obstacle = self._obstacle or obstacle
 
     def over(self) -> None:
@@ -112,7 +112,7 @@ class Continuation:
         return left_out
 
     def made(self, updates: int) -> None:
-        """A step is made, by `updates` of the optimizer: now it is known whether this rank can continue."""
+        """Note a step that is made, by `updates` of the optimizer, and report whether this rank can continue."""
         # A scaler may leave a step out, but a first step without one is of a loop that adds gradients up.
         if updates > 1 or (updates == 0 and not (self._scales and self._continuing.able)):
             self.hinder(f"its optimizer makes {updates} steps in a step of its loop")

@@ -132,7 +132,7 @@ class Generations:
         self._making = threading.Lock()
 
     def make(self, file: File, size: int, *, stuck: bool = False) -> None:
-        """Do what `File.make` does, one thread after the other."""
+        """Make a file as `File.make` does, one thread after the other."""
         if not self._making.acquire(timeout=PATIENCE):
             raise OSError("its memory is still being made")
         try:

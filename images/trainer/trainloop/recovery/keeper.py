@@ -114,7 +114,7 @@ class Keeper:
         self._start(step)
 
     def continue_as(self, attempt: int, step: int) -> None:
-        """The ranks have formed the group of `attempt` in their processes; its state is that after `step`."""
+        """Continue as `attempt`, whose group the ranks have formed; its state is that after `step`."""
         before = self._slots
         self.place = self._snapshots.place = replace(self.place, attempt=attempt)
         self._snapshots.begin_again(step)
@@ -192,7 +192,7 @@ class Keeper:
         return None if self._slots is None else self._slots.own(step)
 
     def changing(self) -> None:
-        """The state begins to change: the optimizer's step comes now, or another state is loaded."""
+        """Note that the state begins to change: the optimizer's step comes now, or another state is loaded."""
         if self._changing or self._step is None:
             return
         self._steps.wait_for_room(self._step + 1)
@@ -208,7 +208,7 @@ class Keeper:
         self._steps.begin(self._step + 1)
 
     def finished(self, step: int, *, as_before: bool = False) -> None:
-        """The step is over: nothing more of it comes. `as_before` is as in `made`."""
+        """End the step, to which nothing more belongs. `as_before` is as in `made`."""
         self.made(step, as_before=as_before)
         if step == self._first + 1:
             if self._slots is not None:
@@ -220,8 +220,8 @@ class Keeper:
             self._snapshots.make(step, lambda: self._encoded(step, self._host))
 
     def made(self, step: int, *, as_before: bool = False) -> None:
-        """The state is that after `step`, whole: the optimizer's step, and what belongs to it, have been made. With
-        `as_before` this rank's own state is as it was when that began, and so is there already.
+        """Note that the state is that after `step`, whole: the optimizer's step, and what belongs to it, have been
+        made. With `as_before` this rank's own state is as it was when that began, and so is there already.
         """
         is_there = as_before and self._changing and self._step is not None and step == self._step + 1
         self._steps.wait_for_room(step)
@@ -264,7 +264,7 @@ class Keeper:
             sealed.empty(file)
 
     def end(self) -> None:
-        """The run is at its end, and leaves nothing."""
+        """Leave nothing, because the run is at its end."""
         self._snapshots.wait(PATIENCE)
         for file in (*self.directory.glob(f"*{sealed.MEMORY}"), *self.directory.glob("*.lock")):
             sealed.remove(file)

@@ -212,8 +212,8 @@ class Recovery:
         yield from passes(self._model, own, lambda part: seed(self._state.seed, step, part, self._device))
 
     def made(self) -> None:
-        """This step has made its last change: what comes until the next one (a loss that is averaged over the ranks,
-        an evaluation) changes no state, so that a fault there costs no step. To be called by a script with `others`
+        """Note that this step has made its last change: what comes until the next one (a loss that is averaged over the
+        ranks, an evaluation) changes no state, so that a fault there costs no step. Call it in a script with `others`
         where ranks wait for each other there; without `others` the optimizer's step is the last change.
         """
         if self._keeper is not None:

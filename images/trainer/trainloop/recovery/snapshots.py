@@ -98,7 +98,7 @@ class Snapshots:
         self._since = (step, time.monotonic())
 
     def begin_again(self, step: int) -> None:
-        """The ranks have formed another group after `step`; some may be new, so all begin to count there."""
+        """Begin to count again after `step`, where the ranks have formed another group; some may be new."""
         self._again, self._held, self._asks = False, False, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())

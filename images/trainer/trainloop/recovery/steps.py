@@ -55,15 +55,15 @@ class Steps:
                 made.whole.synchronize()
 
     def begin(self, step: int) -> None:
-        """The change to the state after `step` is queued now."""
+        """Record that the change to the state after `step` is queued now."""
         self._made.append(Made(step, self._device.event()))
 
     def drop(self) -> None:
-        """The step that has begun changes nothing."""
+        """Drop the step that has begun, which changes nothing."""
         self._made.pop()
 
     def end(self, step: int, host: Any) -> None:
-        """The last change to the state after `step` is queued; it may turn out that there was another one."""
+        """Record that the last change to the state after `step` is queued; another one may follow."""
         while self._made and self._made[-1].step > step:
             self._made.pop()  # it was this one that changed again, or an older state was loaded
         if not self._made or self._made[-1].step != step:
@@ -131,7 +131,7 @@ class Hold:
             optimizer.register_step_pre_hook(self._before)
 
     def begin(self, step: int) -> None:
-        """A step is queued."""
+        """Note that a step is queued."""
         if self.works:
             self._now, self._steps[step % KEPT] = self._views[step % KEPT], step
             self._device.copy([self._now], [self._flag])
