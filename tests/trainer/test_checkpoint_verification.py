@@ -1,4 +1,4 @@
-"""A checkpoint is verified before it is loaded; a damaged one is passed over (`checkpoints/verification`)."""
+"""A checkpoint is verified before it is loaded; a damaged one is passed over (`checkpoints/storage`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_when_every_checkpoint_is_damaged_the_run_ends_with_a_sentence(tmp_path:
     run_ranks(1, train, config(tmp_path))
     [only] = storage.complete(tmp_path / "checkpoints")
     (only.path / "state.pt").write_bytes(b"")
-    with pytest.raises(RankFailed, match="ConfigError: no checkpoint can be used: delete them to start anew"):
+    with pytest.raises(RankFailed, match="ConfigError: no checkpoint can be used: delete them to start from scratch"):
         run_ranks(1, train, config(tmp_path))
 
 
@@ -41,7 +41,7 @@ def test_without_its_manifest_a_checkpoint_is_said_and_the_run_does_not_start_an
     run_ranks(1, train, config(tmp_path))
     [only] = storage.complete(tmp_path / "checkpoints")
     (only.path / storage.MANIFEST).unlink()
-    with pytest.raises(RankFailed, match="ConfigError: no checkpoint can be used: delete them to start anew"):
+    with pytest.raises(RankFailed, match="ConfigError: no checkpoint can be used: delete them to start from scratch"):
         run_ranks(1, train, config(tmp_path))
     assert (only.path / storage.STATE).is_file()
 
@@ -60,7 +60,7 @@ def test_what_can_not_be_used_is_named_and_blocks_no_save(tmp_path: Path, disks:
             "format 2",
             f"checkpoint passed over: {folder}/step-000000008.1 can't be read: [Errno 20] Not a directory: "
             f"'{folder}/step-000000008.1/manifest.json'",
-            f"checkpoint passed over: {folder}/step-000000009.1/state.pt has 0 bytes, and in its manifest ",
+            f"checkpoint passed over: {folder}/step-000000009.1/state.pt has 0 bytes, its manifest lists ",
             f"checkpoint passed over: {folder}/step-5 isn't named as a checkpoint: step-<9 digits>.<version>",
         ]
         assert len(lines) == (len(expected) if disks == "own" or rank == 0 else 0)

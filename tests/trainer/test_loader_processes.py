@@ -1,4 +1,4 @@
-"""Processes that read ahead end with their rank (`loader_processes`)."""
+"""Processes that read ahead end with their rank (`loader`)."""
 
 from __future__ import annotations
 

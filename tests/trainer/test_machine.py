@@ -1,4 +1,4 @@
-"""One line says what the ranks run on (`distributed/machine`), in the log, the report and the evidence."""
+"""One line names what the ranks run on (`distributed/diagnostics`), in the log, the report and the evidence."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def tear(file: Path) -> None:
     [
         (damage, "it is no state of a run"),
         (tear, "has no seal"),
-        (cut, "bytes, and in its seal"),
+        (cut, "bytes, its seal lists"),
         (empty, "has no seal"),
         (belie, "isn't of this model"),
         (rename, "has no seal that goes with its name"),

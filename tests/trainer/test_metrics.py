@@ -1,4 +1,4 @@
-"""A run's numbers are written as JSON lines (`metrics`), TensorBoard events and Prometheus text (`outputs`)."""
+"""A run's numbers are written as JSON lines (`metrics`), TensorBoard events and Prometheus text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several optimizers equal the same training in plain torch: for one loss, and by turns (`optimization/several`)."""
+"""Several optimizers equal the same training in plain torch: for one loss, and by turns (`objectives`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task may give its own batches, by a function of the epoch or as a torch BatchSampler (`own_batches`)."""
+"""A task may give its own batches, by a function of the epoch or as a torch BatchSampler (`data`)."""
 
 from __future__ import annotations
 

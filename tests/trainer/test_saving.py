@@ -74,7 +74,7 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, how:
     assert runs == [sentence] * ranks
     assert list((tmp_path / "saved").iterdir()) == []
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
-    assert "checkpoint of step 2 can't be written to" in log and "training goes on without it" in log
+    assert "checkpoint of step 2 can't be written to" in log and "training continues without it" in log
     assert '"kind": "step", "attempt": 1' in log and '"step": 6, "totalSteps": 6' in log
 
 

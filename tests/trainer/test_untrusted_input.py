@@ -172,7 +172,7 @@ def test_a_damaged_piece_is_a_sentence(tmp_path: Path, piece: Any, sentence: str
 
     torch.save([piece], tmp_path / "rank-00000.pt")
     with pytest.raises(storage.CheckpointError, match=sentence):
-        Shards(tmp_path)._region("model/0.weight", [0, 0], torch.Size([8, 6]))
+        Shards(tmp_path).region("model/0.weight", [0, 0], torch.Size([8, 6]))
 
 
 @pytest.mark.torch

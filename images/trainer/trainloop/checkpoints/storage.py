@@ -263,7 +263,7 @@ def inspect(folder: Path) -> dict[str, Any]:
             if not (folder / name).is_file():  # a pipe would be read for ever
                 raise CheckpointError(f"{folder / name} is no file")
             if found != expected["bytes"]:
-                raise CheckpointError(f"{folder / name} has {found} bytes, and in its manifest {expected['bytes']}")
+                raise CheckpointError(f"{folder / name} has {found} bytes, its manifest lists {expected['bytes']}")
     except OSError as error:
         raise CheckpointError(f"{folder} can't be read: {error}") from error
     return manifest

@@ -96,8 +96,7 @@ class DelayedGroup(NothingDelayed):
         return {"sums": sums, "steps": self._steps}
 
     def load(self, state: dict[str, Any], step: int) -> None:
-        # An older checkpoint has the sums alone.
-        sums = state.get("sums", state)
+        sums = state.get("sums", {})
         self._steps = state.get("steps", step % self.settings.every)
         for name, total in self._sums.items():
             total.copy_(sums[name]) if name in sums else total.zero_()

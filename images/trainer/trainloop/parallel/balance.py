@@ -1,4 +1,4 @@
-"""The global batch is spread over the ranks in shares, which may follow their speed (see `speed`).
+"""The global batch is spread over the ranks in shares, which may follow their speed.
 
 The gradient doesn't change: it is normalised by the global batch, however that is spread.
 """

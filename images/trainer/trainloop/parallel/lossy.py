@@ -187,10 +187,7 @@ class Feedback:
                     self._memory[key] = self._before[key]
 
     def load(self, memories: list[Memory], rank: int) -> bool:
-        """Load the memories of all ranks of a checkpoint; returns whether something fits no parameter and is dropped.
-
-        An older version kept it by bucket: whose it was is no longer known.
-        """
+        """Load the memories of all ranks of a checkpoint; returns whether any fits no parameter and is dropped."""
         size = dist.get_world_size() if dist.is_initialized() else 1
         memory = memories[rank] if len(memories) == size else carried_over(memories)
         shapes = {name: parameter.shape for parameter, name in self._names.items()}

@@ -123,7 +123,7 @@ def read_seal(file: Path) -> Seal | None:
     if seal is None or head.get("magic") != _MAGIC or (seal.name != file.name and file.suffix != MEMORY):
         raise SealError(f"{file} has no seal that goes with its name")
     if size < HEADER_BYTES + seal.size:
-        raise SealError(f"{file} has {size} bytes, and in its seal {HEADER_BYTES + seal.size}")
+        raise SealError(f"{file} has {size} bytes, its seal lists {HEADER_BYTES + seal.size}")
     return seal
 
 
