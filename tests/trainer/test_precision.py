@@ -72,11 +72,11 @@ def _on_unlike_devices() -> str:
 
 @pytest.mark.torch
 def test_a_run_says_that_it_computes_in_bf16_and_when_that_is_another_precision_than_before(tmp_path: Path) -> None:
-    told = "steps until here were computed in {0}, and are in {1} from here on: set precision.compute to {0} to continue"
+    text = "steps until here were computed in {0}, and are in {1} from here on: set precision.compute to {0}"
     assert run_ranks(1, _on_one_device_after_the_other, tmp_path)[0] == [
         ("fp32", []),
-        ("bf16", [f"{told} as before".format("fp32", "bf16")]),
-        ("fp32", [f"{told} as before".format("bf16", "fp32")]),
+        ("bf16", [f"{text} to continue as before".format("fp32", "bf16")]),
+        ("fp32", [f"{text} to continue as before".format("bf16", "fp32")]),
     ]
 
 
