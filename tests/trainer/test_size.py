@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "images" / "trainer" / "trainloop"
 
 #: Lines of code of the loop proper. A module is one idea, so what only some runs use of it counts too.
-LIMIT = 3_800
+LIMIT = 3_850
 #: Lines of code of all modules.
-WHOLE_LIMIT = 11_400
+WHOLE_LIMIT = 11_420
 #: Lines of code of the library beside the loop, which any script may use.
 LIBRARY = ("recovery", "continuing")
 LIBRARY_LIMIT = 3_599
