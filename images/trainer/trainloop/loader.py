@@ -68,7 +68,7 @@ class Loader:
 
     def start(self, position: int, place: Mapping[str, Any]) -> list[str]:
         """Begin to read at `place`, after `position` samples of the run; returns warnings."""
-        place = place or {"epoch": 0, "done": 0}
+        place = place or dict(zip(("epoch", "done"), divmod(position, self.sampler.length or 1), strict=True))
         rank, workers, warnings = self._world.data_rank, self._settings.workers, list[str]()
         reader: Dataset[Any] = _Steps(self._task.train, self._task.collate)
         requests: Iterator[Any] = self.sampler.steps(position, place, rank, lambda: self.weights)
