@@ -174,7 +174,7 @@ def _on_a_full_disk(settings: Config) -> list[str]:
         trainer.prepare()
         trainer.save()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "warn", warned.append)
+            patch.setattr(trainer.log, "warn", warned.append)
             patch.setattr("trainloop.checkpoints.export.chunks", full)
             assert trainer.checkpoints is not None and not export_weights(
                 trainer.replica.model, trainer.checkpoints, trainer.log.warn
