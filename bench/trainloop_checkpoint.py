@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from trainloop.checkpoints import retention, storage, verification
+from trainloop.checkpoints import retention, saving, storage
 from trainloop.checkpoints.saving import WritingThread
 
 MIB = 384
@@ -38,7 +38,7 @@ def stalls(mode: Literal["sync", "thread"], state: dict[str, Any], folder: Path)
     stalled, whole = [], []
     for step in range(1, ROUNDS + 1):
         began = time.perf_counter()
-        written = thread.save(folder, step, state, {}) if thread else partial(storage.write, folder, step, state, {})
+        written = thread.save(folder, step, state, {}) if thread else partial(saving.write, folder, step, state, {})
         checkpoint = None if thread else written()
         stalled.append(time.perf_counter() - began)
         checkpoint = checkpoint or written()
@@ -66,7 +66,7 @@ def main() -> None:
             print(f"{mode:<9}{stall:>8.3f}{stall / base:>9.1%}{stalled[0]:>8.3f}{whole:>15.3f}")
         [newest] = storage.complete(Path(name) / "sync")
         began = time.perf_counter()
-        assert verification.verify(newest.path) is None
+        assert storage.verify(newest.path) is None
         verified = time.perf_counter() - began
         began = time.perf_counter()
         storage.load(newest)

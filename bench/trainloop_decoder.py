@@ -231,7 +231,7 @@ def _stalls(trainer: Trainer, meter: Meter, step: float) -> dict[str, float]:
     checkpoints, steps = trainer.checkpoints, max(2, math.ceil(2.0 / step))
     assert checkpoints is not None and checkpoints._thread is not None
     copies = checkpoints._thread._copies
-    allocated = meter.seconds(lambda: copies.begin(capture(trainer)), 1)
+    allocated = meter.seconds(lambda: copies.begin(capture(trainer.run_state, 1, whole=True, keep=True, loss=None)), 1)
 
     def saved_and_stepped() -> None:
         trainer.save()

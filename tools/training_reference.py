@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from trainloop.config import Config
-from trainloop.mistakes import models_in
+from trainloop.settings import models_in
 from trainloop.tasks import BUILT_IN, imported
 
 _INTRODUCTION = "Look up every field of `spec.training` here; [training.md](training.md) explains the loop."

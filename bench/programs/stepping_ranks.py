@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.programs.parts import PARTS, PAUSE, await_turn, loss_of, network, own_parts
 
 if TYPE_CHECKING:
-    from trainloop.data import Fetched
+    from trainloop.loader import Fetched
     from trainloop.trainer import Trainer
 
 

@@ -136,7 +136,7 @@ def test_when_all_pods_have_been_replaced_one_after_another_the_state_is_still_t
     joined(scenario, 8)
     (tmp_path / "go").touch()
     scenario.until_phase("Succeeded")
-    resumed = [int(step) for step in re.findall(r"goes on after step (\d+)", scenario.kept_log(0))]
+    resumed = [int(step) for step in re.findall(r"continues after step (\d+)", scenario.kept_log(0))]
     # Nobody is left to write the last step: what counts is the newest snapshot, and these are made every five steps of
     # 0.3 s (every second, and a step in which ranks tell each other that all have it).
     assert resumed and resumed[-1] >= reached - 5, "all ranks together go on from a state that joined ranks have made"

@@ -20,11 +20,11 @@ import torch
 from tests.trainer.ranks import free_port, start_rank
 from tests.trainer.toy import Toy, weights
 from trainloop import run
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import saving
 from trainloop.config import Config
-from trainloop.continued import ContinuedTrainer
-from trainloop.data import Fetched
-from trainloop.distributed.continued import joined
+from trainloop.continued.trainer import ContinuedTrainer
+from trainloop.continued.world import joined
+from trainloop.loader import Fetched
 from trainloop.parallel.copies import Mirrored
 from trainloop.recovery.tensors import cloned, local
 from trainloop.trainer import Trainer
@@ -196,7 +196,7 @@ class FaultyTrainer(ContinuedTrainer):
         super().__init__(*arguments)
         self.fault: Fault | None = None
         self.records: Any = None
-        measure, write = self.evaluator._measure, storage.write
+        measure, write = self.evaluator._measure, saving.write
 
         def measured(samples: list[Any]) -> dict[str, Any]:
             self.meets("measuring")
@@ -210,7 +210,7 @@ class FaultyTrainer(ContinuedTrainer):
 
         self.evaluator._measure = measured  # type: ignore[method-assign]
         self.after_evaluation.append(lambda _: self.meets("measured"))
-        storage.write = written  # type: ignore[assignment]
+        saving.write = written  # type: ignore[assignment]
         for member in getattr(self.optimizer, "members", [self.optimizer]):
             if isinstance(member, Mirrored):
                 member.update, member.send = self._faulty(member)  # type: ignore[method-assign]

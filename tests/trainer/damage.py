@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import saving, storage
 
 
 def flip_a_byte(file: Path) -> None:
@@ -16,4 +16,4 @@ def flip_a_byte(file: Path) -> None:
 
 
 def written(folder: Path, step: int, value: float = 0.0) -> storage.Checkpoint:
-    return storage.write(folder, step, {"tensor": torch.full((4,), value)}, {"results": {"accuracy": value}})
+    return saving.write(folder, step, {"tensor": torch.full((4,), value)}, {"results": {"accuracy": value}})

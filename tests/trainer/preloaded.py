@@ -15,8 +15,8 @@ from trainloop.distributed.preflight import _code_hash
 for _name in (
     *("torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.utils.serialization.config"),
     *("torch.distributed.tensor.parallel", "torch.profiler._cupti_monitor"),
-    *("trainloop.run", "trainloop.parallel.sharded", "trainloop.checkpoints.export", "trainloop.checkpoints.room"),
-    *("trainloop.checkpoints.restoring", "trainloop.checkpoints.rollback"),
+    *("trainloop.run", "trainloop.parallel.sharded", "trainloop.checkpoints.export", "trainloop.checkpoints.retention"),
+    "trainloop.checkpoints.restoring",
     *("hypothesis", "pytest", "tests.trainer.toy", "tests.trainer.ranks", "tests.trainer.faults"),
     *("torch._dynamo.backends.debugging", "torch._inductor.compile_fx"),
     *("transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"),

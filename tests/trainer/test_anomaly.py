@@ -13,7 +13,7 @@ import torch
 
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, largest_difference, same_bits, toy, train
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import saving
 from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, History
 
 
@@ -36,7 +36,7 @@ def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data
         "checkpoint": {"path": str(tmp_path / "checkpoints"), "every_steps": 65, "resume": False},
     }
     # Of an older run, that this one doesn't go on from (resume is false): neither gone back to nor deleted.
-    old = storage.write(tmp_path / "checkpoints", 900, {}, {"results": {}})
+    old = saving.write(tmp_path / "checkpoints", 900, {}, {"results": {}})
     runs = run_ranks(2, train, config(tmp_path, **changes, **toy(poison=[70, 71, 72], poisoned_rank=1)))
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
     assert "went back to step 65" in log

@@ -16,8 +16,7 @@ from tests.trainer.toy import FEATURES, Toy, config, largest_difference, train, 
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError
-from trainloop.parallel.blocks import BlockSettings
-from trainloop.parallel.blockwise import prepare
+from trainloop.parallel.blocks import BlockSettings, prepare
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch

@@ -19,7 +19,7 @@ from tests.trainer.damage import flip_a_byte, written
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import UNEVEN, config, largest_difference, train
 from trainloop import run
-from trainloop.checkpoints import retention, storage, tagging, verification
+from trainloop.checkpoints import retention, saving, storage
 from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
 from trainloop.config import load_config
 from trainloop.distributed.world import World, joined
@@ -37,7 +37,7 @@ def test_a_rank_with_an_empty_disk_is_given_the_others_checkpoint(tmp_path: Path
     assert [rank["writer"] for rank in first] == [0, 1, 2]
     assert [rank["loaded"] for rank in first] == [None] * 3
     assert [rank["loaded"] for rank in second] == [5] * 3
-    assert verification.verify(storage.complete(tmp_path / "disk0")[0].path) is None
+    assert storage.verify(storage.complete(tmp_path / "disk0")[0].path) is None
 
 
 def _with_own_disk(folder: Path) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_retention_of_whatever_there_is(tmp_path: Path) -> None:
                 broken.add(order[-1].name)
         tagged = draw.sample(order, draw.randint(0, 2))
         for number, checkpoint in enumerate(tagged):
-            tagging.set_tag(checkpoint, f"tag{number}")
+            storage.set_tag(checkpoint, f"tag{number}")
         best = draw.choice([None, *order])
         written = _bare(folder, draw.choice((5, 10, 15, 20, 25)), time.time())
         before = {one.name for one in [*order, written]}
@@ -140,7 +140,7 @@ def _bare(folder: Path, step: int, now: float) -> storage.Checkpoint:
 
 
 def _break(checkpoint: storage.Checkpoint, how: str) -> None:
-    manifest = checkpoint.path / verification.MANIFEST
+    manifest = checkpoint.path / storage.MANIFEST
     if how == "manifest":
         manifest.unlink()
     elif how == "format":
@@ -162,8 +162,8 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["sync", "thread"])
 def test_a_save_reads_every_manifest_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """On a volume of the network each is a round trip, and training waits for it."""
-    read, reads = verification.read_manifest, list[str]()
-    monkeypatch.setattr(verification, "read_manifest", lambda folder: (reads.append(folder.name), read(folder))[1])
+    read, reads = storage.read_manifest, list[str]()
+    monkeypatch.setattr(storage, "read_manifest", lambda folder: (reads.append(folder.name), read(folder))[1])
     settings = CheckpointSettings.model_validate({"mode": mode, "keep": 2, "best": "loss"})
     checkpoints = Checkpointer(settings, _alone(), tmp_path)
     for step in range(1, 6):
@@ -182,14 +182,14 @@ def test_what_is_deleted_while_a_checkpoint_is_written_counts_no_more(
     """By the command, or to make room: neither as one of the newest nor as the best one."""
     for step, accuracy in ((1, 0.0), (2, 0.8), (3, 0.0), (4, 0.9), (5, 0.0)):
         written(tmp_path, step, accuracy)
-    write = storage.write
+    write = saving.write
 
     def meanwhile(*what: Any) -> storage.Checkpoint:
         for step in (4, 5):
             shutil.rmtree(tmp_path / f"step-{step:09d}.1")
         return write(*what)
 
-    monkeypatch.setattr(storage, "write", meanwhile)
+    monkeypatch.setattr(saving, "write", meanwhile)
     settings = CheckpointSettings.model_validate({"keep": 2, "best": "accuracy"})
     assert Checkpointer(settings, _alone(), tmp_path).save(6, {}, {}) == []
     assert [one.step for one in storage.complete(tmp_path)] == [6, 3, 2]
@@ -217,47 +217,47 @@ def test_retention_never_deletes_what_was_just_written_for_a_damaged_newer_one(t
     flip_a_byte(damaged.path / storage.STATE)
     newest = written(tmp_path, 15)
     retention.prune(newest, storage.survey(tmp_path), 1)
-    assert [found.step for found in storage.complete(tmp_path) if verification.verify(found.path) is None] == [15]
+    assert [found.step for found in storage.complete(tmp_path) if storage.verify(found.path) is None] == [15]
 
 
 def test_a_tag_keeps_a_checkpoint_from_retention(tmp_path: Path) -> None:
     tagged, *_, newest = [written(tmp_path, step) for step in range(1, 6)]
-    tagging.set_tag(tagged, "good")
+    storage.set_tag(tagged, "good")
     retention.prune(newest, storage.survey(tmp_path), 1)
     assert storage.complete(tmp_path) == [newest, tagged]
-    assert tagging.resolve(tmp_path, "good") == tagging.resolve(tmp_path, tagged.name) == tagged
-    tagging.set_tag(newest, "good")
+    assert storage.resolve(tmp_path, "good") == storage.resolve(tmp_path, tagged.name) == tagged
+    storage.set_tag(newest, "good")
     assert storage.tags(tmp_path) == {"good": newest.name}, "a tag moves"
-    tagging.delete_tag(tmp_path, "good")
+    storage.delete_tag(tmp_path, "good")
     assert storage.tags(tmp_path) == {}
 
 
 @pytest.mark.parametrize("tag", ["", ".hidden", "-x", "a/b", "..", "step-000000001.1", "step-5", "a b", "ä", "x" * 101])
 def test_what_can_not_be_a_tag_is_a_sentence(tmp_path: Path, tag: str) -> None:
-    with pytest.raises(verification.CheckpointError, match="can't be a tag: up to 100 letters"):
-        tagging.set_tag(written(tmp_path, 1), tag)
+    with pytest.raises(storage.CheckpointError, match="can't be a tag: up to 100 letters"):
+        storage.set_tag(written(tmp_path, 1), tag)
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000000001.1"]
 
 
 def test_a_tag_that_is_not_there_is_a_sentence_with_those_that_are(tmp_path: Path) -> None:
-    tagging.set_tag(written(tmp_path, 1), "good")
+    storage.set_tag(written(tmp_path, 1), "good")
     sentence = "'bad' is neither a tag nor a checkpoint of .*: tags are good, checkpoints step-000000001.1"
-    with pytest.raises(verification.CheckpointError, match=sentence):
-        tagging.resolve(tmp_path, "bad")
-    with pytest.raises(verification.CheckpointError, match="has no tag 'bad': it has good"):
-        tagging.delete_tag(tmp_path, "bad")
+    with pytest.raises(storage.CheckpointError, match=sentence):
+        storage.resolve(tmp_path, "bad")
+    with pytest.raises(storage.CheckpointError, match="has no tag 'bad': it has good"):
+        storage.delete_tag(tmp_path, "bad")
 
 
 def test_a_tag_whose_checkpoint_is_gone_is_said_with_its_name_and_what_to_do(tmp_path: Path) -> None:
     for step, tag in ((1, "good"), (2, "other")):
-        tagging.set_tag(written(tmp_path, step), tag)
+        storage.set_tag(written(tmp_path, step), tag)
     shutil.rmtree(tmp_path / "step-000000001.1")
     sentence = (
         f"'good' is the tag of step-000000001.1, which was deleted from {tmp_path}: copy it back, or name another one "
         "(tags are other, checkpoints step-000000002.1)"
     )
-    with pytest.raises(verification.CheckpointError, match=re.escape(sentence)):
-        tagging.resolve(tmp_path, "good")
+    with pytest.raises(storage.CheckpointError, match=re.escape(sentence)):
+        storage.resolve(tmp_path, "good")
 
 
 @pytest.mark.parametrize("content", ["../../etc", "step-5", "step-0000000001.1", "step-000000001.01", "\udcff", ""])
@@ -266,8 +266,8 @@ def test_a_file_that_names_no_checkpoint_is_no_tag(tmp_path: Path, content: str)
     (tmp_path / "tags").mkdir()
     (tmp_path / "tags" / "odd").write_text(content, errors="surrogateescape")
     assert storage.tags(tmp_path) == {}
-    with pytest.raises(verification.CheckpointError, match="'odd' is neither a tag nor"):
-        tagging.resolve(tmp_path, "odd")
+    with pytest.raises(storage.CheckpointError, match="'odd' is neither a tag nor"):
+        storage.resolve(tmp_path, "odd")
 
 
 @pytest.mark.torch
@@ -275,7 +275,7 @@ def test_a_checkpoint_says_where_it_comes_from_and_with_what_it_was_made(tmp_pat
     changes = {**UNEVEN, "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 3}}
     run_ranks(2, train, config(tmp_path, **changes))
     checkpoints = storage.complete(tmp_path / "saved")[::-1]
-    abouts = [verification.read_manifest(checkpoint.path)["about"] for checkpoint in checkpoints]
+    abouts = [storage.read_manifest(checkpoint.path)["about"] for checkpoint in checkpoints]
     assert [about["parent"] for about in abouts] == [None, "step-000000003.1", "step-000000006.1"]
     assert {(about["attempt"], about["world_size"]) for about in abouts} == {(1, 2)}
     assert abouts[-1]["results"].keys() == {"loss", "accuracy"}
@@ -283,9 +283,9 @@ def test_a_checkpoint_says_where_it_comes_from_and_with_what_it_was_made(tmp_pat
     assert {(about["code"], about["configuration"]) for about in abouts} == {(mine["code"], mine["config"])}
     for checkpoint in checkpoints:
         assert load_config(checkpoint.path / "config.yaml") == config(tmp_path, **changes)
-        assert "config.yaml" in verification.read_manifest(checkpoint.path)["files"]
+        assert "config.yaml" in storage.read_manifest(checkpoint.path)["files"]
     [more] = run_ranks(1, train, config(tmp_path, **{**changes, "steps": 8}))
-    newest = verification.read_manifest(storage.complete(tmp_path / "saved")[0].path)["about"]
+    newest = storage.read_manifest(storage.complete(tmp_path / "saved")[0].path)["about"]
     assert (more["state"].step, newest["parent"], newest["world_size"]) == (8, "step-000000007.1", 1)
 
 

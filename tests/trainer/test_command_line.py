@@ -13,8 +13,8 @@ import torch
 from tests.trainer.ranks import TOY, exit_codes, run_ranks, start_command, trainloop
 from tests.trainer.toy import Toy, config
 from trainloop.config import Config
-from trainloop.dry_run import dry_run
 from trainloop.metrics import MetricsLog
+from trainloop.run import dry_run
 
 
 @pytest.mark.torch

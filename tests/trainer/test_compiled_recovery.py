@@ -1,4 +1,4 @@
-"""After a recovery compiled blocks have the graphs that an uninterrupted run has (`restoring.rehearse`)."""
+"""After a recovery compiled blocks have the graphs that an uninterrupted run has (`Trainer.rehearse`)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from trainloop.config import Config
 from trainloop.distributed.world import World, joined
 from trainloop.parallel.communication import CommunicationSettings, GradientExchange
 from trainloop.parallel.compression import Memory
-from trainloop.parallel.feedback import carried_over
+from trainloop.parallel.lossy import carried_over
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch

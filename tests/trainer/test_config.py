@@ -12,7 +12,8 @@ from tests.trainer.toy import Toy
 from tools.training_reference import training_reference
 from trainloop.__main__ import main
 from trainloop.config import dump_config, load_config, parse_config
-from trainloop.distributed.world import DistributedSettings, choose_backend, choose_device, environment
+from trainloop.distributed.device import choose_backend, choose_device
+from trainloop.distributed.world import DistributedSettings, environment
 from trainloop.errors import ConfigError
 from trainloop.tasks import TaskSettings, build_task
 from trainmaster_operator.api.parsing import parse_spec

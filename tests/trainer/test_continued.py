@@ -18,9 +18,9 @@ from tests.trainer.continued_runs import Fault, Run, from_outside, held, lagging
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, largest_difference, same_bits, train
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.verification import verify
+from trainloop.checkpoints.storage import verify
 from trainloop.config import Config
-from trainloop.continued import obstacle
+from trainloop.continued.strategies import obstacle
 from trainloop.data import Sampler
 from trainloop.progress import MAXIMUM_MESSAGE
 from trainloop.report import read_metrics
@@ -287,7 +287,7 @@ def test_what_can_t_continue_is_said_in_a_sentence(changes: dict[str, Any], sent
     assert found and found.startswith(sentence) and len(found) <= MAXIMUM_MESSAGE
     for parallel in ({}, {"strategy": "zero1"}, {"strategy": "fsdp", "data": [2, 4]}):
         assert obstacle(config(parallel=parallel), torch.device("cpu")) is None
-    assert obstacle(config(), torch.device("meta")) == "on meta no group can be formed anew"
+    assert obstacle(config(), torch.device("meta")) == "on meta no group can be formed again"
     queued = obstacle(config(parallel={"strategy": "zero1"}), torch.device("cuda"))
     assert queued == "with zero1 on cuda an update that is queued can't be taken back"
 

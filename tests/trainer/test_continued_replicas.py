@@ -133,7 +133,7 @@ def test_without_any_whole_replica_the_next_rung_follows(tmp_path: Path, undistu
 
     run = Run(tmp_path / "run", settings(tmp_path, **SHARDS), 4, {(1, 0): ("backward", 6)}, rejoin=False)
     results = run.go(meanwhile)
-    sentence = "each replica has lost a rank (1, 2), so none is whole: none can go on"
+    sentence = "each replica has lost a rank (1, 2), so none is whole: none can continue"
     assert [results[rank].count(sentence) for rank in (0, 3)] == [1, 1], run.said()
     for rank in (0, 3):
         assert run.progress(rank)["cannotContinue"] == sentence and "continuing" not in run.progress(rank)

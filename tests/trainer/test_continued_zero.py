@@ -18,7 +18,7 @@ from tests.trainer.test_continued import check, check_training
 from tests.trainer.test_continued import settings as settings_of
 from tests.trainer.test_objectives import matrices, plain_matrices
 from tests.trainer.toy import config, largest_difference, train
-from trainloop.checkpoints.surviving_parts import PartsInMemory
+from trainloop.checkpoints.surviving import PartsInMemory
 from trainloop.config import Config
 from trainloop.distributed.world import World
 from trainloop.parallel.copies import Mirrored, dealt, holders
@@ -310,18 +310,17 @@ def test_a_snapshot_without_a_ranks_part_takes_the_place_of_none(present: list[i
     """In the first step of an attempt there are no snapshots, and what it changes is found out."""
     memory, called = PartsInMemory.__new__(PartsInMemory), list[str]()
     world, state = SimpleNamespace(present=present, size=3), SimpleNamespace(step=4)
-    memory.trainer = cast(
-        "Any", SimpleNamespace(world=world, state=state, after_step=[], optimizer=Mirrored.__new__(Mirrored))
-    )
+    run = cast("Any", SimpleNamespace(world=world, train=state, optimizer=Mirrored.__new__(Mirrored)))
+    memory._run, memory._after_step = run, []
     memory._keeper = cast(
         "Any",
         SimpleNamespace(
-            go_on=lambda *_: None,
+            continue_as=lambda *_: None,
             finished=lambda *_, **__: called.append("finished"),
             made=lambda *_, **__: called.append("made"),
         ),
     )
-    memory.go_on(2)
+    memory.continue_as(2)
     state.step = step
     memory.finished()
     assert called == [expected]

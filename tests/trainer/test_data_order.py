@@ -15,8 +15,9 @@ import torch
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import UNEVEN, Toy, config, same_bits, train
 from trainloop.config import Config
-from trainloop.data import DataSettings, Loader, Sampler, on_device, permutation
+from trainloop.data import DataSettings, Sampler, permutation
 from trainloop.distributed.world import World, joined
+from trainloop.loader import Loader, on_device
 from trainloop.optimization.schedule import Schedule
 from trainloop.trainer import Trainer
 

@@ -15,7 +15,8 @@ from tests.trainer.toy import UNEVEN, config, largest_difference, toy, train
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError
-from trainloop.parallel.delayed import DelayedSettings, delayed
+from trainloop.parallel.delayed import DelayedSettings
+from trainloop.parallel.model import delayed
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch

@@ -144,7 +144,10 @@ def _export_of_a_start(settings: Config) -> int:
         trainer = Trainer(settings, world)
         assert trainer.checkpoints is not None
         with held_tensors() as held:
-            assert export_weights(trainer, trainer.checkpoints) is trainer.checkpoints.is_writer
+            assert (
+                export_weights(trainer.replica.model, trainer.checkpoints, trainer.log.warn)
+                is trainer.checkpoints.is_writer
+            )
         return held.most
 
 
@@ -171,7 +174,9 @@ def _on_a_full_disk(settings: Config) -> list[str]:
         trainer.prepare()
         trainer.save()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "warn", warned.append)
+            patch.setattr(trainer.log, "warn", warned.append)
             patch.setattr("trainloop.checkpoints.export.chunks", full)
-            assert trainer.checkpoints is not None and not export_weights(trainer, trainer.checkpoints)
+            assert trainer.checkpoints is not None and not export_weights(
+                trainer.replica.model, trainer.checkpoints, trainer.log.warn
+            )
         return warned

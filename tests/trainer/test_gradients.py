@@ -11,8 +11,7 @@ from torch import nn
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import joined
-from trainloop.optimization.checksums import checksums, compare_parameters
-from trainloop.optimization.gradients import ghosts, recording
+from trainloop.parallel.gradients import checksums, compare_parameters, ghosts, recording
 
 
 @pytest.mark.torch

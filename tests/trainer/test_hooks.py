@@ -1,4 +1,4 @@
-"""Hooks are called at four places with the trainer, and what they keep is in the checkpoint (`hooks`)."""
+"""Hooks are called at four places with the trainer, and what they keep is in the checkpoint (`trainer`, `state`)."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ import torch
 from tests.trainer.damage import flip_a_byte
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import EXACT, config, same_bits, toy, train
-from trainloop.checkpoints import storage, tagging
+from trainloop.checkpoints import saving, storage
 from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
-from trainloop.checkpoints.rollback import ancestors
+from trainloop.checkpoints.restoring import ancestors
 from trainloop.config import Config
 from trainloop.distributed.world import World, joined
-from trainloop.dry_run import dry_run
 from trainloop.errors import ConfigError
 from trainloop.report import facts, read_metrics
+from trainloop.run import dry_run
 from trainloop.trainer import Trainer
 
 
@@ -44,7 +44,7 @@ def test_a_run_that_starts_from_a_tag_is_the_run_that_was_there(tmp_path: Path, 
     """The same directory has later steps of another line; a restart goes on from what was saved since."""
     here = tmp_path / "saved"
     through = run_ranks(ranks, train, config(tmp_path, **EXACT, **_saved(here)))
-    tagging.set_tag(tagging.resolve(here, "step-000000004.1"), "good")
+    storage.set_tag(storage.resolve(here, "step-000000004.1"), "good")
     slower = {**EXACT, "optimizer": {"lr": 0.01, "max_norm": 0.5}}
     run_ranks(ranks, train, config(tmp_path, **slower, **_saved(here, start_from="good")), 3)
     assert storage.complete(here)[0].name == "step-000000007.1"
@@ -104,7 +104,7 @@ def test_attempts_are_counted_along_the_line_where_no_agent_counts_them(
 )
 def test_what_is_not_there_can_not_be_started_from(tmp_path: Path, start: str, sentence: str) -> None:
     run_ranks(1, train, config(tmp_path, **_saved(tmp_path / "saved")), 2)
-    tagging.set_tag(storage.complete(tmp_path / "saved")[0], "good")
+    storage.set_tag(storage.complete(tmp_path / "saved")[0], "good")
     with pytest.raises(RankFailed, match=f"ConfigError: checkpoint.start_from can't be found by rank 0: {sentence}"):
         run_ranks(1, train, config(tmp_path, **_saved(tmp_path / "saved", start_from=start)))
 
@@ -131,7 +131,7 @@ def test_a_tag_on_one_nodes_disk_is_enough(tmp_path: Path) -> None:
     """Each rank has a disk of its own; only rank 1's has the tag, and rank 0's was replaced by an empty one."""
     run_ranks(2, _on_own_disk, config(tmp_path, **EXACT), tmp_path, None, 4)
     shutil.rmtree(tmp_path / "disk0")
-    tagging.set_tag(tagging.resolve(tmp_path / "disk1", "step-000000002.1"), "good")
+    storage.set_tag(storage.resolve(tmp_path / "disk1", "step-000000002.1"), "good")
     steps = run_ranks(2, _on_own_disk, config(tmp_path, **EXACT), tmp_path, "good", 4)
     assert steps == [4, 4]
     for disk in ("disk0", "disk1"):
@@ -176,8 +176,8 @@ def test_a_roll_back_follows_the_runs_own_line_and_leaves_what_has_a_tag(tmp_pat
 def damage_step_6(trainer: Any) -> None:
     def damage(trainer: Any) -> None:
         if trainer.state.step == 8 and trainer.checkpoints.parent == "step-000000006.1":
-            newest = tagging.resolve(trainer.checkpoints.path, trainer.checkpoints.parent)
-            tagging.set_tag(newest, "kept")
+            newest = storage.resolve(trainer.checkpoints.path, trainer.checkpoints.parent)
+            storage.set_tag(newest, "kept")
             flip_a_byte(newest.path / storage.STATE)
 
     trainer.after_step.append(damage)
@@ -186,11 +186,11 @@ def damage_step_6(trainer: Any) -> None:
 @pytest.mark.torch
 def test_another_lines_checkpoint_with_a_parents_name_is_no_ancestor(tmp_path: Path) -> None:
     """Step 2 of the first line was deleted, and a second line has saved its own step 2 since, under the same name."""
-    storage.write(tmp_path, 2, {}, {"parent": None})
-    tagging.set_tag(storage.write(tmp_path, 4, {}, {"parent": "step-000000002.1"}), "good")
+    saving.write(tmp_path, 2, {}, {"parent": None})
+    storage.set_tag(saving.write(tmp_path, 4, {}, {"parent": "step-000000002.1"}), "good")
     assert run_ranks(1, _ancestors, tmp_path) == [["step-000000004.1", "step-000000002.1"]]
     shutil.rmtree(tmp_path / "step-000000002.1")
-    assert storage.write(tmp_path, 2, {}, {"parent": None}).name == "step-000000002.1"
+    assert saving.write(tmp_path, 2, {}, {"parent": None}).name == "step-000000002.1"
     assert run_ranks(1, _ancestors, tmp_path) == [["step-000000004.1"]]
 
 

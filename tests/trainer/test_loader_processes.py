@@ -1,4 +1,4 @@
-"""Processes that read ahead end with their rank (`loader_processes`)."""
+"""Processes that read ahead end with their rank (`loader`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.trainer.ranks import free_port, start_rank
-from trainloop.loader_processes import read_ahead
+from trainloop.loader import read_ahead
 
 pytestmark = pytest.mark.torch
 

@@ -1,4 +1,4 @@
-"""One line says what the ranks run on (`distributed/machine`), in the log, the report and the evidence."""
+"""One line names what the ranks run on (`distributed/diagnostics`), in the log, the report and the evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.ranks import exit_codes, start_command, trainloop
-from trainloop.distributed import machine
+from trainloop.distributed import diagnostics
 
 H200 = "2 x NVIDIA H200, driver 580.65.06, CUDA 13.0, NCCL 2.28.9, peer access to 1 of 1 other GPUs"
 
@@ -32,32 +32,32 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(machine, "_DRIVERS", (tmp_path / "none", tmp_path / "version"))
+    monkeypatch.setattr(diagnostics, "_DRIVERS", (tmp_path / "none", tmp_path / "version"))
 
 
 def test_a_gpus_line_has_its_name_driver_libraries_and_peers(gpu: None) -> None:
     line = f"{H200}, torch {torch.__version__}, one rank without a backend"
-    assert machine.describe(torch.device("cuda")) == machine.describe(torch.device("cuda", 1)) == line
+    assert diagnostics.describe(torch.device("cuda")) == diagnostics.describe(torch.device("cuda", 1)) == line
 
 
 def test_rocm_has_hip_and_rccl(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "7.2.0")
-    assert ", HIP 7.2.0, RCCL 2.28.9, " in machine.describe(torch.device("cuda", 1))
+    assert ", HIP 7.2.0, RCCL 2.28.9, " in diagnostics.describe(torch.device("cuda", 1))
 
 
 def test_a_cpus_line_has_its_threads() -> None:
     threads = torch.get_num_threads()
     line = f"CPU, threads {threads}, torch {torch.__version__}, one rank without a backend"
-    assert machine.describe(torch.device("cpu")) == line
+    assert diagnostics.describe(torch.device("cpu")) == line
 
 
 @pytest.mark.parametrize(("rank", "local_rank", "said"), [(0, 0, 2), (1, 1, 0), (2, 0, 1)])
 def test_each_worker_says_it_once_and_rank_0_what_differs(
     capsys: pytest.CaptureFixture[str], rank: int, local_rank: int, said: int
 ) -> None:
-    mine = machine.describe(torch.device("cpu"))
+    mine = diagnostics.describe(torch.device("cpu"))
     lines = [mine, mine, "1 x NVIDIA H100", "1 x NVIDIA H100"]
-    machine.announce(torch.device("cpu"), rank, local_rank, lambda _line: lines)
+    diagnostics.announce(torch.device("cpu"), rank, local_rank, lambda _line: lines)
     printed = capsys.readouterr().out.splitlines()
     warning = "warning: not all ranks run on what rank 0 does: 1 x NVIDIA H100 on rank 2, 3"
     assert printed == [f"environment: {mine}", warning][:said]
@@ -85,4 +85,4 @@ def test_a_script_with_recovery_says_it(capsys: pytest.CaptureFixture[str]) -> N
 
     model = torch.nn.Linear(2, 2)
     Recovery(model, torch.optim.SGD(model.parameters()))
-    assert f"environment: {machine.describe(torch.device('cpu'))}\n" in capsys.readouterr().out
+    assert f"environment: {diagnostics.describe(torch.device('cpu'))}\n" in capsys.readouterr().out

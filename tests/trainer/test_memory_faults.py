@@ -21,7 +21,7 @@ from tests.trainer.test_memory_script import equal, script, through
 from trainloop.recovery import agreement, room
 from trainloop.recovery import sealed as sealed_module
 from trainloop.recovery.encoding import Encoded, EncodingError, decode
-from trainloop.recovery.saving import announced
+from trainloop.recovery.place import announced
 from trainloop.recovery.sealed import HEADER_BYTES, Seal, write
 
 KILLED = {0: ("kill", 3)}
@@ -86,7 +86,7 @@ def tear(file: Path) -> None:
     [
         (damage, "it is no state of a run"),
         (tear, "has no seal"),
-        (cut, "bytes, its seal says"),
+        (cut, "bytes, its seal lists"),
         (empty, "has no seal"),
         (belie, "isn't of this model"),
         (rename, "has no seal that goes with its name"),

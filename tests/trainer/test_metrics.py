@@ -1,4 +1,4 @@
-"""A run's numbers are written as JSON lines (`metrics`), TensorBoard events and Prometheus text (`outputs`)."""
+"""A run's numbers are written as JSON lines (`metrics`), TensorBoard events and Prometheus text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, train
-from trainloop.outputs import Prometheus
+from trainloop.metrics import Prometheus
 from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
 

@@ -1,4 +1,4 @@
-"""Several optimizers equal the same training in plain torch: for one loss, and by turns (`optimization/several`)."""
+"""Several optimizers equal the same training in plain torch: for one loss, and by turns (`objectives`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.trainer.toy import Toy, config, largest_difference, same_bits, train,
 from trainloop import seeding
 from trainloop.config import Config
 from trainloop.distributed.world import joined
+from trainloop.objectives import Objective
 from trainloop.optimization.optimizer import OptimizerSettings
-from trainloop.optimization.several import Objective
 from trainloop.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[2] / "images" / "trainer" / "examples"))

@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import EXACT, Toy, config, same_bits, toy, train
 from trainloop.data import Batch
+from trainloop.distributed.device import Numbers
 from trainloop.distributed.world import World, joined
 from trainloop.optimization.anomaly import Limits
 from trainloop.optimization.optimizer import chosen, step_unless
 from trainloop.optimization.verdict import Verdict
-from trainloop.parallel.communication import Numbers
 from trainloop.parallel.compression import Compressor
 from trainloop.trainer import Trainer
 

@@ -1,4 +1,4 @@
-"""A task may give its own batches, by a function of the epoch or as a torch BatchSampler (`own_batches`)."""
+"""A task may give its own batches, by a function of the epoch or as a torch BatchSampler (`data`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from torch.utils.data import (
 
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import Toy, Words, config, largest_difference, train, weights
+from trainloop.data import OwnBatches
 from trainloop.distributed.world import joined
-from trainloop.own_batches import OwnBatches
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch

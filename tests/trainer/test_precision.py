@@ -20,8 +20,7 @@ from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import World, joined
 from trainloop.optimization.anomaly import Limits
 from trainloop.optimization.optimizer import clip_gradients
-from trainloop.optimization.overflows import Overflows
-from trainloop.optimization.precision import Precision, PrecisionSettings
+from trainloop.optimization.precision import Overflows, Precision, PrecisionSettings
 from trainloop.optimization.verdict import Verdict
 from trainloop.report import facts, read_metrics
 from trainloop.trainer import Trainer
@@ -73,11 +72,11 @@ def _on_unlike_devices() -> str:
 
 @pytest.mark.torch
 def test_a_run_says_that_it_computes_in_bf16_and_when_that_is_another_precision_than_before(tmp_path: Path) -> None:
-    told = "steps until here were computed in {0}, and are in {1} from here on: set precision.compute to {0} to go on"
+    text = "steps until here were computed in {0}, and are in {1} from here on: set precision.compute to {0}"
     assert run_ranks(1, _on_one_device_after_the_other, tmp_path)[0] == [
         ("fp32", []),
-        ("bf16", [f"{told} as before".format("fp32", "bf16")]),
-        ("fp32", [f"{told} as before".format("bf16", "fp32")]),
+        ("bf16", [f"{text} to continue as before".format("fp32", "bf16")]),
+        ("fp32", [f"{text} to continue as before".format("bf16", "fp32")]),
     ]
 
 

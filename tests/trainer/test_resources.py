@@ -17,11 +17,11 @@ from torch import nn
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import Toy, config, toy, train
 from trainloop import resources
-from trainloop.advice import Doing, remedies
 from trainloop.data import Batch
 from trainloop.distributed.world import World, joined
 from trainloop.errors import OutOfMemory
 from trainloop.optimization.optimizer import OptimizerSettings, chosen
+from trainloop.resources import Doing, remedies
 from trainloop.trainer import Trainer
 
 
@@ -143,7 +143,7 @@ BATCH = "batch.per_rank below 8 with batch.size as it is (more passes, the same 
     ("where", "doing", "advice"),
     [
         ("model", "building the model", "a smaller model; more ranks with parallel.strategy: fsdp"),
-        ("resume", "going on from a checkpoint", "a smaller model; more ranks with parallel.strategy: fsdp"),
+        ("resume", "continuing from a checkpoint", "a smaller model; more ranks with parallel.strategy: fsdp"),
         (
             "loss",
             "in the forward and backward pass",
@@ -193,11 +193,10 @@ def test_advice_has_neither_what_one_rank_cannot_do_nor_what_the_configuration_h
 ) -> None:
     settings = config(parallel={"strategy": strategy}, checkpoint={"format": form})
     world = World(0, ranks, 0, ranks, torch.device("cpu"), "gloo")
-    trainer = cast("Trainer", SimpleNamespace(config=settings, world=world))
-    assert remedies(trainer, "saving a checkpoint") == advice
+    assert remedies(settings, world, "saving a checkpoint") == advice
     doings: tuple[Doing, ...] = ("building the model", "making the optimizer's step", "evaluating")
     for doing in doings:
-        found = remedies(trainer, doing)
+        found = remedies(settings, world, doing)
         if ranks == 1:
             assert found[-1] == MORE_RANKS, "the last resort"
             assert {FSDP, ZERO1, SMALLER_PARTS}.isdisjoint(found)
@@ -209,7 +208,7 @@ def test_advice_has_neither_what_one_rank_cannot_do_nor_what_the_configuration_h
 def test_advice_has_the_copies_of_shards_where_there_are_any() -> None:
     settings = config(parallel={"strategy": "zero1"})
     world = SimpleNamespace(size=2, data_size=2, continuing=None)
-    found = remedies(cast("Trainer", SimpleNamespace(config=settings, world=world)), "making the optimizer's step")
+    found = remedies(settings, cast("World", world), "making the optimizer's step")
     assert found[0].startswith("parallel.copies: false")
 
 

@@ -21,9 +21,9 @@ from tests.trainer.damage import flip_a_byte, written
 from tests.trainer.ranks import free_port, run_ranks, start_rank
 from tests.trainer.toy import EXACT, config
 from trainloop import run
-from trainloop.checkpoints import retention, storage, tagging, verification
+from trainloop.checkpoints import retention, saving, storage
 from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
-from trainloop.checkpoints.verification import CheckpointError
+from trainloop.checkpoints.storage import CheckpointError
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError, TrainingError
@@ -41,7 +41,7 @@ def test_kill_9_at_any_point_of_a_save_leaves_a_loadable_checkpoint(tmp_path: Pa
         process.kill()
         process.join()
         newest = storage.complete(tmp_path)[0]
-        assert verification.verify(newest.path) is None
+        assert storage.verify(newest.path) is None
         assert storage.load(newest)["step"] == newest.step
 
 
@@ -51,13 +51,13 @@ def _save_for_ever(folder: Path) -> None:
     while True:
         step += 1
         found = storage.survey(folder)
-        written = storage.write(folder, step, {"step": step, "tensor": tensor}, {}, found=found)
+        written = saving.write(folder, step, {"step": step, "tensor": tensor}, {}, found=found)
         retention.prune(written, found, 2)
 
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(verification.CheckpointError, match="checkpoint of step 3 can't be written to"):
+    with pytest.raises(storage.CheckpointError, match="checkpoint of step 3 can't be written to"):
         written(tmp_path / "file", 3)
 
 
@@ -74,7 +74,7 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, how:
     assert runs == [sentence] * ranks
     assert list((tmp_path / "saved").iterdir()) == []
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
-    assert "checkpoint of step 2 can't be written to" in log and "training goes on without it" in log
+    assert "checkpoint of step 2 can't be written to" in log and "training continues without it" in log
     assert '"kind": "step", "attempt": 1' in log and '"step": 6, "totalSteps": 6' in log
 
 
@@ -140,40 +140,40 @@ def test_a_full_disk_makes_room_by_older_checkpoints_and_never_by_the_last_that_
     tmp_path: Path, honest: bool
 ) -> None:
     """Room is for four and a half; the newest is damaged, one has a tag, one is broken."""
-    checkpoints = [storage.write(tmp_path, step, _state(step), {}) for step in (1, 2, 3, 4)]
-    tagging.set_tag(checkpoints[0], "kept")
-    (checkpoints[1].path / verification.MANIFEST).unlink()
+    checkpoints = [saving.write(tmp_path, step, _state(step), {}) for step in (1, 2, 3, 4)]
+    storage.set_tag(checkpoints[0], "kept")
+    (checkpoints[1].path / storage.MANIFEST).unlink()
     flip_a_byte(checkpoints[3].path / storage.STATE)
     disk = SmallDisk(tmp_path, int(4.5 * STATE_BYTES), honest=honest, number=errno.ENOSPC if honest else errno.EDQUOT)
     with disk.mounted():
-        written = storage.write(tmp_path, 5, _state(5), {})
+        written = saving.write(tmp_path, 5, _state(5), {})
         assert disk.refused == (0 if honest else 1), "where it is said, nothing is written in vain"
         left = {path.name for path in tmp_path.glob("step-*")}
         assert left == {"step-000000001.1", "step-000000003.1", "step-000000005.1"}
-        assert verification.verify(written.path) is None
+        assert storage.verify(written.path) is None
         # The disk's own share is full of what others have.
         disk.size = int(2.2 * STATE_BYTES)
         why = "No space left on device" if honest else "Disk quota exceeded"
         sentence = f"checkpoint of step 6 can't be written to {tmp_path}: {why}; .* bytes are free, 40,000 and a little"
         for _ in range(2):
-            with pytest.raises(verification.CheckpointError, match=sentence):
-                storage.write(tmp_path, 6, _state(6), {})
+            with pytest.raises(storage.CheckpointError, match=sentence):
+                saving.write(tmp_path, 6, _state(6), {})
     assert {path.name for path in tmp_path.glob("step-*")} == {"step-000000001.1", "step-000000005.1"}
     assert [path.name for path in tmp_path.glob(".saving-*")] == []
 
 
 def test_nothing_is_deleted_where_the_room_would_not_do_either(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        storage.write(tmp_path, step, _state(step), {})
+        saving.write(tmp_path, step, _state(step), {})
     large = {"tensor": torch.zeros(STATE_BYTES)}  # four times as large
-    with SmallDisk(tmp_path, int(4.5 * STATE_BYTES)).mounted(), pytest.raises(verification.CheckpointError):
-        storage.write(tmp_path, 4, large, {})
+    with SmallDisk(tmp_path, int(4.5 * STATE_BYTES)).mounted(), pytest.raises(storage.CheckpointError):
+        saving.write(tmp_path, 4, large, {})
     assert len(list(tmp_path.glob("step-*"))) == 3
 
 
 def test_a_disk_that_others_fill_in_the_midst_of_a_save_counts_what_the_save_had_written(tmp_path: Path) -> None:
     for step in (1, 2):
-        storage.write(tmp_path / "saved", step, _state(step), {})
+        saving.write(tmp_path / "saved", step, _state(step), {})
     disk = SmallDisk(tmp_path, 4 * STATE_BYTES)
     save = disk.save
 
@@ -186,12 +186,12 @@ def test_a_disk_that_others_fill_in_the_midst_of_a_save_counts_what_the_save_had
 
     disk.save = filled_meanwhile  # type: ignore[method-assign]
     with disk.mounted():
-        written = storage.write(tmp_path / "saved", 3, _state(3), {})
-    assert verification.verify(written.path) is None
+        written = saving.write(tmp_path / "saved", 3, _state(3), {})
+    assert storage.verify(written.path) is None
     assert {path.name for path in (tmp_path / "saved").glob("step-*")} == {"step-000000002.1", "step-000000003.1"}
 
 
-@pytest.mark.parametrize("name", [storage.STATE, storage.CONFIGURATION, verification.MANIFEST])
+@pytest.mark.parametrize("name", [storage.STATE, storage.CONFIGURATION, storage.MANIFEST])
 def test_a_file_that_a_full_disk_cut_off_is_no_part_of_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -210,8 +210,8 @@ def test_a_file_that_a_full_disk_cut_off_is_no_part_of_the_next_try(
         return stream
 
     monkeypatch.setattr(Path, "open", cut_off)
-    saved = storage.write(tmp_path, 4, _state(4), {}, None, "steps: 4")
-    assert refused == [name] and verification.verify(saved.path) is None
+    saved = saving.write(tmp_path, 4, _state(4), {}, None, "steps: 4")
+    assert refused == [name] and storage.verify(saved.path) is None
     assert storage.load(saved)["step"] == 4
     assert {path.name for path in tmp_path.glob("step-*")} == {"step-000000003.1", "step-000000004.1"}
 
@@ -221,14 +221,14 @@ def test_what_a_checkpoint_needs_is_said_to_be_at_least_what_was_written_of_it(t
     state = {str(number): torch.zeros(1) for number in range(1_000)}
     sentence = "; 150,000 bytes are free, 1[0-9]{2},[0-9]{3} and a little more are needed"
     with SmallDisk(tmp_path, 150_000).mounted(), pytest.raises(CheckpointError, match=sentence):
-        storage.write(tmp_path, 1, state, {})
+        saving.write(tmp_path, 1, state, {})
 
 
 def test_where_none_can_be_read_a_full_disk_deletes_nothing(tmp_path: Path) -> None:
     for step in (1, 2):
-        flip_a_byte(storage.write(tmp_path, step, _state(step), {}).path / storage.STATE)
-    with SmallDisk(tmp_path, 2 * STATE_BYTES).mounted(), pytest.raises(verification.CheckpointError):
-        storage.write(tmp_path, 3, _state(3), {})
+        flip_a_byte(saving.write(tmp_path, step, _state(step), {}).path / storage.STATE)
+    with SmallDisk(tmp_path, 2 * STATE_BYTES).mounted(), pytest.raises(storage.CheckpointError):
+        saving.write(tmp_path, 3, _state(3), {})
     assert len(list(tmp_path.glob("step-*"))) == 2
 
 
@@ -236,7 +236,7 @@ def test_the_room_that_a_state_needs_is_never_said_to_be_more_than_it_takes(tmp_
     """Tied weights share their memory, and a view brings all of it along."""
     tensor = torch.zeros(10_000)
     for state in ({"a": tensor, "b": [tensor]}, {"part": tensor[:10]}, {"none": 1}, {"empty": torch.empty(0)}):
-        file = storage.write(tmp_path, 1, state, {}).path / storage.STATE
+        file = saving.write(tmp_path, 1, state, {}).path / storage.STATE
         assert storage.size_of(state) <= file.stat().st_size < storage.size_of(state) + 3_000
 
 
@@ -281,7 +281,7 @@ def _on_a_small_disk(settings: Config, folder: Path, how: dict[str, Any], honest
             "step": trainer.state.step,
             "parent": trainer.checkpoints.parent,
             "left": left,
-            "verified": [verification.verify(path / name) for name in left],
+            "verified": [storage.verify(path / name) for name in left],
         }
 
 
@@ -294,8 +294,8 @@ def test_a_node_that_lacks_a_checkpoint_makes_room_for_it_or_all_ranks_say_what_
     older = [step for step in (1, 2, 3) if step <= size]
     for step in older:
         for disk in ("disk0", "disk1"):
-            storage.write(tmp_path / disk, step, _state(step), {})
-    storage.write(tmp_path / "disk0", 4, _state(4), {})
+            saving.write(tmp_path / disk, step, _state(step), {})
+    saving.write(tmp_path / "disk0", 4, _state(4), {})
     outcome = run_ranks(2, _given_on_a_small_disk, tmp_path, int(size * STATE_BYTES) if size < 4 else 160_000)
     left = sorted(path.name for path in (tmp_path / "disk1").iterdir())
     if size > 4:
@@ -321,7 +321,7 @@ def _given_on_a_small_disk(folder: Path, size: int) -> int | str:
 @pytest.mark.torch
 def test_a_disk_that_refuses_a_copy_in_its_midst_leaves_no_rank_waiting(tmp_path: Path) -> None:
     """No file may have more than 20,000 bytes on rank 1, as where a quota is the limit."""
-    storage.write(tmp_path / "disk0", 4, _state(4), {})
+    saving.write(tmp_path / "disk0", 4, _state(4), {})
     [sentence] = set(run_ranks(2, _given_where_files_are_cut_off, tmp_path))
     assert "rank 1 lacks a checkpoint that others have: checkpoint of step 4 can't be written to" in sentence
     assert list((tmp_path / "disk1").iterdir()) == []
@@ -378,5 +378,5 @@ def test_a_refusal_counts_what_ranks_have_written_before_as_taken(tmp_path: Path
         SmallDisk(tmp_path, STATE_BYTES + 1_000).mounted(),
         pytest.raises(CheckpointError, match=f"; 1,000 bytes are free, {STATE_BYTES:,} and a little more are needed"),
     ):
-        storage.write(tmp_path, 1, _state(1), {}, partial)
+        saving.write(tmp_path, 1, _state(1), {}, partial)
     assert list(tmp_path.iterdir()) == []

@@ -56,7 +56,7 @@ def test_it_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         (folder / "train.py").write_text(text)
     assert trained_by_torchrun(tmp_path / "interrupted", 50)[0].startswith("step 50/50 loss ")
     then = trained(tmp_path / "interrupted", 60)
-    assert then[0].startswith("rank 0: goes on after step 50, ")
+    assert then[0].startswith("rank 0: continues after step 50, ")
     # As if nothing had been.
     whole = trained(tmp_path / "whole", 60)
     assert then[1:] == whole[-1:] and whole[-1].startswith("step 60/60 loss ")

@@ -14,8 +14,8 @@ import torch
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config
 from trainloop.config import Config
+from trainloop.distributed.device import Clock, seconds_between
 from trainloop.distributed.world import World, joined
-from trainloop.parallel.communication import Clock, seconds_between
 from trainloop.report import read_metrics
 from trainloop.trainer import Trainer
 

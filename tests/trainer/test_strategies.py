@@ -198,5 +198,6 @@ def _captured(settings: Config) -> dict[str, Any]:
         trainer = Trainer(settings, world)
         trainer.prepare()
         trainer.train_step()
-        state = snapshots.capture(trainer)
+        keep = trainer.checkpoints is None or trainer.checkpoints.is_writer
+        state = snapshots.capture(trainer.run_state, 1, whole=True, keep=keep, loss=None)
         return {name: dict(state[name]) for name in ("model", "optimizer")}

@@ -1,4 +1,4 @@
-"""Ranks that share each layer are one process (`parallel/tensor`).
+"""Ranks that share each layer are one process (`parallel/sharded`).
 
 What torch works out for each operation on shared layers takes a rank a second and serves the runs that follow in its
 process, so a group of ranks makes several runs. Two ways with two ranks are tested by resuming alone, because four ways

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainloop.config import parse_config
 from trainloop.errors import ConfigError
-from trainloop.mistakes import sentences as loop_sentences
+from trainloop.settings import sentences as loop_sentences
 from trainloop.tasks import BUILT_IN, imported
 from trainmaster_operator.api import training_schema
 from trainmaster_operator.api.parsing import InvalidJob, parse_spec

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, train
 from trainloop import run
-from trainloop.checkpoints import storage, verification
+from trainloop.checkpoints import saving, storage
 from trainloop.config import Config
 from trainloop.distributed import world as distributed
 from trainloop.distributed.world import joined
@@ -85,7 +85,7 @@ def _hostile_rank(text: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../other", "/etc/passwd", "a/b", 3])
 def test_another_rank_names_no_file_outside_of_the_directory(tmp_path: Path, name: object) -> None:
-    with pytest.raises(verification.CheckpointError, match="which is no file's name"):
+    with pytest.raises(storage.CheckpointError, match="which is no file's name"):
         storage.inside(tmp_path, name)
 
 
@@ -108,7 +108,7 @@ def _put(checkpoint: storage.Checkpoint, name: str, content: bytes) -> None:
 
 
 def _hash_again(checkpoint: storage.Checkpoint) -> None:
-    path = checkpoint.path / verification.MANIFEST
+    path = checkpoint.path / storage.MANIFEST
     body = json.loads(path.read_bytes())
     del body["sha256"]
     body["files"] = {
@@ -121,7 +121,7 @@ def _hash_again(checkpoint: storage.Checkpoint) -> None:
     }
     body["sha256"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps(body))
-    assert verification.verify(checkpoint.path) is None
+    assert storage.verify(checkpoint.path) is None
 
 
 def _saved_by_torch(value: Any) -> bytes:
@@ -138,11 +138,11 @@ def test_a_checkpoint_made_to_harm_runs_nothing_and_is_passed_over(tmp_path: Pat
     changes: dict[str, Any] = {"checkpoint": {"path": str(path), "format": reads, "every_steps": 2}}
     run_ranks(2, train, config(tmp_path, **changes), 2)
     state = storage.load(storage.complete(path)[0])
-    harmful = storage.write(path, 4, {**{key: state[key] for key in state if key not in ("model", "optimizer")}}, {})
+    harmful = saving.write(path, 4, {**{key: state[key] for key in state if key not in ("model", "optimizer")}}, {})
     _put(harmful, "shards/.metadata", pickle.dumps(Harm(mark)))
     _put(harmful, "shards/__0_0.distcp", _saved_by_torch(Harm(mark)))
     _put(harmful, "shards/rank-00000.pt", _saved_by_torch([Harm(mark)]))
-    other = storage.write(path, 5, {}, {})
+    other = saving.write(path, 5, {}, {})
     _put(other, storage.STATE, _saved_by_torch(Harm(mark)))
     run_ranks(2, run.train, config(tmp_path, **changes))
     assert not mark.exists()
@@ -171,8 +171,8 @@ def test_a_damaged_piece_is_a_sentence(tmp_path: Path, piece: Any, sentence: str
     from trainloop.checkpoints.shards import Shards
 
     torch.save([piece], tmp_path / "rank-00000.pt")
-    with pytest.raises(verification.CheckpointError, match=sentence):
-        Shards(tmp_path)._region("model/0.weight", [0, 0], torch.Size([8, 6]))
+    with pytest.raises(storage.CheckpointError, match=sentence):
+        Shards(tmp_path).region("model/0.weight", [0, 0], torch.Size([8, 6]))
 
 
 @pytest.mark.torch

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.damage import flip_a_byte, written
-from trainloop.checkpoints import storage, verification
-from trainloop.checkpoints.verification import write_manifest
+from trainloop.checkpoints import saving, storage
+from trainloop.checkpoints.storage import write_manifest
 from trainloop.versions import inspecting
 
 NEWEST = "step-000000010.1"
@@ -37,7 +37,7 @@ def test_list_has_a_line_for_each_checkpoint_newest_first(saved: Path, checkpoin
 @pytest.mark.torch
 def test_list_as_json_has_what_the_manifests_say(saved: Path, checkpoints: Any) -> None:
     listed = json.loads(checkpoints("list checkpoints -o json"))
-    manifest = verification.read_manifest(saved / "checkpoints" / NEWEST)
+    manifest = storage.read_manifest(saved / "checkpoints" / NEWEST)
     newest = listed[0]
     assert {name: newest[name] for name in ("parent", "attempt", "world_size", "results", "code", "configuration")} == (
         manifest["about"]
@@ -107,7 +107,7 @@ def test_a_directory_without_checkpoints_is_one_sentence(
 def test_show_has_everything_of_either_format(saved: Path, checkpoints: Any) -> None:
     lines = checkpoints("show checkpoints latest").splitlines()
     shown = {line.split("  ")[0]: line.split("  ", 1)[1].strip() for line in lines if "  " in line}
-    about = verification.read_manifest(saved / "checkpoints" / NEWEST)["about"]
+    about = storage.read_manifest(saved / "checkpoints" / NEWEST)["about"]
     assert shown["parent"] == "step-000000008.1" and shown["ranks"] == "2"
     assert shown["lineage"] == (
         "step-000000010.1 <- step-000000008.1 <- step-000000006.1 (attempt 1) <- step-000000004.1 (attempt 1) <- "
@@ -118,7 +118,7 @@ def test_show_has_everything_of_either_format(saved: Path, checkpoints: Any) -> 
     assert shown["position"] == "step 10 of 10, 10 updates, 80 samples"
     assert shown["settings"] == "optimizer.name adamw, schedule.kind cosine, batch.size 8"
     assert shown["state.pt"].endswith(
-        verification.read_manifest(saved / "checkpoints" / NEWEST)["files"]["state.pt"]["sha256"]
+        storage.read_manifest(saved / "checkpoints" / NEWEST)["files"]["state.pt"]["sha256"]
     )
     sharded = checkpoints("show sharded latest")
     assert "format          sharded\nweights         4 tensors: 83 float64\n" in sharded
@@ -129,7 +129,7 @@ def test_show_has_everything_of_either_format(saved: Path, checkpoints: Any) -> 
 
 def test_a_lineage_that_is_a_circle_ends(tmp_path: Path, checkpoints: Any) -> None:
     for step, parent in ((1, "step-000000002.1"), (2, "step-000000001.1")):
-        place = storage.write(tmp_path, step, {"model": {}}, {}).path
+        place = saving.write(tmp_path, step, {"model": {}}, {}).path
         (place / "manifest.json").unlink()
         write_manifest(place, step, {"parent": parent, "attempt": step}, created=1.0)
     assert "step-000000002.1 <- step-000000001.1 (attempt 1)\n" in checkpoints(f"show {tmp_path} 2")
@@ -137,10 +137,10 @@ def test_a_lineage_that_is_a_circle_ends(tmp_path: Path, checkpoints: Any) -> No
 
 def test_a_lineage_goes_on_in_the_directory_that_a_run_started_from(tmp_path: Path, checkpoints: Any) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    storage.write(first, 1, {"model": {}}, {"parent": None, "attempt": 1})
-    storage.write(first, 2, {"model": {}}, {"parent": "step-000000001.1", "attempt": 1})
+    saving.write(first, 1, {"model": {}}, {"parent": None, "attempt": 1})
+    saving.write(first, 2, {"model": {}}, {"parent": "step-000000001.1", "attempt": 1})
     about = {"parent": f"{first}/step-000000002.1", "start_from": f"{first}/good", "attempt": 1}
-    storage.write(second, 3, {"model": {}}, about)
+    saving.write(second, 3, {"model": {}}, about)
     shown = checkpoints(f"show {second} 3")
     assert f"step-000000003.1 <- {first}/step-000000002.1 <- step-000000001.1\n" in shown
     assert f"started from    {first}/good\n" in shown
@@ -150,17 +150,17 @@ def test_a_lineage_goes_on_in_the_directory_that_a_run_started_from(tmp_path: Pa
 
 def test_another_line_s_checkpoint_is_no_parent_though_it_got_the_name(tmp_path: Path, checkpoints: Any) -> None:
     """Step 2 of the first line was deleted, and a second line has saved its own step 2 since."""
-    storage.write(tmp_path, 2, {"model": {}}, {"parent": None})
-    storage.write(tmp_path, 4, {"model": {}}, {"parent": "step-000000002.1"})
+    saving.write(tmp_path, 2, {"model": {}}, {"parent": None})
+    saving.write(tmp_path, 4, {"model": {}}, {"parent": "step-000000002.1"})
     assert "step-000000004.1 <- step-000000002.1\n" in checkpoints(f"show {tmp_path} 4")
     shutil.rmtree(tmp_path / "step-000000002.1")
-    storage.write(tmp_path, 2, {"model": {}}, {"parent": None})
+    saving.write(tmp_path, 2, {"model": {}}, {"parent": None})
     assert (tmp_path / "step-000000002.1").is_dir()
     assert "step-000000004.1 <- step-000000002.1 (deleted)\n" in checkpoints(f"show {tmp_path} 4")
 
 
 def test_what_a_name_or_a_result_says_does_not_reach_the_terminal(tmp_path: Path, checkpoints: Any) -> None:
-    storage.write(tmp_path, 1, {"model": {}}, {"results": {"\x1b[2Jaccuracy": 0.5}, "parent": "a\nb"})
+    saving.write(tmp_path, 1, {"model": {}}, {"results": {"\x1b[2Jaccuracy": 0.5}, "parent": "a\nb"})
     for command in (f"list {tmp_path}", f"show {tmp_path} 1"):
         printed = checkpoints(command)
         assert "\x1b" not in printed and "\\x1b[2Jaccuracy=0.5" in printed
@@ -191,7 +191,7 @@ def test_verify_reads_every_byte_and_has_a_line_for_each(tmp_path: Path, checkpo
     flip_a_byte(tmp_path / "step-000000002.1" / "state.pt")
     printed = checkpoints(f"verify {tmp_path}")
     assert printed.code == 1
-    assert "step-000000002.1   damaged   " in printed and "doesn't have the SHA-256 that its manifest says" in printed
+    assert "step-000000002.1   damaged   " in printed and "doesn't have the SHA-256 in its manifest" in printed
     assert checkpoints(f"verify {tmp_path} 1 latest").code == 0
     assert json.loads(checkpoints(f"verify {tmp_path} 2 -o json"))["step-000000002.1"]["state"] == "damaged"
 
@@ -204,9 +204,9 @@ def test_what_a_run_deletes_meanwhile_is_gone_and_not_damaged(
 
     def deleted_first(folder: Path) -> str | None:
         shutil.rmtree(tmp_path / "step-000000001.1", ignore_errors=True)
-        return verification.verify(folder)
+        return storage.verify(folder)
 
     monkeypatch.setattr(inspecting, "verify", deleted_first)
     printed = checkpoints(f"verify {tmp_path}")
     assert printed.code == 0
-    assert printed.splitlines()[1] == "step-000000001.1   gone   it was deleted meanwhile"
+    assert printed.splitlines()[1] == "step-000000001.1   gone   it was deleted just now"

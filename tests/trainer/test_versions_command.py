@@ -14,7 +14,7 @@ import pytest
 
 from tests.trainer.damage import written
 from tests.trainer.ranks import ROOT
-from trainloop.checkpoints import storage, tagging
+from trainloop.checkpoints import storage
 from trainloop.versions import output
 
 
@@ -87,7 +87,7 @@ def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
 
 def test_the_shell_completes_commands_and_checkpoints(tmp_path: Path) -> None:
     written(tmp_path, 1)
-    tagging.set_tag(storage.Checkpoint(1, 1, tmp_path), "good")
+    storage.set_tag(storage.Checkpoint(1, 1, tmp_path), "good")
 
     def completed(line: str) -> set[str]:
         answer = tmp_path / "answer"

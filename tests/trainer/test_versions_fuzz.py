@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from trainloop.__main__ import main
-from trainloop.checkpoints import verification
+from trainloop.checkpoints import storage
 
 NAMES = [
     "step-000000002.1",
@@ -79,13 +79,13 @@ def break_something(folder: Path, draw: random.Random, document: Any) -> None:
         """The manifest says what is there, so that damage gets past it; what it says beside that is anything."""
         inner = draw.choice([path for path in folder.glob("step-*") if path.is_dir()] or [folder])
         (inner / "manifest.json").unlink(missing_ok=True)
-        verification.write_manifest(inner, draw.choice([2, 4]), document)
+        storage.write_manifest(inner, draw.choice([2, 4]), document)
 
     def manifest() -> None:
         body = (
             document if isinstance(document, dict) else {"format": 2, "step": 2, "about": document, "files": document}
         )
-        digest = verification._digest_of_json(body)
+        digest = storage._digest_of_json(body)
         draw.choice(files).with_name("manifest.json").write_text(json.dumps({**body, "sha256": digest}))
 
     with contextlib.suppress(OSError, IndexError):

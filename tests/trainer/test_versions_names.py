@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.damage import written
-from trainloop.checkpoints import retention, storage, tagging
+from trainloop.checkpoints import retention, storage
 
 NEWEST = "step-000000010.1"
 
@@ -49,7 +49,7 @@ def test_a_checkpoint_has_many_names_and_all_commands_know_them(saved: Path, che
         (
             "step-0000000",
             "'step-0000000' is the beginning of step-000000010.1, step-000000008.1, step-000000006.1, "
-            "step-000000004.1 and 1 more: say which",
+            "step-000000004.1 and 1 more: name one of them",
         ),
         ("best:acuracy", "checkpoints has no complete checkpoint with a result 'acuracy': did you mean 'accuracy'?"),
         ("best:x", "checkpoints has no complete checkpoint with a result 'x': there are accuracy, loss"),
@@ -130,13 +130,13 @@ def test_a_checkpoint_that_is_deleted_while_it_gets_a_tag_has_none(
 ) -> None:
     for step in (1, 2):
         written(tmp_path, step)
-    real = tagging.set_tag
+    real = storage.set_tag
 
     def late(checkpoint: storage.Checkpoint, tag: str) -> None:
         storage.remove(checkpoint)
         real(checkpoint, tag)
 
-    monkeypatch.setattr(tagging, "set_tag", late)
+    monkeypatch.setattr(storage, "set_tag", late)
     printed = checkpoints(f"tag {tmp_path} 1 good")
-    assert (printed.code, printed.errors) == (1, "trainloop: step-000000001.1 was deleted meanwhile: it has no tag\n")
+    assert (printed.code, printed.errors) == (1, "trainloop: step-000000001.1 was deleted just now: it has no tag\n")
     assert storage.tags(tmp_path) == {}

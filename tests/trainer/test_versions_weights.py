@@ -13,13 +13,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tests.trainer.damage import flip_a_byte
-from trainloop.checkpoints import export, storage
-from trainloop.versions import comparison
+from trainloop.checkpoints import export, saving, storage
+from trainloop.versions import differences
 from trainloop.versions.tensors import Weights
 
 
 def model(folder: Path, step: int, weights: dict[str, Any], **more: Any) -> storage.Checkpoint:
-    return storage.write(folder, step, {"model": weights}, {"results": {}}, **more)
+    return saving.write(folder, step, {"model": weights}, {"results": {}}, **more)
 
 
 @pytest.mark.torch
@@ -150,9 +150,9 @@ def test_chunks_do_not_change_the_result(tmp_path: Path, monkeypatch: pytest.Mon
     model(tmp_path, 1, {"x": one})
     model(tmp_path, 2, {"x": other.permute(2, 1, 0).contiguous().permute(2, 1, 0)})
     pair = [Weights(tmp_path / f"step-{step:09d}.1") for step in (1, 2)]
-    [whole] = comparison.weight_changes(*pair).changes
+    [whole] = differences.weight_changes(*pair).changes
     monkeypatch.setattr(export.chunks, "__defaults__", (13,))
-    [parts] = comparison.weight_changes(*pair).changes
+    [parts] = differences.weight_changes(*pair).changes
     assert parts.largest == whole.largest and parts.relative == pytest.approx(whole.relative, rel=1e-14)
     exact = float((other.double() - one.double()).norm() / one.double().norm())
     assert whole.relative == pytest.approx(exact, rel=1e-14)
@@ -191,8 +191,8 @@ def test_a_configuration_that_is_none_is_a_sentence(text: str, tmp_path: Path, c
 def test_settings_are_compared_by_path() -> None:
     one = {"a": {"b": 1, "c": [1, 2]}, "d": None, "e": True, "f": {}, "g": 1.0}
     other = {"a": {"b": 2, "c": [2, 1]}, "d": None, "e": 1, "h": "x", "f": {}, "g": 1}
-    missing = comparison.MISSING
-    assert comparison.setting_changes(one, other) == [
+    missing = differences.MISSING
+    assert differences.setting_changes(one, other) == [
         ("a.b", 1, 2),
         ("a.c", [1, 2], [2, 1]),
         ("e", True, 1),

@@ -14,8 +14,7 @@ import torch
 from torch.distributed import HashStore
 
 from tests.trainer.ranks import TOY, environment, exit_codes, free_port, start_command, trainloop
-from trainloop.distributed.stalls import stall_message
-from trainloop.distributed.watchdog import Watchdog, WatchdogSettings
+from trainloop.distributed.watchdog import Watchdog, WatchdogSettings, stall_message
 from trainloop.distributed.world import World
 
 

@@ -20,9 +20,11 @@ import torch
 
 from trainloop import seeding
 from trainloop.config import Config, load_config
-from trainloop.data import Sampler, on_device
-from trainloop.distributed.world import choose_backend, choose_device, environment
+from trainloop.data import Sampler
+from trainloop.distributed.device import choose_backend, choose_device
+from trainloop.distributed.world import environment
 from trainloop.errors import ConfigError
+from trainloop.loader import on_device
 from trainloop.progress import Progress
 from trainloop.tasks import build_task
 
@@ -86,8 +88,8 @@ def train(config: Config, document: dict[str, Any], double: bool = False) -> tor
 def main() -> int:
     """Train as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, required=True, help="trainloop's YAML: task, seed, length")
-    parser.add_argument("--deepspeed", type=Path, required=True, help="ds_config.json")
+    parser.add_argument("--config", type=Path, required=True, help="Read task, seed and length from trainloop's YAML")
+    parser.add_argument("--deepspeed", type=Path, required=True, help="Read this ds_config.json")
     options = parser.parse_args()
     try:
         train(load_config(options.config), json.loads(options.deepspeed.read_text()))

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import softplus
 from torch.optim import Adam
 
-from trainloop.optimization.several import Objective
+from trainloop.objectives import Objective
 
 NOISE = 4
 

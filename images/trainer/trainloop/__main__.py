@@ -40,9 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
 def leave(code: int) -> NoReturn:
     """End the process without the interpreter's clean-up, because all that has to be saved is saved.
 
-    After an error the clean-up may wait for peers that are gone, and the launcher looks for the rank that ends first.
-    At a good end it takes apart threads of gloo and autograd that are still running, which now and then aborts (torch
-    2.13).
+    After an error the clean-up may wait for peers that are gone, while the launcher waits for the rank that ends first.
+    After a success it takes apart threads of gloo and autograd that still run, which sometimes aborts (torch 2.13).
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -57,10 +56,14 @@ def console() -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     more = "trainloop checkpoints -h: list, compare, tag, verify, export and delete what runs have saved"
     parser = argparse.ArgumentParser(prog="trainloop", description="A complete DDP training loop.", epilog=more)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; docs/training.md describes every field")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="override: optimizer.lr=3e-4")
-    parser.add_argument("--print-config", action="store_true", help="print the configuration, defaults too, and end")
-    parser.add_argument("--dry-run", action="store_true", help="build all, two steps, evaluate; memory and step time")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="Read this YAML (docs/training.md describes every field)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="Override a field: optimizer.lr=3e-4"
+    )
+    parser.add_argument("--print-config", action="store_true", help="Print the configuration, defaults included")
+    parser.add_argument("--dry-run", action="store_true", help="Make two steps, evaluate; print memory and step time")
     return parser
 
 
@@ -75,11 +78,11 @@ def _run(options: argparse.Namespace) -> int:
         print(dump_config(load_config(options.config, options.set)), end="")
         return 0
     if options.dry_run:
-        from trainloop.dry_run import dry_run
+        from trainloop.run import dry_run
 
         dry_run(load_config(options.config, options.set))
         return 0
-    # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher looks for the first failure.
+    # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher finds the first failure.
     stopped = record(lambda: train(load_config(options.config, options.set)))()
     return EXIT_STOPPED if stopped else 0
 

@@ -7,6 +7,8 @@ Every mistake is reported at once, each in a sentence that names field, value an
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -25,7 +27,6 @@ from trainloop.errors import ConfigError
 from trainloop.evaluation import EvaluationSettings
 from trainloop.metrics import MetricsSettings
 from trainloop.optimization.anomaly import AnomalySettings
-from trainloop.optimization.gradients import GradientSettings
 from trainloop.optimization.optimizer import OptimizerSettings
 from trainloop.optimization.precision import PrecisionSettings
 from trainloop.optimization.schedule import ScheduleSettings
@@ -33,6 +34,7 @@ from trainloop.parallel.balance import BalanceSettings
 from trainloop.parallel.blocks import BlockSettings
 from trainloop.parallel.communication import CommunicationSettings
 from trainloop.parallel.delayed import DelayedSettings
+from trainloop.parallel.gradients import GradientSettings
 from trainloop.parallel.strategies import ParallelSettings
 from trainloop.seeding import SeedSettings
 from trainloop.settings import Settings, section
@@ -79,7 +81,7 @@ class Config(Settings):
         sharded, replicas = self.checkpoint.format == "sharded", isinstance(self.parallel.data, tuple)
         local, delayed = self.communication.local_steps > 1, self.delayed.pattern is not None
         compressed = self.communication.compression != "none"
-        # What they keep is in units of one loss scale, and infinite after a step that overflowed.
+        # These keep numbers in units of one loss scale, which are infinite after a step that overflowed.
         feedback = self.communication.compression in ("powersgd", "onebit")
         wrong = [
             (fp16 and fsdp, "precision.compute fp16 with parallel.strategy fsdp: use bf16"),
@@ -127,7 +129,7 @@ def parse_config(document: dict[str, Any]) -> Config:
         # A section that is all comments is null: its defaults are meant.
         return Config.model_validate({name: value for name, value in document.items() if value is not None})
     except ValidationError as error:
-        from trainloop.mistakes import sentences
+        from trainloop.settings import sentences
 
         raise ConfigError("\n".join(sentences(error, Config))) from None
 
@@ -146,7 +148,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {file} is no text in UTF-8: {error}") from error
     if "TRAINMASTER_TRAINING" in os.environ:
         # Imported when used.
-        from trainloop.mounted import require_unchanged
+        from trainloop.config import require_unchanged
 
         require_unchanged(file, text)
     if not isinstance(document, dict | None):
@@ -177,9 +179,7 @@ def _yaml(text: str, where: str) -> Any:
 
 
 class _Yaml(yaml.SafeLoader):
-    """Reads 3e-4 as a number, which YAML 1.1 has as text (no dot), and refuses two equal keys, of which it has the
-    last.
-    """
+    """Reads 3e-4 as a number, which is text in YAML 1.1 (no dot), and refuses a key that occurs twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: dict[str, yaml.Node] = {}
@@ -190,3 +190,27 @@ class _Yaml(yaml.SafeLoader):
 
 
 _Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+
+
+def require_unchanged(file: Path, text: str) -> None:
+    """Raises ConfigError where the text of the mounted configuration has other values than `spec.training`.
+
+    It names code (task, hooks), and anyone who may write ConfigMaps could have changed it.
+    """
+    digest, _, mounted = os.environ["TRAINMASTER_TRAINING"].partition(" ")
+    # The local cluster has no mounts: it writes its own paths in place of the container's into every ConfigMap.
+    is_rewritten = "TRAINMASTER_HOSTS_FILE" in os.environ
+    if mounted and file == Path(mounted) and not is_rewritten and _digest(text) != digest:
+        raise ConfigError(
+            f"--config {file} isn't what spec.training says, so it isn't used: find out who may write ConfigMaps in "
+            "this namespace, and delete this one: the operator makes it again"
+        )
+
+
+def _digest(text: str) -> str:
+    """Returns the hash of the values that `text` has by YAML's own rules; empty where JSON can't have them."""
+    values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    try:
+        return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    except (TypeError, ValueError):
+        return ""

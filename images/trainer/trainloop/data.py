@@ -1,28 +1,26 @@
-"""The data order says which samples make a step; it doesn't depend on how many ranks there are.
+"""The data order decides which samples make a step; it doesn't depend on how many ranks there are.
 
 An epoch's order is `permutation(seed, epoch)`. The place, which is in the checkpoint, is the epoch and how many of its
 samples are done. A step takes the next `batch` samples (the last of an epoch may be smaller: nothing is dropped), or
-the next of the task's own batches, and cuts them into the ranks' shares and each share into micro-batches. So any
-number of ranks goes on from any place with every sample seen once. Data without an index has its order in itself
-(`streams`).
+the next of the task's own batches (`OwnBatches`), and cuts them into the ranks' shares and each share into
+micro-batches. So any number of ranks continues from any place, and every sample is seen once. Data without an index has
+its own order (`streams`).
 """
 
 from __future__ import annotations
 
-import copy
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import ConfigDict, Field, model_validator
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
-from trainloop.distributed.world import World
-from trainloop.errors import ConfigError, TrainingError
+from trainloop import seeding
+from trainloop.errors import ConfigError
 from trainloop.settings import Settings
 
 #: A micro-batch is what the task's `collate` gives: any nesting of containers, with tensors and other things in it.
@@ -35,19 +33,8 @@ def is_stream(data: Any) -> bool:
 
 
 def length_of(data: Any) -> int | None:
-    """Returns how many samples there are; None where a stream doesn't say."""
+    """Returns how many samples there are; None for a stream without a length."""
     return len(data) if hasattr(data, "__len__") else None
-
-
-def few(data: Any) -> Any:
-    """Returns `data`, or a stream's first samples: the same at every start, on every rank. The stream stays where it
-    was.
-    """
-    if not is_stream(data):
-        return data
-    from trainloop.streams import first
-
-    return first(data)
 
 
 class BatchSettings(Settings):
@@ -108,9 +95,9 @@ def share_out(total: int, weights: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class RankStep:
-    """A step of one rank has `micro` lists of sample indices. The last `padding` of them are stand-ins.
+    """A step of one rank has `micro` lists of sample indices. The last `padding` of them are dummies.
 
-    A stand-in's loss is multiplied by zero: a rank without samples of its own must still enter the collectives.
+    A dummy's loss is multiplied by zero: a rank without samples of its own must still enter the collectives.
     """
 
     micro: list[list[int]]
@@ -172,101 +159,75 @@ class Sampler:
         return RankStep(micro + [indices[:1]] * padding, padding, len(mine), len(indices), position, place)
 
 
-def sampler_of(task: Any, batch: int, micro_size: int, seed: int, equal_passes: bool, device: torch.device) -> Sampler:
-    """Returns what makes steps of the task's data, in batches of its own if it has some."""
-    if not hasattr(task, "batches") and not hasattr(task, "batch_sampler"):
-        return Sampler(length_of(task.train) or 0, batch, micro_size, seed, equal_passes)
-    from trainloop.own_batches import OwnBatches  # imported when used, as streams are
-
-    return OwnBatches(length_of(task.train) or 0, batch, micro_size, seed, equal_passes, task, device)
-
-
-class _Steps(Dataset[Any]):
-    """Reads a whole step's micro-batches at once, so that a loader process hands over steps."""
-
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Batch]) -> None:
-        self.dataset, self.collate = dataset, collate
-
-    def __getitem__(self, step: RankStep) -> tuple[RankStep, list[Batch]]:
-        return step, [self.collate([self.dataset[index] for index in micro]) for micro in step.micro]
-
-
 @dataclass(frozen=True)
-class Fetched:
-    """A step's micro-batches are on the host; `waited` is how long the rank waited for them (seconds)."""
-
-    batches: Sequence[Batch]
-    step: RankStep
-    waited: float
-    warning: str | None = None
-
-
-class Loader:
-    """Reads this rank's part of each step, from any place: what `iterator` yields.
-
-    `weights`, to which the ranks' shares are in proportion, may change at any time, on all ranks after the same step.
-    What was read ahead has the shares of before, so a change holds `data.prefetch` x `data.workers` steps later: the
-    loader processes live on and nothing is read twice.
+class OwnBatches(Sampler):
+    """Makes steps of the batches of `task`, which may have another number of them in each epoch; `batch` is the most
+    samples that one may have. Raises ConfigError for what can't be a global batch.
     """
 
-    def __init__(self, settings: DataSettings, task: Any, sampler: Sampler, world: World) -> None:
-        self.sampler = sampler
-        self.weights: Sequence[float] = [1.0] * world.data_size
-        self._settings, self._task, self._world = settings, task, world
+    task: Any
+    device: torch.device  # whose generators are left as they are
+    #: The first epoch's batches, from when they are counted until they are trained on.
+    first: list[list[list[int]]] = field(default_factory=list)
+    steady: ClassVar[bool] = False
 
-    def start(self, position: int, place: Mapping[str, Any]) -> list[str]:
-        """Begin to read at `place`, after `position` samples of the run; returns warnings."""
-        # Checkpoints of before have no place.
-        place = place or dict(zip(("epoch", "done"), divmod(position, self.sampler.length or 1), strict=True))
-        rank, workers, warnings = self._world.data_rank, self._settings.workers, list[str]()
-        reader: Dataset[Any] = _Steps(self._task.train, self._task.collate)
-        requests: Iterator[Any] = self.sampler.steps(position, place, rank, lambda: self.weights)
-        if is_stream(self._task.train):
-            from trainloop.streams import Stream, warnings_of
+    def __post_init__(self) -> None:
+        if is_stream(self.task.train):
+            raise ConfigError("the task's batches are of indices, which its train, a stream, doesn't have: remove them")
+        inner = getattr(getattr(self.task, "batch_sampler", None), "sampler", None)
+        if isinstance(inner, DistributedSampler):
+            raise ConfigError(
+                "the task's batch_sampler has a DistributedSampler: give the global batches, in their place the loop "
+                "gives each rank its share"
+            )
 
-            reader = Stream(self._task.train, self._task.collate, self.sampler, rank, position, place)
-            requests, warnings, workers = iter(lambda: self.weights, None), warnings_of(place, workers), min(workers, 1)
-        pin_memory = self._settings.pin_memory and self._world.device.type != "cpu"
-        if not workers and not pin_memory:
-            self.iterator: Iterator[Any] = map(reader.__getitem__, requests)
-            return warnings
-        from trainloop.loader_processes import read_ahead
+    def steps_in(self, epochs: float) -> int:
+        """Returns the steps of so many epochs."""
+        last = round(epochs - math.ceil(epochs) + 1, 9)  # the part of the last epoch
+        counts = [self._count(epoch) for epoch in range(math.ceil(epochs))]
+        return sum(counts[:-1]) + math.ceil(last * counts[-1])
 
-        prefetch, seed = self._settings.prefetch, self.sampler.seed
-        self.iterator = read_ahead(reader, requests, workers, prefetch, seed, pin_memory=pin_memory)
-        return warnings
-
-    def fetch(self) -> Fetched:
-        """Returns this rank's part of the next step; `start` comes first. Raises TrainingError for a stream that ends
-        too early.
+    def _count(self, epoch: int) -> int:
+        """Returns how many batches the epoch has. Only torch's own samplers need no draw: another's `len()` may be an
+        estimate.
         """
-        began = time.perf_counter()
-        fetched = next(self.iterator)
-        if isinstance(fetched, TrainingError):
-            raise fetched
-        step, batches = fetched
-        waited = time.perf_counter() - began
-        differ = step.digest and len(set(self._world.gather(step.digest))) > 1
-        warning = "ranks don't see the same stream: each must read all of it in the same order" if differ else None
-        return Fetched(batches, step, waited, warning)
+        sampler: Any = getattr(self.task, "batch_sampler", None)
+        torchs = type(sampler) is BatchSampler and type(sampler.sampler).__module__ == BatchSampler.__module__
+        if torchs and not hasattr(self.task, "batches"):
+            return len(sampler)
+        batches = self._given(epoch)
+        if not epoch:
+            self.first.append(batches)
+        return len(batches)
 
+    def batches(self, epoch: int, done: int) -> Iterator[list[int]]:
+        """Yields the epoch's batches after its first `done` samples."""
+        kept = self.first.pop() if self.first else None
+        passed = 0
+        for indices in self._given(epoch) if epoch or kept is None else kept:
+            if not 0 < len(indices) <= self.batch:
+                raise ConfigError(
+                    f"the task gives a batch of {len(indices)} samples in epoch {epoch}: it must have 1 to "
+                    f"{self.batch} (batch.size, or batch.per_rank x accumulation x ranks)"
+                )
+            if passed >= done:
+                yield indices
+            passed += len(indices)
+        if not passed:
+            raise ConfigError(f"the task gives no batches in epoch {epoch}")
 
-def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Returns the batch with all on `device` that has a `to(device)`, however it is nested; other things stay."""
-    if isinstance(batch, torch.Tensor):
-        return batch if batch.device == device else batch.to(device, non_blocking=True)
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    if type(batch) is dict:
-        return {key: on_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, MutableMapping):
-        there = copy.copy(batch)  # of its own kind: an OrderedDict, a defaultdict, a UserDict
-        there.update({key: on_device(value, device) for key, value in batch.items()})
-        return there
-    if isinstance(batch, list | tuple):
-        values = [on_device(value, device) for value in batch]
-        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        names = [field.name for field in fields(batch) if field.init]
-        return replace(batch, **{name: on_device(getattr(batch, name), device) for name in names})
-    return batch
+    def _given(self, epoch: int) -> list[list[int]]:
+        with seeding.drawing(self.device, self.seed, seeding.ORDER, epoch):
+            given = self.task.batches(epoch) if hasattr(self.task, "batches") else self._begun(epoch)
+            return [[int(index) for index in indices] for indices in given]
+
+    def _begun(self, epoch: int) -> Any:
+        """Returns the torch BatchSampler as it begins this epoch."""
+        sampler = self.task.batch_sampler
+        parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
+        for part in parts:
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+            if getattr(part, "generator", None) is not None:
+                part.generator.manual_seed(self.seed + epoch)
+        return sampler

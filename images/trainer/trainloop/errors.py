@@ -1,10 +1,10 @@
 """These errors end a run with a sentence, each with its exit code.
 
-TrainingError            1    something that training can't go on from
-├── ConfigError          2    the configuration can't be used; restarting doesn't help
-├── PreflightMismatch   67    ranks differ in what they run; the agent has the same code
-├── Diverged            70    the loss or the parameters went wrong, and going back didn't help
-└── OutOfMemory         71    the device's memory is too small for this configuration
+TrainingError            1    training can't continue
+    ├── ConfigError          2    the configuration can't be used; restarting doesn't help
+    ├── PreflightMismatch   67    ranks differ in what they run; the agent has the same code
+    ├── Diverged            70    the loss or the parameters went wrong, and going back didn't help
+    └── OutOfMemory         71    the device's memory is too small for this configuration
 """
 
 from __future__ import annotations

@@ -5,18 +5,19 @@ are those of one process: scalars are added up, and rows are joined in the order
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from trainloop import seeding
-from trainloop.data import few, is_stream, on_device
+from trainloop.data import is_stream
 from trainloop.distributed.world import World
 from trainloop.errors import TrainingError
+from trainloop.loader import few, on_device
 from trainloop.optimization.precision import Precision
 from trainloop.settings import Settings
 from trainloop.tasks import Task
@@ -41,7 +42,7 @@ class Evaluator:
         self, settings: EvaluationSettings, task: Task, model: nn.Module, precision: Precision, world: World
     ) -> None:
         self.settings, self.task, self.model, self.precision, self.world = settings, task, model, precision, world
-        #: The training data, of which only the first samples are used; read here, where a stream isn't in use yet.
+        #: The first samples of the training data; read here, where a stream isn't in use yet.
         self.few = few(task.train)
 
     def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:
@@ -128,15 +129,41 @@ def _of_passes(values: list[torch.Tensor]) -> Any:
     """Returns the sum of a rank's scalars, or its rows."""
     if not any(value.ndim for value in values):
         return sum(map(float, values))
-    from trainloop import rows  # imported when used
+    from trainloop import evaluation  # imported when used
 
-    return rows.of_passes(values)
+    return evaluation.of_passes(values)
 
 
 def _of_ranks(name: str, ranks: list[Any]) -> Any:
     """Returns the sum over ranks, or their rows. Raises TrainingError where these don't go together."""
     if all(isinstance(own, float) for own in ranks):
         return sum(ranks)
-    from trainloop import rows
+    from trainloop import evaluation
 
-    return rows.of_ranks(name, ranks)
+    return evaluation.of_ranks(name, ranks)
+
+
+#: A rank's rows: how many each pass has, and all of them.
+Rows = tuple[list[int], torch.Tensor]
+
+
+def of_passes(values: list[torch.Tensor]) -> Rows | None:
+    """Returns the rows of a rank's passes; None where they don't go together, as a scalar and rows."""
+    try:
+        return [len(value) for value in values], torch.cat(values)
+    except (TypeError, RuntimeError):
+        return None
+
+
+def of_ranks(name: str, ranks: Sequence[Any]) -> torch.Tensor:
+    """Returns the rows of all ranks, each pass of theirs after the one before. Raises TrainingError where a rank has
+    something else.
+    """
+    try:
+        passes = zip(*(torch.split(rows, lengths) for lengths, rows in cast("Sequence[Rows]", ranks)), strict=True)
+        return torch.cat([part for parts in passes for part in parts])
+    except (TypeError, ValueError, RuntimeError):
+        raise TrainingError(
+            f"the task's measure gives {name!r} in shapes that don't go together: it must be a scalar in every batch, "
+            "or rows (samples first) in every batch, of a single sample too, which squeeze() would make a scalar"
+        ) from None

@@ -1,4 +1,4 @@
-"""The run's metrics are written as console lines and JSON lines, from which the report comes; `outputs` has more ways.
+"""The run's metrics are written as console lines and JSON lines, and to TensorBoard and Prometheus if asked for.
 
 Numbers of a step stay where they are until a line is due, so that logging doesn't make the device wait for the host.
 """
@@ -11,21 +11,19 @@ import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from pydantic import Field
 
-from trainloop.checkpoints.snapshots import TrainState
 from trainloop.data import RankStep
+from trainloop.distributed.device import Numbers
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
-from trainloop.parallel.communication import Numbers, StepTimes
-from trainloop.progress import has_a_value
+from trainloop.parallel.communication import StepTimes
+from trainloop.progress import Progress, has_a_value
 from trainloop.settings import Settings
-
-if TYPE_CHECKING:
-    from trainloop.outputs import Output
+from trainloop.state import TrainState
 
 
 class MetricsSettings(Settings):
@@ -113,23 +111,27 @@ def report_path(settings: MetricsSettings, checkpoints: Path | None) -> Path:
 class MetricsLog:
     """The log writes on the main rank; on the other ranks it does nothing."""
 
-    def __init__(self, settings: MetricsSettings, path: Path, main: bool) -> None:
-        self.settings, self.path, self.main = settings, path, main
+    def __init__(
+        self, settings: MetricsSettings, path: Path, main: bool, state: TrainState, progress: Progress
+    ) -> None:
+        self.path, self.main, self._settings, self._state, self._progress = path, False, settings, state, progress
         self.file = path / "metrics.jsonl"
         # A benchmark has the console for its own table.
         self.quiet = False
         self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
         self._outputs: list[Output] = []
         self._failed = False
-        if main:
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ConfigError(f"metrics.path {path} can't be made: {error.strerror}") from error
-        if main and (settings.tensorboard or settings.prometheus_file):
-            from trainloop.outputs import outputs
+        self.become(main)
 
-            self._outputs = outputs(settings, path)
+    def become(self, main: bool) -> None:
+        """Write from now on, or no longer. Raises ConfigError where the directory can't be made."""
+        if main and not self.main:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(f"metrics.path {self.path} can't be made: {error.strerror}") from error
+            self._outputs = outputs(self._settings, self.path)
+        self.main = main
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
         """Write one JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
@@ -146,7 +148,7 @@ class MetricsLog:
                 output.write(kind, numbers)
         except OSError as error:
             if not self._failed:
-                self.info(f"warning: metrics can't all be written to {self.path}: {error}; training goes on")
+                self.info(f"warning: metrics can't all be written to {self.path}: {error}; training continues")
             self._failed = True
 
     def started(self, step: int, total: int, about: dict[str, Any]) -> None:
@@ -159,6 +161,12 @@ class MetricsLog:
         numbers = {"step": step, "totalSteps": total, **line}
         self.write("step", numbers)
         self.info(step_line(numbers))
+
+    def warn(self, text: str) -> None:
+        """Report what the user should know: on the console, in metrics.jsonl and in the progress report."""
+        self.info(f"warning: {text}")
+        self.write("event", {"event": "warning", "step": self._state.step, "text": text})
+        self._progress.enter("train", message=text)
 
     def info(self, text: str) -> None:
         """Print one line on the console."""
@@ -193,3 +201,57 @@ def step_line(line: dict[str, Any]) -> str:
 def duration(seconds: float) -> str:
     """Returns seconds as hours, minutes and seconds: 0:00:42, 2:10:05."""
     return str(timedelta(seconds=int(seconds)))
+
+
+class Output(Protocol):
+    """An output is given what `metrics.jsonl` is given: the line's kind, and its numbers."""
+
+    def write(self, kind: str, numbers: dict[str, Any]) -> None:
+        """Write what of it this output shows. Raises OSError when the disk refuses."""
+        ...
+
+
+def outputs(settings: MetricsSettings, path: Path) -> list[Output]:
+    """Returns the outputs that `settings` name; `path` is the directory of the run's numbers."""
+    found: list[Output] = [TensorBoard(path / "tensorboard")] if settings.tensorboard else []
+    return [*found, Prometheus(Path(settings.prometheus_file))] if settings.prometheus_file else found
+
+
+class TensorBoard:
+    """Writes the numbers of steps and evaluations as events. Raises ConfigError where the package is missing."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError("metrics.tensorboard needs the package tensorboard: pip install tensorboard") from error
+        self._board: Any = SummaryWriter(str(folder))
+
+    def write(self, kind: str, numbers: dict[str, Any]) -> None:
+        if kind in ("step", "evaluation"):
+            for name, value in _plain(numbers).items():
+                self._board.add_scalar(f"{kind}/{name}", value, numbers["step"])
+            # Its thread may still hold the line when the process leaves without the interpreter's clean-up.
+            self._board.flush()
+
+
+class Prometheus:
+    """Replaces a file by the newest step's numbers in Prometheus' text format, in one go."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def write(self, kind: str, numbers: dict[str, Any]) -> None:
+        if kind != "step":
+            return
+        lines = []
+        for name, value in {**_plain(numbers), "step": float(numbers["step"])}.items():
+            metric = "trainloop_" + "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+            lines += [f"# TYPE {metric} gauge", f"{metric} {value!r}"]
+        temporary = self._file.with_name(f".{self._file.name}.tmp")
+        temporary.write_text("\n".join(lines) + "\n")
+        temporary.replace(self._file)
+
+
+def _plain(numbers: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in numbers.items() if isinstance(value, int | float) and name != "step"}

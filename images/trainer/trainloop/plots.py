@@ -1,6 +1,6 @@
 """The report's pictures are curves of a run, and a heat map of the ranks' step times. Needs matplotlib.
 
-A dashed line stands where a new attempt begins; what is grey belongs to the run of one rank that is compared with.
+A dashed line marks a new attempt; the run of one rank that is compared with is grey.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ ALONE: dict[str, Any] = {"color": "0.55", "zorder": 1.5}
 MANY, STEEP = 40, 2.5
 # Shares below these are noise, and an axis that ends there would show nothing else.
 LEAST_SHARE_AXIS, LEAST_RESULT_SPAN = 10.0, 0.1
-# Of the times in the heat map, so that one interrupted step doesn't take up the whole scale.
+# The share of times in the heat map that is within the scale, so that one interrupted step doesn't take it up.
 BRIGHTEST = 0.98
 
 
 def curve(lines: Lines, kind: str, name: str) -> tuple[list[int], list[Any]]:
-    """Returns steps and values of one number. Of a step that was computed twice (after a restart) the last counts."""
+    """Returns steps and values of one number. If a step was computed twice (after a restart) the last counts."""
     points = {line["step"]: line[name] for line in lines if line["kind"] == kind and line.get(name) is not None}
     return sorted(points), [points[step] for step in sorted(points)]
 

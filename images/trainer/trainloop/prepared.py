@@ -26,8 +26,8 @@ from trainloop.recovery.place import DIRECTORY_VARIABLE
 def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
     """Returns what `prepare` returns: tensors on the host and plain values, in dicts, lists and tuples.
 
-    `depends_on` are plain values, and paths, which stand for their files as they are now. Tensors that were prepared
-    by another rank are mapped: a change of them is this rank's own.
+    `depends_on` are plain values, and paths of files, as they are now. Tensors that another rank has prepared are
+    mapped: a change is this rank's alone.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
     if not named:
@@ -36,7 +36,7 @@ def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
         directory = sealed.private(Path(named))
         lock = os.open(directory / "prepared.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except (OSError, sealed.SealError):
-        # What keeps the state says why the directory can't be used.
+        # The code that keeps the state reports why the directory can't be used.
         return prepare()
     try:
         # The first of the pod's ranks prepares, and the others wait for it; the lock of one that is killed is free.
@@ -80,7 +80,7 @@ def _write(file: Path, value: Any) -> None:
 
 
 def _read(file: Path) -> Any:
-    """Returns what a file has; None where there is none, or it is damaged."""
+    """Returns a file's content; None where it is missing or damaged."""
     try:
         with file.open("rb") as stream:
             # Writable for this process alone, because torch warns of memory that can't be written to.

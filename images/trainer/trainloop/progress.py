@@ -51,36 +51,36 @@ class Progress:
         self._write()
 
     def join(self) -> None:
-        """The ranks have formed their process group."""
+        """Note that the ranks have formed their process group."""
         self._fields["joinedAt"] = time.time()
 
     def able(self, group: int, *, idle: bool = False) -> None:
-        """This rank is in the group of the attempt `group`, and can go on in a continued one when others are lost. If
-        it is `idle` it trains only then.
+        """Report that this rank is in the group of the attempt `group`, and can continue when others are lost. If it is
+        `idle` it trains only then.
         """
         self._fields |= {"continuing": "idle" if idle else "able", "group": group}
         self._fields.pop("cannotContinue", None)
         self._write()
 
     def ready(self) -> None:
-        """This rank has begun alone, and waits to join those that train."""
+        """Report that this rank has begun alone, and waits to join those that train."""
         self._fields |= {"continuing": "ready"}
         self._write()
 
     def cannot_continue(self, sentence: str) -> None:
-        """This rank can't go on in a continued attempt, and the sentence says why."""
+        """Report why this rank can't continue without others."""
         self._fields.pop("continuing", None)
         self._fields["cannotContinue"] = sentence[:MAXIMUM_MESSAGE]
         self._write()
 
     def joined_again(self, step: int) -> None:
-        """This rank trains on in a new group, or has joined one, after `step`; `able` comes next."""
+        """Report that this rank trains on in a new group, or has joined one, after `step`; `able` comes next."""
         self.join()
         self._fields.pop("firstStepAt", None)
         self.begin(step)
 
     def begin(self, step: int) -> None:
-        """Training begins after `step`: 0, or the checkpoint's. From here on what it waits is counted."""
+        """Begin training after `step`: 0, or the checkpoint's. From here on waiting times are counted."""
         self._count(step)
         self._fields |= {"section": "setup", "startStep": step, "restoredAt": time.time()}
         self._fields |= {"dataSeconds": 0.0, "checkpointSeconds": 0.0, "evaluateSeconds": 0.0}

@@ -138,7 +138,7 @@ def _clock(seconds: float) -> str:
 
 
 def _attempts(lines: Lines) -> str:
-    """Returns how many attempts there were, which went on from a checkpoint, and their ranks where that has changed."""
+    """Returns how many attempts there were, which continued from a checkpoint, and their ranks if that changed."""
     number = len({line["attempt"] for line in lines})
     resumed = [line for line in lines if line.get("event") == "resumed"]
     text = f"{number}"
@@ -156,7 +156,7 @@ def _steps(lines: Lines) -> str:
 
 
 def _lineage(lines: Lines) -> str:
-    """Returns what each attempt went on from and how far it came, with the returns to a checkpoint in between."""
+    """Returns what each attempt continued from and how far it came, with the returns to a checkpoint in between."""
     attempts = list[list[str]]()
     source, last = "the start", 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Threads and memory follow the container's limits; where memory wasn't enough there is advice.
+"""Threads and memory follow the container's limits; out of the device's memory, a run ends with advice.
 
 A process in a container sees all of the node's cores; with a limit of two and 64 threads it spends its time being
 throttled.
@@ -12,15 +12,25 @@ import resource
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import torch
 
-if TYPE_CHECKING:
-    from trainloop.advice import Doing
-    from trainloop.trainer import Trainer
+from trainloop.config import Config
+from trainloop.distributed.world import World
+from trainloop.errors import OutOfMemory
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+#: The activities of a trainer that need the device's memory.
+Doing = Literal[
+    "building the model",
+    "continuing from a checkpoint",
+    "in the forward and backward pass",
+    "making the optimizer's step",
+    "evaluating",
+    "saving a checkpoint",
+]
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -38,7 +48,7 @@ def memory_limit(cgroup: Path = CGROUP) -> int | None:
 
 
 def _numbers(file: Path) -> list[int] | None:
-    """Returns the numbers of a cgroup's file; None where there is none, or no limit ("max")."""
+    """Returns the numbers in a cgroup's file; None where it is missing, or has no limit ("max")."""
     try:
         return [int(number) for number in file.read_text().split()]
     except (OSError, ValueError):
@@ -46,7 +56,7 @@ def _numbers(file: Path) -> list[int] | None:
 
 
 def host_memory(cgroup: Path = CGROUP) -> int | None:
-    """Returns the bytes in use that can't be reclaimed: without the page cache, which may fill all that is free."""
+    """Returns the bytes in use that can't be reclaimed: without the page cache, which may fill all free memory."""
     try:
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
         used = int((cgroup / "memory.current").read_text())
@@ -123,19 +133,69 @@ class MemoryPressure:
             torch.cuda.empty_cache()
 
 
+class _Trains(Protocol):
+    config: Config
+    world: World
+
+
 def explaining_out_of_memory(doing: Doing) -> Callable[[Method], Method]:
     """Returns a decorator of the trainer's methods: torch's out-of-memory error becomes OutOfMemory, with advice."""
 
     def decorate(method: Method) -> Method:
         @wraps(method)
-        def explained(trainer: Trainer, *arguments: Any, **named: Any) -> Any:
+        def explained(self: _Trains, *arguments: Any, **named: Any) -> Any:
             try:
-                return method(trainer, *arguments, **named)
+                return method(self, *arguments, **named)
             except torch.OutOfMemoryError as error:
-                from trainloop.advice import out_of_memory
-
-                raise out_of_memory(trainer, doing, error) from error
+                raise out_of_memory(self.config, self.world, doing, error) from error
 
         return cast("Method", explained)
 
     return decorate
+
+
+def out_of_memory(config: Config, world: World, doing: Doing, error: BaseException) -> OutOfMemory:
+    """Returns the error that ends a run that ran out of memory `doing` something, with advice that fits this run."""
+    device = world.device
+    numbers = {name: value / 2**30 for name, value in memory(device).items()}
+    peak, reserved = numbers.get("peakMemory", 0.0), numbers.get("reservedMemory", 0.0)
+    advice = remedies(config, world, doing)
+    if reserved > 1.2 * peak:
+        advice.append("PYTORCH_ALLOC_CONF=expandable_segments:True (the memory is fragmented)")
+    return OutOfMemory(
+        f"{device} is out of memory {doing} ({peak:.1f} GiB used at the peak, {reserved:.1f} GiB reserved). "
+        f"Try, in this order: {'; '.join(advice)}. {str(error).splitlines()[0]}"
+    )
+
+
+def remedies(config: Config, world: World, doing: Doing) -> list[str]:
+    """Returns what makes `doing` need less memory, the cheapest first, without what the configuration has already.
+
+    Where there is one rank, a strategy that spreads something over ranks comes last: it needs more of them.
+    """
+    alone = world.size == 1
+    samples, strategy = config.batch.micro_size(world.data_size), config.parallel.strategy
+    batch = [f"batch.per_rank below {samples} with batch.size as it is (more passes, the same step)"]
+    half = ["precision.compute: bf16"] if config.precision.compute in ("fp32", "fp64") else []
+    recompute = ["blocks.activation_checkpointing: full"] if config.blocks.activation_checkpointing == "none" else []
+    zero1 = "parallel.strategy: zero1 (each rank keeps a part of the optimizer's state)"
+    state = [zero1] if strategy == "ddp" and not alone else []
+    if strategy == "zero1" and hasattr(world, "continuing"):
+        state = ["parallel.copies: false (half of the optimizer's state; a lost rank then restarts all)"]
+    spread = ["more ranks, each of which has a smaller part" if strategy == "fsdp" else "parallel.strategy: fsdp"]
+    last = list[str]()
+    if alone:
+        spread, last = [], ["more ranks with parallel.strategy: fsdp, each of which has a part of the model"]
+    match doing:
+        case "in the forward and backward pass":
+            return [*(batch if samples > 1 else []), *half, *recompute, *spread, *last]
+        case "making the optimizer's step":
+            return [*state, *spread, *(batch if samples > 1 else []), *recompute, *last]
+        case "evaluating":
+            smaller = [f"evaluation.batch below {config.evaluation.batch}"] if config.evaluation.batch > 1 else []
+            return [*smaller, *half, *spread, *last]
+        case "saving a checkpoint":
+            whole = strategy == "fsdp" and config.checkpoint.format == "full" and not alone
+            return [*(["checkpoint.format: sharded"] if whole else []), *spread, *state, *last]
+        case "building the model" | "continuing from a checkpoint":
+            return [*spread, *state, "a smaller model", *last]

@@ -1,15 +1,20 @@
-"""A run joins the ranks, trains, and draws the curves."""
+"""A run joins the ranks, trains, and draws the curves. A dry run makes two steps, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+import time
 from functools import partial
 from typing import Any
 
 from trainloop.config import Config
 from trainloop.distributed.preflight import check
 from trainloop.distributed.world import environment, has_agent, joined
+from trainloop.resources import memory, memory_limit
 from trainloop.trainer import Trainer
+
+DRY_STEPS = 2
 
 
 def train(config: Config) -> bool:
@@ -21,12 +26,12 @@ def train(config: Config) -> bool:
     join: Any = joined
     make: Any = Trainer
     if "TRAINMASTER_GROUP_FILE" in os.environ:
-        from trainloop.continued import ways  # with a group that outlives its ranks
+        from trainloop.continued.trainer import ways  # with a group that outlives its ranks
 
         join, make = ways(config)
     with join(config.distributed, partial(check, config.preflight, config.fingerprint())) as world:
         if has_agent():
-            from trainloop.distributed.machine import announce
+            from trainloop.distributed.diagnostics import announce
 
             announce(world.device, world.rank, world.local_rank)
         trainer = make(config, world)
@@ -38,3 +43,27 @@ def train(config: Config) -> bool:
                 trainer.log.info(closing_line(trainer.report_path, config.metrics.against))
             trainer.log.info(f"finished {trainer.state.step} steps; metrics: {trainer.log.file}")
     return stopped
+
+
+def dry_run(config: Config) -> None:
+    """Build everything, make two steps, evaluate a batch, and leave no file; print memory and time of a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        anew = {"path": folder, "resume": False, "start_from": None, "storage": "shared"}
+        checkpoint = config.checkpoint.model_copy(update=anew)
+        metrics = config.metrics.model_copy(update={"path": folder, "prometheus_file": None})
+        evaluation = config.evaluation.model_copy(update={"samples": config.evaluation.batch})
+        config = config.model_copy(update={"checkpoint": checkpoint, "metrics": metrics, "evaluation": evaluation})
+        with joined(config.distributed) as world:
+            trainer = Trainer(config, world)
+            trainer.prepare()
+            for _ in range(DRY_STEPS):
+                began = time.perf_counter()  # of the last one: the first one also warms up
+                trainer.train_step()
+            seconds = time.perf_counter() - began
+            trainer.evaluate()
+            peaks = {name: value / 2**30 for name, value in memory(world.device).items()}
+            host = f"peak memory {peaks['hostMemory']:.2f} GiB"
+            if limit := memory_limit():
+                host += f" of the container's {limit / 2**30:.2f}"
+            device = f", on the device {peaks['peakMemory']:.2f} GiB" if "peakMemory" in peaks else ""
+            trainer.log.info(f"dry run: {seconds:.3f} s a step, {host}{device}, {trainer.state.total} steps in all")

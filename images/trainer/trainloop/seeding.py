@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from trainloop.recovery import generators
 from trainloop.settings import Settings
 
 #: Purposes of a seed: the model, the same on every rank; a rank's own; and the data's order, of an epoch.
@@ -28,17 +29,17 @@ class SeedSettings(Settings):
 def seed_all(value: int, *purpose: int) -> None:
     """Seed Python's, numpy's and torch's generators, the accelerator's too, for one purpose (and rank, or step).
 
-    What they draw is independent of other purposes'.
+    The numbers of one purpose are independent of the others'.
     """
     seed = int(np.random.SeedSequence([value, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    generators.seed(seed)
 
 
 @contextmanager
 def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
-    """Inside, what is drawn follows from these numbers alone; afterwards the generators are where they were before."""
+    """Within the context random numbers follow from these numbers alone; afterwards the generators are where they were
+    before.
+    """
     before = capture(device)
     seed_all(value, *purpose)
     try:

@@ -1,14 +1,17 @@
 """Every component's settings are frozen, typed, and strict about names.
 
 A component declares its settings beside its code as a `Settings` subclass; `trainloop.config` puts them together into
-one document. `mistakes` has a sentence for each mistake.
+one document. `sentences` has one for each mistake.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterator
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
 
 
 class Settings(BaseModel):
@@ -34,3 +37,71 @@ class Settings(BaseModel):
 def section(kind: type[BaseModel]) -> Any:
     """Returns a field whose default is `kind` with its own defaults."""
     return Field(default_factory=lambda: kind.model_validate({}))
+
+
+def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Returns a sentence for each mistake that pydantic found in a document for `model`; `prefix` is put before field
+    names.
+    """
+    by_field: dict[tuple[int | str, ...], ErrorDetails] = {}
+    for detail in error.errors(include_url=False):
+        place = detail["loc"]
+        if place and place[-1] in ("bool", "str") and _model_at(model, list(place[:-1])) is None:
+            # Pydantic names each type that a field may have as if it were a field within; one sentence has them all.
+            place, message = place[:-1], detail["msg"]
+            if place in by_field:
+                message = f"{by_field[place]['msg']}, or {message.removeprefix('Input should be ')}"
+            detail = {**detail, "loc": place, "msg": message}
+        elif alternatives := [part for part in place if part == "constrained-int" or str(part).startswith("tuple[")]:
+            # The field takes a number or two of them: one message about it is enough.
+            place = place[: place.index(alternatives[0])]
+            if place in by_field:
+                continue
+            detail = {**detail, "loc": place, "msg": f"{detail['msg']}, or a list of two numbers"}
+        by_field[place] = detail
+    return [_sentence(detail, model, prefix) for detail in by_field.values()]
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel], prefix: str) -> str:
+    path = [part for part in detail["loc"] if not (isinstance(part, str) and "[" in part)]
+    field = ".".join([*([prefix] if prefix else []), *map(str, path)]) or "the configuration"
+    value = detail["input"]
+    if detail["type"] == "extra_forbidden":
+        return _unknown(field, str(path[-1]), value, _model_at(model, path[:-1]))
+    if detail["type"] == "missing":
+        return f"{field} is missing: it is required"
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "model_type" and (fields := _model_at(model, path)):
+        message = f"it must be a mapping with the fields {', '.join(fields.model_fields)}"
+    if detail["type"] == "value_error":
+        return f"{field}: {message}" if path else message
+    return f"{field} is {_short(value)}: {message[0].lower()}{message[1:]}"
+
+
+def _unknown(field: str, name: str, value: object, model: type[BaseModel] | None) -> str:
+    known = list(model.model_fields) if model else []
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else f"known here are {', '.join(known)}"
+    return f"{field} (value {_short(value)}) is not a field: {remedy}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _model_at(model: type[BaseModel], path: list[Any]) -> type[BaseModel] | None:
+    current: type[BaseModel] | None = model
+    for part in path:
+        if current is None or part not in current.model_fields:
+            return None
+        current = next(iter(models_in(current.model_fields[str(part)].annotation)), None)
+    return current
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yields the settings models inside a field's annotation, through `| None`, lists and dicts."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)

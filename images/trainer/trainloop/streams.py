@@ -1,8 +1,9 @@
 """A stream's samples can only be had one after the other, by `iter`, as those of torch's IterableDataset.
 
 Every rank reads all of it, in one process, and collates only its own share of each global batch. So steps are the same
-at any number of ranks, and a resume needs no more than a place: the epoch, how many of its samples are done, and what
-the stream's own `state_dict` gave there. Its end is the end of the epoch; `set_epoch(epoch)` is called before each.
+at any number of ranks, and a resume needs only a place: the epoch, how many of its samples are done, and what the
+stream's own `state_dict` gave there. The stream's end is the end of the epoch; `set_epoch(epoch)` is called before
+each.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Stream(Dataset[Any]):
                 raise
             if not done:
                 raise TrainingError(
-                    f"the task's train, a stream, has no samples in epoch {epoch}: each iter() must begin anew"
+                    f"the task's train, a stream, has no samples in epoch {epoch}: each iter() must begin again"
                 )
             epoch, done = epoch + 1, 0
             samples = self._begin(epoch)

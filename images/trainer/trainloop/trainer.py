@@ -1,7 +1,15 @@
-"""The trainer runs the training loop. `Trainer.train_step` is the algorithm; what it calls has modules of its own."""
+"""The trainer runs the training loop. `Trainer.train_step` is the algorithm; what it calls has modules of its own.
+
+Hooks extend the loop without a fork. A hook is a function of the trainer, in one of its lists `before_step`,
+`after_step`, `after_evaluation` and `before_save`. What a hook has to keep over a restart (an average of the weights, a
+scheduler of its own) is an object with torch's `state_dict` and `load_state_dict` in `trainer.stateful`. Its state must
+be of tensors and plain values, because a checkpoint is read without pickle, and the same on every rank; a DTensor is
+saved whole.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
 import signal
 import time
@@ -16,32 +24,32 @@ import torch
 from trainloop import seeding
 from trainloop.checkpoints import snapshots
 from trainloop.checkpoints.checkpointer import Checkpointer
-from trainloop.checkpoints.memory import in_memory
-from trainloop.checkpoints.snapshots import TrainState
-from trainloop.config import Config
-from trainloop.data import Fetched, Loader, RankStep, length_of, on_device, sampler_of
+from trainloop.checkpoints.memory import NothingInMemory
+from trainloop.config import Config, dump_config
+from trainloop.data import RankStep, length_of
 from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
 from trainloop.errors import TrainingError
 from trainloop.evaluation import Evaluator
-from trainloop.hooks import Hook, Stateful
+from trainloop.loader import Fetched, Loader, on_device, sampler_of
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
 from trainloop.optimization.anomaly import AnomalyDetector, Decision
-from trainloop.optimization.gradients import ghosts, recording
-from trainloop.optimization.optimizer import UpdateRule, build_optimizer, clip_gradients, set_rates
+from trainloop.optimization.optimizer import Update, UpdateRule, build_optimizer, clip_gradients, set_rates
 from trainloop.optimization.precision import Precision
 from trainloop.optimization.schedule import Schedule
 from trainloop.optimization.verdict import Judge
 from trainloop.parallel.balance import build_balancer
 from trainloop.parallel.blocks import prepared
 from trainloop.parallel.communication import GradientExchange
-from trainloop.parallel.delayed import delayed
-from trainloop.parallel.strategies import build_model, build_replica
+from trainloop.parallel.gradients import compare_parameters, ghosts, recording
+from trainloop.parallel.model import build_model, build_replica, delayed, divided, follow_freezing
 from trainloop.progress import Progress, Section
+from trainloop.recovery.place import DIRECTORY_VARIABLE
 from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_threads, memory
+from trainloop.state import RunState, Stateful, TrainState
 from trainloop.tasks import Task, build_task, imported
 
-#: Below this share of steps that made an update a run says so at its end.
+#: A run that made updates in a smaller share of its steps is warned of at its end.
 LEAST_UPDATES = 0.9
 #: Decisions by which a step makes an update.
 MADE = ("step", "forced")
@@ -49,8 +57,7 @@ MADE = ("step", "forced")
 #: Waits for all ranks, and returns what a step's loss is a mean over, how many ranks were asked to stop, and how many
 #: are short of memory.
 Agreed = Callable[[], list[float]]
-#: An update's loss on this rank, the gradient's norm before clipping, the learning rate, and what was decided.
-Update = tuple[torch.Tensor, torch.Tensor, float, Decision | None]
+Hook = Callable[["Trainer"], object]
 
 
 class Trainer:
@@ -59,8 +66,6 @@ class Trainer:
     @explaining_out_of_memory("building the model")
     def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
         if config.parallel.data or config.parallel.tensor > 1:
-            from trainloop.parallel.layout import divided  # which few runs need
-
             world = divided(world, config.parallel)
         self.config, self.world, self.fingerprint = config, world, config.fingerprint()
         self.progress = Progress.from_environment(world.rank, world.local_size)
@@ -70,7 +75,8 @@ class Trainer:
         self.progress.enter("setup")
         self.checkpoints = Checkpointer.from_settings(config.checkpoint, world)
         self.report_path = report_path(config.metrics, self.checkpoints.path if self.checkpoints else None)
-        self.log = MetricsLog(config.metrics, self.report_path, world.is_main)
+        self.state = TrainState()
+        self.log = MetricsLog(config.metrics, self.report_path, world.is_main, self.state, self.progress)
         fit_threads(world.gather(platform.node()).count(platform.node()), config.data.workers)
         self.precision = Precision(config.precision, world)
         seeding.seed_all(config.seed.value, seeding.MODEL)
@@ -87,17 +93,19 @@ class Trainer:
         self.replica = build_replica(config.parallel, model, world, self.exchange, values, plan, by_turns=by_turns)
         self.optimizer = self.replica.spread(build_optimizer(self.task, self.replica.model, config.optimizer))
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
-        self.state = TrainState()
         self.detector = AnomalyDetector(config.anomaly)
-        self.judge = Judge(config, self.precision, self.replica, self.warn)
+        carries = bool(self.delayed.named) or config.communication.compression in ("onebit", "powersgd")
+        reduced, warn = self.replica.reduced, self.log.warn
+        self.judge = Judge(config.anomaly, self.precision, world, warn, reduced=reduced, carries=carries)
         # Before any forward pass: after one without a backward FSDP2's root has its whole parameters, not its shards.
         self.trained = self.delayed.immediate(self.replica.model)
         self.objectives = None
         if by_turns:
-            # Imported when used.
-            from trainloop.optimization.several import Objectives
+            from trainloop.objectives import Objectives  # which few tasks have
 
-            self.objectives = Objectives(self)
+            settings = (config.optimizer, config.anomaly)
+            self.objectives = Objectives(self.task, *settings, self.replica, self.delayed, self._rate)
+            self.optimizer = self.objectives.optimizer
         self.balancer = build_balancer(config.balance, world)
         self.watchdog = Watchdog(config.watchdog, world)
         self.pressure = MemoryPressure(world.device)
@@ -106,11 +114,24 @@ class Trainer:
         self.stateful: dict[str, Stateful] = {}
         for name in config.hooks:
             imported("hooks", name)(self)
-        if config.hooks:
-            imported("hooks", "trainloop.parallel.freezing:follow")(self)
-        self.memory = in_memory(self)
+        self.memory = NothingInMemory()
+        if config.checkpoint.memory.enabled and os.environ.get(DIRECTORY_VARIABLE):
+            from trainloop.checkpoints.surviving import build  # which only runs in a pod need
+
+            strategy = config.parallel.strategy
+            self.memory = build(self.run_state, strategy, self.log, self.checkpoints, self.after_step)
         self._stop_requested = False
         self._ended: Window | None = None  # whose line is due, when its numbers are there
+
+    def _rate(self, update: int) -> float:
+        return self.schedule.factor(update)  # which comes with the data
+
+    @property
+    def run_state(self) -> RunState:
+        """Returns the parts of the run that have a state."""
+        history = self.objectives or self.detector
+        parts = (self.replica, self.optimizer, self.precision, history, self.judge, self.delayed, self.exchange)
+        return RunState(self.world, self.config.seed.value, self.state, *parts, self.stateful)
 
     def run(self) -> bool:
         """Train to the end, or until SIGTERM stops any rank: then returns True, on all ranks, and all is saved."""
@@ -121,16 +142,21 @@ class Trainer:
                 return self._train()
         except TrainingError as error:
             # In the progress report too, so that the operator can show it.
-            self.warn(str(error))
+            self.log.warn(str(error))
             raise
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    @explaining_out_of_memory("going on from a checkpoint")
+    @explaining_out_of_memory("continuing from a checkpoint")
     def prepare(self) -> None:
-        """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
-        if not (resumed := snapshots.resume(self)):
+        """Prepare the first step: the newest checkpoint, sizes, data."""
+        resumed, settings = False, self.config.checkpoint
+        if settings.resume or settings.start_from:
+            self.progress.enter("checkpoint", message="looking for a checkpoint")
+            parts = (self.run_state, self.checkpoints, self.memory, self.log, self.evaluator.sample_loss)
+            resumed = snapshots.resume(settings, *parts)
+        if not resumed:
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank)
         batch, seed, max_norm = self.config.batch, self.config.seed.value, self.config.optimizer.max_norm
         self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.data_size)
@@ -139,16 +165,19 @@ class Trainer:
         self.loader = Loader(self.config.data, self.task, sampler, self.world)
         self.state.total = self.config.steps or sampler.steps_in(self.config.epochs or 0)
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
-        rule = UpdateRule(self.task.loss, self.optimizer, self.detector, self.trained, max_norm, self.schedule.factor)
-        self._update = self.objectives.update if self.objectives else partial(self.update, rule)
+        loss, rate = self.task.loss, self.schedule.factor
+        self._rule = UpdateRule(loss, self.optimizer, self.detector, self.trained, max_norm, rate)
         if self.schedule.warmup > self.state.total:
-            self.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
+            self.log.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
         for text in self.loader.start(self.state.position, self.state.place):
-            self.warn(text)
+            self.log.warn(text)
         if resumed:
-            from trainloop.checkpoints.restoring import prepare  # which a run that starts anew doesn't need
-
-            prepare(self)
+            if (before := self.state.precision) not in ("", now := self.precision.compute):
+                self.log.warn(
+                    f"steps until here were computed in {before}, and are in {now} from here on: set "
+                    f"precision.compute to {before} to continue as before"
+                )
+            self.rehearse()
         self.state.precision = self.precision.compute
         self._window, self._ended = Window(), None
         self._started_at = self.state.step
@@ -161,7 +190,7 @@ class Trainer:
             self.log.info("computes in bf16, with weights in fp32; precision.compute: fp32 for fp32 throughout")
         self.progress.begin(self.state.step)
         if any(map(self.evaluator.is_a_mean, self.objectives.losses if self.objectives else [self.task.loss])):
-            self.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
+            self.log.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
         self.memory.begin()
 
     def _train(self) -> bool:
@@ -182,11 +211,17 @@ class Trainer:
     def train_step(self) -> bool:
         """Make an optimizer step on the next global batch; returns whether the run shall stop after it."""
         self._call(self.before_step)
+        if self.config.hooks:
+            follow_freezing(self.replica, self.optimizer, self.config.parallel)
         began = time.perf_counter()
         fetched = self._fetch()
         agreed = self._agree(fetched)
         at_once = self._reads()
-        loss, norm, rate, decision = self._update(fetched, agreed, at_once=at_once)
+        if self.objectives is None:
+            loss, norm, rate, decision = self.update(self._rule, fetched, agreed, at_once)
+        else:
+            make = partial(self.update, fetched=fetched, agreed=agreed, at_once=True)
+            loss, norm, rate, decision = self.objectives.update(make)
         count, stops, shorts = agreed()
         self._advance(fetched, decision)
         if not self.after_step:
@@ -222,7 +257,7 @@ class Trainer:
 
     @explaining_out_of_memory("evaluating")
     def evaluate(self) -> bool:
-        """Measure on the evaluation set, if there is one; returns whether a stop was requested meanwhile."""
+        """Measure on the evaluation set, if there is one; returns whether a stop was requested before the end."""
         if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
             return False
         self._enter("evaluate", self.config.evaluation.seconds)
@@ -236,27 +271,28 @@ class Trainer:
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
         self.log.info(f"evaluation at step {self.state.step}  {shown}")
         if (best := self.config.checkpoint.best) and best not in results:
-            self.warn(f"checkpoint.best is {best!r}, which isn't among the results: none is kept as the best")
+            self.log.warn(f"checkpoint.best is {best!r}, which isn't among the results: none is kept as the best")
         self._enter("train")
         return False
 
     @explaining_out_of_memory("saving a checkpoint")
     def save(self) -> None:
-        """Save a checkpoint, where there is a place for them; a failure is reported and training goes on."""
+        """Save a checkpoint, where there is a place for them; a failure is reported, and training continues."""
         if self.checkpoints is None:
             return
         self._settle()
         self._enter("checkpoint", self.config.checkpoint.seconds)
         began = time.perf_counter()
         self._call(self.before_save)
-        problems = snapshots.save(self)
+        parts = (self.fingerprint, dump_config(self.config), self.evaluator.sample_loss)
+        problems = snapshots.save(self.run_state, self.checkpoints, self.log.attempt, *parts)
         self.judge.can_return |= not problems
         stall = time.perf_counter() - began
         self._window.stalled += stall
         self.log.write("checkpoint", {"step": self.state.step, "stallSeconds": stall, "problems": problems})
         self._enter("train")
         for problem in problems:
-            self.warn(f"{problem}; training goes on without it")
+            self.log.warn(f"{problem}; training continues without it")
 
     def _call(self, hooks: list[Hook]) -> None:
         for hook in hooks:
@@ -266,7 +302,7 @@ class Trainer:
         self.watchdog.at("fetching data", self.state.step)
         fetched = self.loader.fetch()
         if fetched.warning:
-            self.warn(fetched.warning)
+            self.log.warn(fetched.warning)
         return fetched
 
     def _agree(self, fetched: Fetched) -> Agreed:
@@ -277,15 +313,16 @@ class Trainer:
         return self.world.summing([counted / self.world.tensor, float(self._stop_requested), float(short)])
 
     def _relieve(self, ranks: int) -> None:
-        """All ranks empty their caches together, because some of them are short of memory."""
+        """Empty the caches of all ranks together, because some of them are short of memory."""
         self.pressure.relieve()
         here = f", here: {self.pressure.reason}" if self.pressure.reason else ""
-        self.warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
+        self.log.warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
 
     @explaining_out_of_memory("in the forward and backward pass")
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
-        """Accumulate the gradient of the mean loss over the global batch; returns this rank's own,
-        of which the mean over ranks is that."""
+        """Accumulate the gradient of the mean loss over the global batch; returns this rank's own loss, whose mean over
+        ranks is that.
+        """
         self.watchdog.at("forward and backward", self.state.step, waits=True)
         self.exchange.begin(self.state.step, self.precision.scale() if self._logs(self.state.step + 1) else None)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
@@ -298,13 +335,38 @@ class Trainer:
         return loss
 
     def compiling(self, step: RankStep) -> AbstractContextManager[Any]:
-        """Returns the context of a step's passes. What is compiled for an epoch's last step, if that is shorter, is for
-        its own shapes: one graph for all shapes would take the place of the one that all other steps have.
+        """Returns the context of a step's passes. An epoch's shorter last step is compiled for its own shapes: one
+        graph for all shapes would replace the graph that all other steps have.
         """
         shorter = step.all_samples < self.state.batch and self.loader.sampler.steady
         if not shorter or not self.config.blocks.compile:
             return nullcontext()
         return torch._dynamo.config.patch(automatic_dynamic_shapes=False)  # type: ignore[no-any-return]
+
+    def rehearse(self) -> None:
+        """Make a pass over a coming micro-batch, whose results are thrown away.
+
+        DDP orders its buckets again at the first forward after the first backward. An uninterrupted run did so long
+        before; a resumed one would reduce its first step in other chunks, and with four ranks (not with two) sums come
+        out differently. Blocks are compiled here for the shapes that most steps have, as in an uninterrupted run: if an
+        evaluation or an epoch's last step came first, all others would get a graph for shapes that vary.
+        """
+        if self.objectives or not (self.replica.wrapped or self.config.blocks.compile):
+            return
+        model, device, random = self.replica.model, self.world.device, seeding.capture(self.world.device)
+        buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        self.exchange.begin(self.state.step)
+        if (fetched := self.loader.peek()) is not None:
+            with self.compiling(fetched.step), self.replica.synchronising(last=True):
+                with self.precision.autocast():
+                    loss = self.task.loss(self.replica.forward, on_device(fetched.batches[0], device))
+                loss.backward()  # type: ignore[no-untyped-call]
+        self.exchange.skip()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        seeding.restore(random, device)
 
     def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         total: torch.Tensor | None = None
@@ -321,16 +383,16 @@ class Trainer:
                 loss = loss * (self.world.data_size / count)
                 total = loss.detach() if total is None else total + loss.detach()
                 if last and self.judge.active:
-                    self.judge.loss = self.world.averaging(total)  # while the backward goes on
+                    self.judge.loss = self.world.averaging(total)  # beside the backward pass
                 self.precision.backward(loss)
         assert total is not None
         return total
 
     def _settle(self) -> bool:
-        """Write the last step's line and follow the device's verdict on it, where that hasn't been done; returns
-        whether the run went back.
+        """Write the last step's line and follow the device's verdict on it, unless that is done; returns whether the
+        run went back.
 
-        This is after the next forward and backward are on their way to the device, which so has work meanwhile.
+        The next forward and backward are queued before, so the device has work in the meantime.
         """
         self._write_line()
         decision = self.judge.settle(self.detector, self.state.step)
@@ -340,9 +402,10 @@ class Trainer:
     def _goes_back(self, decision: Decision | None) -> bool:
         """Go back to a checkpoint where that is the decision; returns whether it is."""
         if decision == "rollback":
-            from trainloop.checkpoints.rollback import roll_back  # imported by the runs that go back
+            from trainloop.checkpoints.restoring import roll_back  # which few runs need
 
-            roll_back(self)
+            most = self.config.anomaly.rollbacks
+            roll_back(self.run_state, self.checkpoints, self.memory, self.log, most)
         return decision == "rollback"
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -376,14 +439,12 @@ class Trainer:
         if problem and self.config.gradients.ghosts == "fail" and not self.config.parallel.find_unused_parameters:
             raise TrainingError(problem)
         if problem:
-            self.warn(problem)
+            self.log.warn(problem)
 
     def _check_ranks(self, fetched: Fetched) -> None:
         """Compare parameters that must be equal, and let shares follow each rank's speed."""
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
-            from trainloop.optimization.checksums import compare_parameters  # which most steps don't need
-
             compare_parameters(self.replica.model, self.world)
         weights = self.balancer.add(self.exchange.times, fetched.step.samples)
         if weights is not None:
@@ -413,7 +474,7 @@ class Trainer:
         self.log.step(window.state.step, window.state.total, line)
         reported = {name: line[name] for name in ("epoch", "loss", "etaSeconds")}
         reported |= {"totalSteps": window.state.total, "learningRate": line["lr"], "gradNorm": own_norm}
-        # The line is about all ranks, the progress file about this one: whoever reads all of them adds up and compares.
+        # The line is about all ranks, the progress file about this one: its readers add up and compare.
         reported["samplesPerSecond"] = line["samplesPerSecond"] * window.share / self.world.tensor
         # With FSDP2 ranks wait for each other as they compute.
         reported["computeSeconds"] = None if self.replica.equal_passes else line["rankComputeSeconds"][self.world.rank]
@@ -427,10 +488,10 @@ class Trainer:
         self.save()
         self._enter("finish", self.config.checkpoint.seconds)
         for problem in self.checkpoints.close() if self.checkpoints else []:
-            self.warn(problem)
+            self.log.warn(problem)
         step, updates = self.state.step, self.state.updates
         if updates < LEAST_UPDATES * step:
-            self.warn(f"only {updates} of {step} steps made an update, the others were left out")
+            self.log.warn(f"only {updates} of {step} steps made an update, the others were left out")
         if stopped:
             saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
             self.log.info(f"stopped by a signal after step {step}, {saved}")
@@ -454,7 +515,7 @@ class Trainer:
             # Imported at a run's end, which not every attempt reaches.
             from trainloop.checkpoints.export import export_weights
 
-            left |= export_weights(self, self.checkpoints)
+            left |= export_weights(self.replica.model, self.checkpoints, self.log.warn)
         if not any(self.world.gather(left)):
             raise TrainingError(
                 f"nothing of the run's end could be saved in {self.checkpoints.path}: make room there, and start it "
@@ -464,12 +525,6 @@ class Trainer:
     def _enter(self, section: Section, seconds: float | None = None) -> None:
         self.watchdog.at(section, self.state.step, limit=seconds, waits=True)
         self.progress.enter(section, seconds=seconds)
-
-    def warn(self, text: str) -> None:
-        """Say what the user should know: on the console, in metrics.jsonl and in the progress report."""
-        self.log.info(f"warning: {text}")
-        self.log.write("event", {"event": "warning", "step": self.state.step, "text": text})
-        self.progress.enter("train", message=text)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         """Request a stop after this step, or in the midst of an evaluation, at SIGTERM or Ctrl-C."""

@@ -137,5 +137,5 @@ def test_who_waits_learns_that_the_server_has_gone_and_its_port_is_free() -> Non
     del serving
     gc.collect()
     waiting.join(5)
-    assert [str(error) for error in said] == ["who serves the store has gone"]
+    assert [str(error) for error in said] == ["the rank that serves the store has gone"]
     Server(port).close()

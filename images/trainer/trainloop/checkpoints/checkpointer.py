@@ -1,12 +1,11 @@
 """The checkpointer saves and loads for a group of ranks: which rank writes, when a save counts, what all ranks load.
 
 The directory may be one that all ranks share (an RWX volume) or each node's own disk (an emptyDir). Ranks find out
-which: each leaves a file, and the lowest rank whose file a rank can see is its *writer*. One shared directory has one
-writer, own disks have one each. Before loading, a complete copy is sent to the directories that lack it, so a pod
-that came back with an empty disk goes on from its peers' checkpoint.
+which: each leaves a file, and the lowest rank whose file a rank can see is its *writer*, which alone writes what was
+gathered from all. Before loading, a complete copy is sent to the directories that lack it, so a pod that came back with
+an empty disk continues from its peers' checkpoint.
 
-What was gathered from all ranks is written by the writer alone. The modes differ in when the training goes on: `sync`
-after the rename, `thread` after the copy to host memory.
+Training continues after the rename (`sync`), or after the copy to host memory (`thread`).
 """
 
 from __future__ import annotations
@@ -18,20 +17,16 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from trainloop.checkpoints import retention, storage
+from trainloop.checkpoints import retention, saving, storage
 from trainloop.checkpoints.memory import MemorySettings
-from trainloop.checkpoints.storage import Checkpoint
-from trainloop.checkpoints.verification import CheckpointError, verify
+from trainloop.checkpoints.storage import Checkpoint, CheckpointError, verify
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings, section
-
-if TYPE_CHECKING:
-    from trainloop.checkpoints.saving import WritingThread
 
 
 class CheckpointSettings(Settings):
@@ -42,7 +37,9 @@ class CheckpointSettings(Settings):
     keep: int = Field(5, ge=1, description="Newest checkpoints to keep; the best one is kept beside them.")
     best: str | None = Field(None, description="Evaluation result whose best checkpoint is kept, such as accuracy.")
     best_is: Literal["max", "min"] = Field("max", description="Whether more of `best` is better.")
-    mode: Literal["sync", "thread"] = Field("sync", description="Who writes while training goes on: nobody, a thread.")
+    mode: Literal["sync", "thread"] = Field(
+        "sync", description="sync: training waits for the write. thread: a thread writes while it continues."
+    )
     format: Literal["full", "sharded"] = Field(
         "full", description="full: whole tensors, by one rank. sharded: each rank its part, in a shared directory."
     )
@@ -53,8 +50,8 @@ class CheckpointSettings(Settings):
     resume: bool = Field(True, description="Go on from the newest valid checkpoint.")
     start_from: str | None = Field(
         None,
-        description="Tag or name of a checkpoint to start from, DIRECTORY/NAME for another directory's. A restart goes "
-        "on from what was saved since.",
+        description="Tag or name of a checkpoint to start from, DIRECTORY/NAME for another directory's. A restart "
+        "continues from what was saved since.",
     )
     export: bool = Field(True, description="Leave the weights alone as model.safetensors at the end of the run.")
     verify_loss: bool = Field(True, description="Store a few samples' loss, and compare it after loading.")
@@ -62,7 +59,7 @@ class CheckpointSettings(Settings):
 
 
 class Checkpointer:
-    """Saves and finds checkpoints for all ranks; every method is collective unless it says otherwise."""
+    """Saves and finds checkpoints for all ranks; methods are collective unless documented otherwise."""
 
     def __init__(self, settings: CheckpointSettings, world: World, path: Path) -> None:
         self.settings, self.world, self.path = settings, world, path
@@ -78,16 +75,14 @@ class Checkpointer:
         if settings.format == "sharded" and any(writer != world.first for writer in world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
-        #: The name of the checkpoint that the run goes on from: the one that was loaded or saved last.
+        #: The name of the checkpoint that the run continues from: the one that was loaded or saved last.
         self.parent: str | None = None
         self.parents: dict[str, str | None] = {}  # of the checkpoints in the directory
         self.start: Checkpoint | None = None  # what `start_from` names
         self._damaged: set[str] = set()  # those that were passed over here
-        self._thread: WritingThread | None = None
+        self._thread: saving.WritingThread | None = None
         if settings.mode == "thread":
-            from trainloop.checkpoints.saving import WritingThread
-
-            self._thread = WritingThread()
+            self._thread = saving.WritingThread()
         if self.is_writer:
             storage.clean(path)
 
@@ -115,7 +110,7 @@ class Checkpointer:
         """Save `state`, the same on every rank, under `step`, with the files that ranks have written into `partial`;
         `about` and `parent` go into the manifest. Returns what went wrong with this or the previous one, as sentences.
 
-        A checkpoint that can't be written is no reason to stop training: the caller reports it and goes on.
+        A checkpoint that can't be written is no reason to stop training: the caller reports it and continues.
         """
         problems = self.wait()
         version = max(self.world.gather(storage.next_version(self.path, step) if self.is_writer else 1))
@@ -124,7 +119,7 @@ class Checkpointer:
             about = {"parent": self.parent, **start, **about}
             self._found = storage.survey(self.path)
             what = (self.path, step, state, about, partial, configuration, version, self._found)
-            self._pending = self._thread.save(*what) if self._thread else functools.partial(storage.write, *what)
+            self._pending = self._thread.save(*what) if self._thread else functools.partial(saving.write, *what)
         return problems + (self.wait() if self.settings.mode == "sync" else [])
 
     def wait(self) -> list[str]:
@@ -137,7 +132,7 @@ class Checkpointer:
         try:
             if pending:
                 written = pending()
-                # Others may have been deleted meanwhile, by the command or to make room on a full disk.
+                # The command, or another save on a full disk, may have deleted others since.
                 there = [one for one in self._found.whole if one.path.is_dir()]
                 best = retention.best([written, *there], self.settings.best, self.settings.best_is)
                 found = self._found._replace(whole=there)
@@ -158,10 +153,11 @@ class Checkpointer:
         return any(self.world.gather(any(storage.survey(self.path))))
 
     def to_go_on_from(self) -> Iterator[Checkpoint]:
-        """Yields what a start may go on from, the one that was written last first: it alone is where the run was last.
+        """Yields what a start may continue from, the newest first: the one that was written last shows where the run
+        was.
 
-        With `start_from` it is what was saved since, and then the checkpoint that `start_from` names. What can't be
-        used is named by the rank that sees it.
+        With `start_from` these are the checkpoints saved since, and then the one that `start_from` names. A rank that
+        sees an unusable one names it.
         """
         start, rows = self.settings.start_from, list[tuple[Any, ...]]()
         if self.is_writer:
@@ -181,9 +177,9 @@ class Checkpointer:
                 # Which is compared with that of a state in memory.
                 yield replace(checkpoint, about={"attempt": attempt})
         if start is not None:
-            from trainloop.checkpoints import tagging  # which few runs need
+            from trainloop.checkpoints.spreading import agreed  # which few runs need
 
-            self.start = tagging.agreed(self.path, start.rstrip("/"), self.world)
+            self.start = agreed(self.path, start.rstrip("/"), self.world)
             yield self.start
 
     def valid(self, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:

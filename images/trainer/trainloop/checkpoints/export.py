@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
-from trainloop.checkpoints import room, storage
-from trainloop.checkpoints.verification import CheckpointError
-
-if TYPE_CHECKING:
-    from trainloop.checkpoints.checkpointer import Checkpointer
-    from trainloop.trainer import Trainer
+from trainloop.checkpoints import retention, storage
+from trainloop.checkpoints.checkpointer import Checkpointer
+from trainloop.checkpoints.storage import CheckpointError
 
 #: The format's names of torch's types.
 TYPES = {
@@ -101,17 +99,17 @@ def chunks(tensor: torch.Tensor, most: int = CHUNK) -> Iterator[torch.Tensor]:
         yield flat[begin : begin + most]
 
 
-def export_weights(trainer: Trainer, checkpoints: Checkpointer) -> bool:
+def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[str], None]) -> bool:
     """Write the trained weights to `model.safetensors`; every rank takes part in gathering each tensor, and drops it
     where it doesn't write. Returns whether this rank has written them; a failure is a warning.
     """
     directory = checkpoints.path
-    state = trainer.replica.model.state_dict()
+    state = model.state_dict()
     own = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}  # else a module's own state
     try:
         layout = Layout({name: (tensor.dtype, tensor.shape) for name, tensor in own.items()}, {})
     except CheckpointError as error:
-        trainer.warn(f"model.safetensors can't be written: {error}")
+        warn(f"model.safetensors can't be written: {error}")
         return False
     gathered = (_whole(own[name]) for name in layout.order)
     try:
@@ -119,8 +117,8 @@ def export_weights(trainer: Trainer, checkpoints: Checkpointer) -> bool:
             layout.write(directory / "model.safetensors", directory / ".model.safetensors", gathered)
             return True
     except OSError as error:
-        why = room.lacking(directory, error, layout.bytes)
-        trainer.warn(f"model.safetensors can't be written to {directory}: {why}")
+        why = retention.lacking(directory, error, layout.bytes)
+        warn(f"model.safetensors can't be written to {directory}: {why}")
     for _ in gathered:
         pass  # a rank that doesn't write, or no longer can, takes part in each collective
     return False

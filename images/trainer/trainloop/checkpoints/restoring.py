@@ -1,71 +1,93 @@
-"""A run's state is restored from a checkpoint; imported by runs that go on from one, or back to one."""
+"""A run's state is restored from a checkpoint: at a start that continues from one, and where steps stand out."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from trainloop import seeding
-from trainloop.checkpoints.snapshots import TrainState
-from trainloop.checkpoints.storage import Checkpoint
-from trainloop.checkpoints.verification import CheckpointError, computes_the_same
-from trainloop.data import Fetched, Loader, on_device
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.checkpointer import Checkpointer
+from trainloop.checkpoints.memory import NothingInMemory
+from trainloop.checkpoints.storage import Checkpoint, CheckpointError
 from trainloop.distributed.world import has_agent
-from trainloop.errors import ConfigError, TrainingError
+from trainloop.errors import ConfigError, Diverged
+from trainloop.metrics import MetricsLog
+from trainloop.state import RunState, restore_stateful
 
-if TYPE_CHECKING:
-    from trainloop.trainer import Trainer
 
-
-def go_on(trainer: Trainer, candidates: Iterable[Checkpoint]) -> bool:
-    """Go on from the first of `candidates` that verifies and computes the loss that it was saved with; returns whether
+def restore_newest(
+    run: RunState,
+    checkpoints: Checkpointer,
+    candidates: Iterable[Checkpoint],
+    log: MetricsLog,
+    sample_loss: Callable[[], float],
+) -> bool:
+    """Restore the first of `candidates` that verifies and computes the loss that it was saved with; returns whether
     there is one.
     """
-    assert trainer.checkpoints is not None
-    for checkpoint, saved in restored(trainer, candidates):
-        if computes_the_same(trainer, saved["sampleLoss"]):
-            trainer.judge.can_return = True
-            trainer.log.info(f"resumed from {checkpoint.path}")
+    for checkpoint, saved in restored(run, checkpoints, candidates, log):
+        if computes_the_same(run, saved["sampleLoss"], sample_loss):
+            run.judge.can_return = True
+            log.info(f"resumed from {checkpoint.path}")
             if not has_agent():  # which counts attempts
-                trainer.log.attempt = saved.get("attempt", 0) + 1
-            about = {"world": trainer.world.size, "checkpoint": trainer.checkpoints.parent}
-            trainer.log.write("event", {"event": "resumed", "step": trainer.state.step, **about})
+                log.attempt = saved["attempt"] + 1
+            about = {"world": run.world.size, "checkpoint": checkpoints.parent}
+            log.write("event", {"event": "resumed", "step": run.train.step, **about})
             return True
-        trainer.log.info(f"checkpoint passed over: {checkpoint.path} doesn't compute the loss that it was saved with")
+        log.info(f"checkpoint passed over: {checkpoint.path} doesn't compute the loss that it was saved with")
     return False
 
 
-def restored(trainer: Trainer, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
+def computes_the_same(run: RunState, expected: float | None, sample_loss: Callable[[], float]) -> bool:
+    """Returns whether the loaded model computes the loss of the stored samples that it was saved with, on all ranks."""
+    if expected is None:
+        return True
+    whole = {run.precision.compute, run.train.precision} <= {"fp32", "fp64", ""}
+    tolerance = 1e-4 if whole else 2e-2
+    loss = sample_loss()
+    both_nan = math.isnan(loss) and math.isnan(expected)
+    agrees = both_nan or math.isclose(loss, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return run.world.sum([float(not agrees)])[0] == 0
+
+
+def restored(
+    run: RunState, checkpoints: Checkpointer, candidates: Iterable[Checkpoint], log: MetricsLog
+) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
     """Restore the first valid checkpoint of `candidates`, and yield it with its state; then, if the caller wants
     another, the next.
     """
-    assert trainer.checkpoints is not None
-    for checkpoint, saved in trainer.checkpoints.valid(candidates):
+    for checkpoint, saved in checkpoints.valid(candidates):
         try:
-            restore(trainer, checkpoint, saved)
+            restore(run, checkpoint, saved, checkpoints.settings.format, log)
         except CheckpointError as error:
-            trainer.log.info(f"checkpoint passed over: {error}")
+            log.info(f"checkpoint passed over: {error}")
         else:
             yield checkpoint, saved
 
 
-def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> None:
-    """Restore a state that `capture` made, by this or another number of ranks.
+def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: str, log: MetricsLog) -> None:
+    """Restore a state that `capture` returned, to this or another number of ranks. `form` is the format that the
+    configuration allows.
 
     Raises CheckpointError, on every rank alike, where parts of a sharded one can't be read.
     """
-    trainer.state = TrainState(**saved["train"])
+    run.train.load(saved["train"])
     try:
         if "model" in saved:
-            trainer.replica.load_model(saved["model"])
-            trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
-        else:
-            from trainloop.checkpoints.sharded import load_shards
+            run.replica.load_model(saved["model"])
+            run.replica.load_optimizer(run.optimizer, saved["optimizer"])
+        elif form == "sharded":
+            from trainloop.checkpoints.shards import load_shards
 
-            load_shards(trainer, checkpoint)
+            load_shards(run, checkpoint)
+        else:
+            # The configuration decides what is read, not who can write to the directory.
+            raise CheckpointError(f"{checkpoint.path} is sharded, and only checkpoint.format sharded reads such")
     except (CheckpointError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, KeyError) as error:
@@ -73,69 +95,57 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
             f"{checkpoint.path} is of another model or optimizer: set checkpoint.path to a new directory, or "
             f"checkpoint.resume to false. {' '.join(str(error).split())}"
         ) from error
-    if trainer.stateful or saved.get("stateful"):
-        from trainloop.checkpoints import stateful  # imported by the runs whose hooks keep something
-
-        stateful.restore(trainer, saved.get("stateful", {}))
-    trainer.delayed.load(saved["delayed"], trainer.state.step)
+    restore_stateful(run.stateful, saved["stateful"], log.warn)
+    run.delayed.load(saved["delayed"], run.train.step)
     if saved["scaler"]:  # else it was saved in another precision
-        trainer.precision.scaler.load_state_dict(saved["scaler"])
-    (trainer.objectives or trainer.detector).load(saved["anomaly"])
-    ranks, world = saved["ranks"], trainer.world
-    if trainer.exchange.load([rank["compression"] for rank in ranks], world.rank):
-        trainer.log.info(f"{checkpoint.path} has remainders of compression that fit no parameter: they are dropped")
-    if world.data_rank < len(ranks) and ranks[world.data_rank].get("rank", world.data_rank) == world.data_rank:
+        run.precision.scaler.load_state_dict(saved["scaler"])
+    run.history.load(saved["anomaly"])
+    ranks, world = saved["ranks"], run.world
+    if run.exchange.load([rank["compression"] for rank in ranks], world.rank):
+        log.info(f"{checkpoint.path} has remainders of compression that fit no parameter: they are dropped")
+    if world.data_rank < len(ranks) and ranks[world.data_rank]["rank"] == world.data_rank:
         seeding.restore(ranks[world.data_rank]["random"], world.device)
     else:
-        seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, trainer.state.step)
+        seeding.seed_all(run.seed, seeding.RANK, world.data_rank, run.train.step)
 
 
-def prepare(trainer: Trainer) -> None:
-    """Do what comes between a restored state and the first step that is made from it."""
-    before, now = trainer.state.precision, trainer.precision.compute
-    if before not in ("", now):
-        trainer.warn(
-            f"steps until here were computed in {before}, and are in {now} from here on: set precision.compute to "
-            f"{before} to go on as before"
-        )
-    rehearse(trainer)
+def roll_back(
+    run: RunState, checkpoints: Checkpointer | None, memory: NothingInMemory, log: MetricsLog, most: int
+) -> None:
+    """Restore the newest checkpoint and continue with the data after this step; what lies between is passed over.
 
-
-def rehearse(trainer: Trainer) -> None:
-    """Make a pass over a coming micro-batch, whose results are thrown away.
-
-    DDP orders its buckets anew at the first forward after the first backward. An uninterrupted run has done so long
-    before; a resumed one would reduce its first step in other chunks, and with four ranks (not with two) sums come out
-    differently. Blocks are compiled here for the shapes that most steps have, as in an uninterrupted run: if an
-    evaluation or an epoch's last step came first, all others would get a graph for shapes that vary.
+    Raises Diverged where there is no checkpoint to return to, or the run has returned `most` times.
     """
-    if trainer.objectives or not (trainer.replica.wrapped or trainer.config.blocks.compile):
+    before, judge = replace(run.train), run.judge
+    odd = f"{run.history.odd_in_a_row} steps in a row stand out at step {before.step}"
+    advice = "look at the data and at optimizer.lr"
+    if checkpoints is None or not judge.can_return:
+        raise Diverged(f"{odd} and there is no checkpoint to go back to: {advice}")
+    if judge.rollbacks >= most:
+        raise Diverged(f"{odd}, after {judge.rollbacks} returns to a checkpoint: {advice}")
+    run.optimizer.zero_grad(set_to_none=True)
+    memory.changing()
+    memory.forget()  # the steps that are given up
+    for checkpoint, _ in restored(run, checkpoints, ancestors(checkpoints), log):
+        # The checkpoint may be of an attempt with another length, batch or precision.
+        for name in ("position", "place", "total", "batch", "precision"):
+            setattr(run.train, name, getattr(before, name))
+        judge.rollbacks += 1
+        # The checkpoint may be of a moment between odd steps, whose data is passed over too.
+        run.history.end_row()
+        back = {"step": before.step, "to": run.train.step, "checkpoint": checkpoint.name}
+        log.write("event", {"event": "rolledBack", **back})
+        memory.finished()
+        log.warn(f"went back to step {run.train.step}, continuing with the data after what stood out")
         return
-    model, device, random = trainer.replica.model, trainer.world.device, seeding.capture(trainer.world.device)
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    trainer.exchange.begin(trainer.state.step)
-    if (fetched := _peek(trainer.loader)) is not None:
-        with trainer.compiling(fetched.step), trainer.replica.synchronising(last=True):
-            with trainer.precision.autocast():
-                loss = trainer.task.loss(trainer.replica.forward, on_device(fetched.batches[0], device))
-            loss.backward()  # type: ignore[no-untyped-call]
-    trainer.exchange.skip()
-    trainer.optimizer.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for buffer, value in buffers:
-            buffer.copy_(value)
-    seeding.restore(random, device)
+    raise Diverged(f"{odd} and no checkpoint can be read any more")
 
 
-def _peek(loader: Loader) -> Fetched | None:
-    """Returns the first of the next two steps that isn't shorter than others, or the second, which are fetched later;
-    None where there is none.
-    """
-    found, ahead = None, list[Any]()
-    while len(ahead) < 2 and (found is None or found.step.all_samples < loader.sampler.batch):
-        ahead.append(next(loader.iterator))
-        if isinstance(ahead[-1], TrainingError):
-            break
-        found = Fetched(ahead[-1][1], ahead[-1][0], 0.0)
-    loader.iterator = itertools.chain(ahead, loader.iterator)
-    return found
+def ancestors(checkpoints: Checkpointer) -> Iterator[Checkpoint]:
+    """Yields the checkpoints that the run, as it is now, has come from, the newest first."""
+    name, seen = checkpoints.parent, set[str]()
+    while name is not None and name not in seen:
+        seen.add(name)
+        if found := storage.named(checkpoints.path, name) or checkpoints.start:
+            yield found
+        name = checkpoints.parents.get(name)

@@ -1,11 +1,19 @@
-"""Retention decides which checkpoints stay: the ones that were written last, the best one, and what has a tag."""
+"""Retention decides which checkpoints stay, usually and when the disk is full.
+
+Usually the ones that were written last, the best one, and those with a tag stay. On a full disk older ones make room
+for the next, and a refusal says how many bytes are missing.
+"""
 
 from __future__ import annotations
 
+import errno
 import math
+import shutil
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
-from trainloop.checkpoints.storage import Checkpoint, Survey, named, remove, tags
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.storage import Checkpoint, Survey, named, remove, tags, verify
 
 
 def best(newest_first: Sequence[Checkpoint], result: str | None, order: str) -> Checkpoint | None:
@@ -41,3 +49,52 @@ def superseded(
     past = [one for one in odd if len(window) == keep and one < min(window) and one.path.is_dir()]
     tagged = tags(written.directory).values()
     return [one for one in [*older, *past] if one != best and one.name not in tagged]
+
+
+def make_room(directory: Path, error: BaseException, needed: int, parent: object = None) -> bool:
+    """If `error` shows a full disk, delete all checkpoints but a verified one, and those with a tag; returns whether
+    any was deleted.
+
+    The one that stays is the run's `parent`, or else the newest that verifies. Nothing is deleted if none verifies, or
+    if `needed` bytes wouldn't be free afterwards either.
+    """
+    cause = _cause(error)
+    if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return False
+    whole, broken = storage.survey(directory)
+    newest = next((one for one in sorted(whole, key=lambda one: one.name != parent) if verify(one.path) is None), None)
+    if newest is None:
+        return False
+    named = (storage.named(directory, name) for name in broken)
+    tagged = {newest.name, *storage.tags(directory).values()}
+    doomed = [one for one in [*whole, *filter(None, named)] if one.name not in tagged and one.path.is_dir()]
+    held = sum(file.stat().st_size for one in doomed for file in one.path.rglob("*") if file.is_file())
+    if not storage.has_room(directory, needed - held):
+        return False
+    for checkpoint in filter(storage.remove, doomed):
+        print(f"warning: the disk is full: {checkpoint.path} is deleted to make room", flush=True)
+    return bool(doomed)
+
+
+def refusal(directory: Path, step: int, error: BaseException, needed: int) -> str:
+    """Returns the sentence about a checkpoint that couldn't be written."""
+    return f"checkpoint of step {step} can't be written to {directory}: {lacking(directory, error, needed)}"
+
+
+def lacking(directory: Path, error: BaseException, needed: int) -> str:
+    """Returns why a file of `needed` bytes couldn't be written, and how many are free."""
+    cause = _cause(error)
+    why = cause.strerror if isinstance(cause, OSError) else None
+    try:
+        room = f"{shutil.disk_usage(directory).free:,} bytes are free, {needed:,} and a little more are needed"
+    except OSError as other:
+        room = f"{needed:,} bytes are needed, how many are free can't be read: {other.strerror}"
+    return f"{why or error}; {room}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Returns the disk's own error, where torch raised another one because of it."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__context__
+    return found or error

@@ -1,22 +1,73 @@
-"""With `checkpoint.mode: thread` a thread writes the state while training goes on.
+"""A checkpoint is written at once, or with `checkpoint.mode: thread` by a thread while training continues.
 
-The state is first copied into buffers in host memory (pinned where there is an accelerator), which are allocated once.
-An accelerator copies on a stream of its own, beside the next passes: nobody waits for it but the next step of an
-optimizer, on the device, and the thread.
+For the thread the state is first copied into buffers in host memory (pinned where there is an accelerator), which are
+allocated once. An accelerator copies on a stream of its own, beside the next passes: only the optimizer's next step
+waits for the copy, on the device, and so does the thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from trainloop.checkpoints import storage
-from trainloop.checkpoints.storage import Checkpoint
+from trainloop.checkpoints import retention, storage
+from trainloop.checkpoints.storage import CONFIGURATION, STATE, Checkpoint, CheckpointError, Survey
+from trainloop.recovery.tensors import mapped
+
+
+def write(
+    directory: Path,
+    step: int,
+    state: dict[str, Any],
+    about: dict[str, Any],
+    partial: Path | None = None,
+    configuration: str = "",
+    version: int | None = None,
+    found: Survey | None = None,
+) -> Checkpoint:
+    """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
+
+    `about` goes into the manifest, `configuration` (YAML) beside it; files that are in `partial` already become part of
+    the checkpoint. Without a `version` it gets the next free one; `found` is the directory's survey, where the caller
+    has made one. Raises CheckpointError when the disk refuses.
+    """
+    checkpoint = Checkpoint(step, version or storage.next_version(directory, step), directory)
+    partial, needed = partial or storage.partial_name(directory, step), storage.size_of(state)
+    newest = (found or storage.survey(directory)).whole[:1]
+    for last in (False, True):
+        try:
+            partial.mkdir(parents=True, exist_ok=True)
+            if not storage.has_room(partial, needed):
+                raise storage.disk_full()
+            # As a stream, because torch hides the disk's own error where it opens the file itself.
+            with (partial / STATE).open("wb") as stream:
+                torch.save(state, stream)
+            if configuration:
+                (partial / CONFIGURATION).write_text(configuration)
+            # Later than the newest one by its own clock too: another node's may be ahead.
+            created = max([time.time(), *(one.created + 0.001 for one in newest)])
+            storage.write_manifest(partial, step, about, created)
+            storage.place(partial, checkpoint)
+        except (OSError, RuntimeError) as error:
+            if (partial / STATE).is_file():
+                needed = max(needed, (partial / STATE).stat().st_size)
+                (partial / STATE).unlink()  # its bytes are free for the next try
+            if last or not retention.make_room(directory, error, needed, about.get("parent")):
+                # While what ranks have written before lies there: that is free afterwards, and was needed too.
+                sentence = retention.refusal(directory, step, error, needed)
+                shutil.rmtree(partial, ignore_errors=True)
+                raise CheckpointError(sentence) from error
+        else:
+            break
+    return replace(checkpoint, created=created, about=about)
 
 
 class WritingThread:
@@ -28,19 +79,19 @@ class WritingThread:
         self._copies = HostCopies()
 
     def save(self, directory: Path, step: int, state: dict[str, Any], *more: Any) -> Callable[[], Checkpoint]:
-        """Begin to do what `storage.write` does; until the next step of an optimizer nothing of `state` may change that
+        """Begin to do what `write` does; until the next step of an optimizer nothing of `state` may change that
         is on an accelerator. Returns what waits for the end.
 
         Only when the one before has been written.
         """
         copied, done = self._copies.begin(state)
 
-        def write() -> Checkpoint:
+        def written() -> Checkpoint:
             if done is not None:
                 done.synchronize()
-            return storage.write(directory, step, copied, *more)
+            return write(directory, step, copied, *more)
 
-        return self._thread.submit(write).result
+        return self._thread.submit(written).result
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -54,14 +105,14 @@ class HostCopies:
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
         self._stream: torch.Stream | None = None
         self._done: torch.Event | None = None  # of the newest copy, until the device's own queue waits for it
-        self._copied: Any = None  # what it reads, whose memory nobody else may get meanwhile
+        self._copied: Any = None  # what it reads; nobody else may get this memory before
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.before_change())
 
     def begin(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.Event | None]:
         """Begin to copy what the device's queue leaves `state` as; returns the copy, and the event at which it is there
         (None: now). Only when the copy before is no longer needed.
         """
-        device = next((one.device for one in _tensors(state) if one.device.type != "cpu"), None)
+        device = next(iter(_devices(state)), None)
         if device is None:
             return self._copy((), state), None
         self._stream = self._stream or torch.Stream(device)
@@ -72,7 +123,7 @@ class HostCopies:
         return copy, self._done
 
     def before_change(self) -> None:
-        """What comes into the device's queue from now on may change the state: there it waits for the copy."""
+        """Have what is queued from now on, which may change the state, wait for the copy on the device."""
         if self._done is not None:
             self._done.wait()
             self._done = self._copied = None
@@ -94,8 +145,8 @@ class HostCopies:
         return value
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        yield from _tensors(item)
+def _devices(state: Any) -> set[torch.device]:
+    """Returns the accelerators that nested values have tensors on."""
+    found = set[torch.device]()
+    mapped(state, lambda tensor: found.add(tensor.device))
+    return {device for device in found if device.type != "cpu"}

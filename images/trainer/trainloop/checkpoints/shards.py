@@ -8,6 +8,7 @@ as pickles, which run code where they are read.
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,11 +17,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from trainloop.checkpoints import storage
-from trainloop.checkpoints.verification import CheckpointError
+from trainloop.checkpoints import retention, storage
+from trainloop.checkpoints.checkpointer import Checkpointer
+from trainloop.checkpoints.storage import Checkpoint, CheckpointError
 from trainloop.distributed.world import World
-from trainloop.parallel.sharded import from_part, region
+from trainloop.parallel import sharded
 from trainloop.parallel.strategies import NamedState, Replica
+from trainloop.state import RunState
 
 #: The part of a sharded checkpoint's directory that all ranks write.
 SHARDS = "shards"
@@ -45,17 +48,17 @@ class Shards:
     def __init__(self, folder: Path, ranks: Iterable[tuple[object, Any]] | None = None) -> None:
         """Reads a checkpoint's folder, or takes each rank's pieces, with what they are called in a sentence."""
         self.folder = folder
-        self._pieces: dict[str, list[dict[str, Any]]] = {}
+        self.pieces: dict[str, list[dict[str, Any]]] = {}
         files = sorted(folder.glob("rank-*.pt")) if ranks is None else []
         for source, pieces in ranks or ((file, storage.load_file(file, mapped=True)) for file in files):
             for piece in pieces:
                 if not _is_piece(piece):
                     raise CheckpointError(f"{source} has something that is no piece of a tensor")
-                known = self._pieces.setdefault(piece["name"], [])
-                # What all ranks have, each may have written.
+                known = self.pieces.setdefault(piece["name"], [])
+                # Several ranks may have written what all of them have.
                 if not known or all(piece.get("offset") != other.get("offset") for other in known):
                     known.append(piece)
-        if not self._pieces:
+        if not self.pieces:
             raise CheckpointError(f"{folder} has no files rank-*.pt that can be read: it is of another version")
 
     def model_state(self, replica: Replica, without: Container[str] = ()) -> dict[str, torch.Tensor]:
@@ -68,7 +71,7 @@ class Shards:
     def optimizer_state(self, replica: Replica) -> NamedState:
         """Returns the optimizer's state by parameter name, sharded as the parameters are."""
         parameters, state = dict(replica.model.named_parameters()), NamedState()
-        for full in self._pieces:
+        for full in self.pieces:
             kind, _, rest = full.partition("/")
             name, _, key = rest.rpartition("/")
             if kind == "optimizer":
@@ -79,20 +82,20 @@ class Shards:
         """Returns the value of `name`, spread as `own` is where it has its shape; what belongs to a parameter (a
         `moment`) may have another shape, and is then whole.
         """
-        first = self._pieces[name][0]
+        first = self.pieces[name][0]
         if "value" in first:
             return first["value"]
         shape = torch.Size(first["shape"])
         if shape != own.shape and not moment:
             raise RuntimeError(f"{name} has shape {list(shape)} in the checkpoint, {list(own.shape)} in the model")
         if shape != own.shape or not isinstance(own, DTensor):
-            return self._region(name, [0] * len(shape), shape)
-        offset, lengths = zip(*region(own), strict=True)
-        return from_part(self._region(name, list(offset), torch.Size(lengths)).to(own.device), own)
+            return self.region(name, [0] * len(shape), shape)
+        offset, lengths = zip(*sharded.region(own), strict=True)
+        return sharded.from_part(self.region(name, list(offset), torch.Size(lengths)).to(own.device), own)
 
-    def _region(self, name: str, offset: list[int], shape: torch.Size) -> torch.Tensor:
+    def region(self, name: str, offset: list[int], shape: torch.Size) -> torch.Tensor:
         """Returns the part of `name` that begins at `offset`, put together from the pieces of all ranks."""
-        pieces = self._pieces[name]
+        pieces = self.pieces[name]
         region, found = torch.empty(shape, dtype=pieces[0]["data"].dtype), 0
         for piece in pieces:
             data, begin = piece["data"], piece["offset"]
@@ -111,20 +114,20 @@ class Shards:
 def own_pieces(
     model: Mapping[str, Any], optimizer: NamedState, world: World, writes: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields what this rank writes of the model's and the optimizer's state by name, as far as it has them; `writes`
-    says, by its name, whether it writes something that it has whole, into memory and not by torch.
+    """Yields what this rank writes of the model's and the optimizer's state by name, as far as it has them. Given a
+    name, `writes` returns whether this rank writes something that it has whole, into memory and not by torch.
     """
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in model.items()}
     for name, state in optimizer.items():
         named |= {f"optimizer/{name}/{key}": value for key, value in state.items()}
     for name, value in named.items():
-        # What all ranks have is written by one of them, another one for each.
+        # One rank writes what all ranks have, another rank for each name.
         mine = writes(name) if writes else is_mine(name, world)
         if isinstance(value, DTensor):
             local = value.to_local().detach()
             # Alone, a rank finds its own part again, if only that it is empty.
             if (local.numel() or writes) and not _is_copy(value, world):
-                offset = [begin for begin, _ in region(value)]
+                offset = [begin for begin, _ in sharded.region(value)]
                 data = local if writes else _alone(local)
                 yield {"name": name, "shape": list(value.shape), "offset": offset, "data": data}
         elif mine and isinstance(value, torch.Tensor):
@@ -162,3 +165,61 @@ def _is_piece(piece: Any) -> bool:
         isinstance(whole, int) and isinstance(begin, int) and 0 <= begin <= begin + part <= whole
         for whole, begin, part in zip(shape, offset, data.shape, strict=True)
     )
+
+
+def save_shards(run: RunState, checkpoints: Checkpointer) -> Path:
+    """Save weights and optimizer by shards, those of the first replica; returns where they are. Raises CheckpointError
+    on every rank alike.
+    """
+    world, directory, step = run.world, checkpoints.path, run.train.step
+    replica = run.replica
+    own = Replica.optimizer_state(replica, run.optimizer)  # not gathered, as the strategy's own method does
+    writes = world.rank // world.unit == world.first // world.unit
+    pieces = list(own_pieces(replica.model.state_dict(), own, world)) if writes else []
+    needed = int(world.sum([storage.size_of(pieces)])[0])
+    for last in (False, True):
+        name, has_room = world.from_rank(
+            0, (storage.partial_name(directory, step).name, storage.has_room(directory, needed))
+        )
+        partial = storage.inside(directory, name)
+        problem: OSError | RuntimeError | None = None
+        try:
+            if not has_room:
+                raise storage.disk_full()
+            if writes:
+                write_own(partial / SHARDS, world.rank, pieces)
+        except (OSError, RuntimeError) as error:
+            problem = error
+        refused = [rank for rank, failed in enumerate(world.gather(problem is not None)) if failed]
+        if not refused:
+            break
+        made, sentence = False, ""
+        if problem is not None and world.rank == refused[0]:
+            shutil.rmtree(partial, ignore_errors=True)
+            made = not last and retention.make_room(directory, problem, needed, checkpoints.parent)
+            sentence = retention.refusal(directory, step, problem, needed)
+        made, sentence = world.from_rank(refused[0], (made, sentence))
+        if not made:
+            raise CheckpointError(sentence)
+    return partial
+
+
+def load_shards(run: RunState, checkpoint: Checkpoint) -> None:
+    """Fill weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
+    damaged = different = None
+    try:
+        shards = Shards(checkpoint.path / SHARDS)
+        model, optimizer = shards.model_state(run.replica), shards.optimizer_state(run.replica)
+    except CheckpointError as error:
+        damaged = str(error)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, KeyError) as error:
+        different = str(error)
+    gathered = run.world.gather((damaged, different))
+    for text in (one for one, _ in gathered if one):
+        raise CheckpointError(text)
+    for text in (other for _, other in gathered if other):
+        raise RuntimeError(text)
+    run.replica.load_model(model)
+    run.replica.load_optimizer(run.optimizer, optimizer)

@@ -1,4 +1,7 @@
-"""Where each node has a disk of its own, one that lacks a checkpoint is given it by one that has it."""
+"""All ranks load the same checkpoint: they agree on what `start_from` names, and send it to those that lack it.
+
+Each node may have a disk of its own, so a rank may lack what another one has.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
-from trainloop.checkpoints import room, storage
-from trainloop.checkpoints.storage import Checkpoint
+from trainloop.checkpoints import retention, storage
+from trainloop.checkpoints.storage import Checkpoint, CheckpointError, named, resolve
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
 
@@ -33,7 +36,7 @@ def spread(world: World, checkpoint: Checkpoint, source: int, *, lacks: bool) ->
                     refused = _append(copy, chunk)
     sentence = None
     if refused is not None:
-        sentence = room.refusal(checkpoint.directory, checkpoint.step, refused, needed)
+        sentence = retention.refusal(checkpoint.directory, checkpoint.step, refused, needed)
         shutil.rmtree(partial, ignore_errors=True)
     elif lacks:
         storage.remove(checkpoint)
@@ -51,7 +54,7 @@ def _make_room(partial: Path, needed: int) -> OSError | None:
         return error
     if not storage.has_room(partial, needed):
         full = storage.disk_full()
-        return None if room.make(partial.parent, full, needed) else full
+        return None if retention.make_room(partial.parent, full, needed) else full
     return None
 
 
@@ -63,3 +66,26 @@ def _append(file: Path, chunk: bytes) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def agreed(path: Path, start: str, world: World) -> Checkpoint:
+    """Returns the checkpoint that `checkpoint.start_from` names for a run in `path`; collective. Raises ConfigError on
+    every rank alike.
+    """
+    folder, _, name = start.rpartition("/")
+    directory = Path(folder).expanduser() if folder else path
+    directory = path if directory.resolve() == path.resolve() else directory
+    found = problem = None
+    try:
+        found = resolve(directory, name).name
+    except (CheckpointError, OSError) as error:
+        problem = str(error)
+    answers = world.gather((found, problem))
+    # Each node's own disk may lack it, and is given it; another directory has to be seen by all.
+    names = [name for name, _ in answers if name]
+    if not names or (directory != path and len(names) < len(answers)):
+        rank, text = next((rank, text) for rank, (_, text) in enumerate(answers) if text)
+        raise ConfigError(f"checkpoint.start_from can't be found by rank {rank}: {text}")
+    start_from = named(directory, names[0])
+    assert start_from is not None
+    return start_from

@@ -1,17 +1,23 @@
-"""Checkpoints are directories on a file system: atomic, checked, and never all gone. This module knows files only, no
-ranks and no tensors' meaning.
+"""A checkpoint is a directory that appears whole, by one rename, and is compared with its manifest before it is used.
 
-A checkpoint is a directory `step-<step>.<version>` that appears by one rename, after its files and a manifest with
-their SHA-256 have been written and synced; it counts when the rename is synced too. What isn't complete has another
-name (`.saving-…`) and is never read. A step that is saved again (after a rollback) gets the next version, nothing
-is overwritten. Which one is the newest is a matter of when they were written, not of their steps.
+This module knows files only, neither ranks nor what the tensors mean. A checkpoint is a directory
+`step-<step>.<version>`. Its files are written and synced under another name (`.saving-…`), which nobody reads; the
+rename is synced too. A step that is saved again (after a rollback) gets the next version, so nothing is overwritten.
+The newest checkpoint is the one that was written last, whatever its step.
 
-A tag is a file `tags/<tag>` whose content is a checkpoint's name.
+The manifest names every file with its size and SHA-256, and has a SHA-256 of its own. It is written after all other
+files. `verify` compares every byte with it. Hashes find damage; they are no signatures.
+
+A tag is a file `tags/<tag>` whose content is a checkpoint's name. Runs resolve tags (`checkpoint.start_from`), and
+`trainloop checkpoints` sets and deletes them.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
+import math
 import os
 import re
 import shutil
@@ -20,14 +26,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainloop.checkpoints.verification import CheckpointError, inspect, write_manifest
+from trainloop.errors import listed
 
 STATE = "state.pt"
 CONFIGURATION = "config.yaml"
+MANIFEST = "manifest.json"
+#: Increased when a run can no longer read the state of an older one.
+FORMAT = 2
 TAGS = "tags"
-_NAME = re.compile(r"step-([0-9]{9,})\.([0-9]+)")
 TAG = re.compile(r"(?!step-)[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_NAME = re.compile(r"step-([0-9]{9,})\.([0-9]+)")
 _PARTIAL = ".saving-"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint can't be written or read; the message names the file."""
 
 
 @dataclass(frozen=True, order=True)
@@ -37,7 +50,7 @@ class Checkpoint:
     step: int
     version: int
     directory: Path
-    #: What the manifest says, where it was read: when the checkpoint was written [s], and what it was made from.
+    #: From the manifest, where it was read: when the checkpoint was written [s], and what it was made from.
     created: float = field(default=0.0, compare=False)
     about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -58,8 +71,8 @@ class Checkpoint:
 
 
 class Survey(NamedTuple):
-    """What a directory has: its complete checkpoints, the one that was written last first, and what is wrong with every
-    other `step-…` directory, by its name; damage within a file isn't seen.
+    """A survey lists a directory's complete checkpoints, the newest first, and what is wrong with every other `step-…`
+    directory, by its name. It doesn't notice damage within a file.
     """
 
     whole: list[Checkpoint]
@@ -103,64 +116,6 @@ def next_version(directory: Path, step: int) -> int:
     return 1 + max((one.version for one in taken if one and one.step == step), default=0)
 
 
-def tags(directory: Path) -> dict[str, str]:
-    """Returns the name of a checkpoint by tag; files that are no tags are left out."""
-    files = [file for file in sorted((directory / TAGS).glob("*")) if TAG.fullmatch(file.name) and file.is_file()]
-    contents = {file.name: file.read_text(errors="replace").strip() for file in files}
-    return {tag: name for tag, name in contents.items() if named(directory, name)}
-
-
-def write(
-    directory: Path,
-    step: int,
-    state: dict[str, Any],
-    about: dict[str, Any],
-    partial: Path | None = None,
-    configuration: str = "",
-    version: int | None = None,
-    found: Survey | None = None,
-) -> Checkpoint:
-    """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
-
-    `about` goes into the manifest, `configuration` (YAML) beside it; files that are in `partial` already become part of
-    the checkpoint. Without a `version` it gets the next free one; `found` is the directory's survey, where the caller
-    has made one. Raises CheckpointError when the disk refuses.
-    """
-    import torch  # where it is used: `trainloop checkpoints list` needn't wait for it
-
-    checkpoint = Checkpoint(step, version or next_version(directory, step), directory)
-    partial, needed = partial or partial_name(directory, step), size_of(state)
-    newest = (found or survey(directory)).whole[:1]
-    for last in (False, True):
-        try:
-            partial.mkdir(parents=True, exist_ok=True)
-            if not has_room(partial, needed):
-                raise disk_full()
-            # As a stream, because torch hides the disk's own error where it opens the file itself.
-            with (partial / STATE).open("wb") as stream:
-                torch.save(state, stream)
-            if configuration:
-                (partial / CONFIGURATION).write_text(configuration)
-            # Later than the newest one by its own clock too: another node's may be ahead.
-            created = max([time.time(), *(one.created + 0.001 for one in newest)])
-            write_manifest(partial, step, about, created)
-            place(partial, checkpoint)
-        except (OSError, RuntimeError) as error:
-            from trainloop.checkpoints import room  # which few runs need
-
-            if (partial / STATE).is_file():
-                needed = max(needed, (partial / STATE).stat().st_size)
-                (partial / STATE).unlink()  # its bytes are free for the next try
-            if last or not room.make(directory, error, needed, about.get("parent")):
-                # While what ranks have written before lies there: that is free afterwards, and was needed too.
-                sentence = room.refusal(directory, step, error, needed)
-                shutil.rmtree(partial, ignore_errors=True)
-                raise CheckpointError(sentence) from error
-        else:
-            break
-    return replace(checkpoint, created=created, about=about)
-
-
 def size_of(state: Any) -> int:
     """Returns the bytes of the tensors in nested dicts and lists; memory that several share counts once."""
     memory, todo = dict[int, int](), [state]
@@ -175,9 +130,9 @@ def size_of(state: Any) -> int:
 
 
 def has_room(directory: Path, needed: int) -> bool:
-    """Returns whether the file system of `directory` says that it has `needed` bytes for this user."""
+    """Returns whether the file system of `directory` reports `needed` free bytes for this user."""
     found = shutil.disk_usage(directory)
-    return found.free >= needed or not found.total  # some file systems of a network say 0 of 0
+    return found.free >= needed or not found.total  # some network file systems report 0 of 0
 
 
 def disk_full() -> OSError:
@@ -217,8 +172,8 @@ def make_directory(directory: Path) -> None:
 
 
 def remove(checkpoint: Checkpoint) -> bool:
-    """Delete a checkpoint; it is renamed first, so that half of one never looks complete. Returns whether it was
-    there: another program may delete it too.
+    """Delete a checkpoint; it is renamed first, so that half of one never looks complete. Returns whether it was there:
+    another program may have deleted it.
     """
     doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.path.name}-{time.monotonic_ns()}")
     try:
@@ -236,7 +191,7 @@ def clean(directory: Path) -> None:
 
 
 def load(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns the checkpoint's state, on the CPU. Raises CheckpointError where the file is none."""
+    """Returns the checkpoint's state, on the CPU. Raises CheckpointError where the file isn't a state."""
     state = load_file(checkpoint.path / STATE)
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint.path / STATE} is no state of a run")
@@ -266,3 +221,125 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_manifest(folder: Path, step: int, about: dict[str, Any], created: float | None = None) -> None:
+    """Write the manifest of all files that are in `folder`; `about` is part of it."""
+    files = {}
+    (folder / MANIFEST).unlink(missing_ok=True)  # of a try that a full disk cut off
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        files[str(file.relative_to(folder))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
+    body = {"format": FORMAT, "step": step, "created": created or time.time(), "about": about, "files": files}
+    manifest = {**body, "sha256": _digest_of_json(body)}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest. Raises CheckpointError where none can be used, OSError where it can't be read."""
+    file = folder / MANIFEST
+    if folder.is_dir() and not file.is_file():
+        raise CheckpointError(f"{folder} has no {MANIFEST}: something of it was deleted, or never copied")
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        whole = manifest.pop("sha256") == _digest_of_json(manifest) and math.isfinite(manifest["created"])
+        if whole and manifest["format"] != FORMAT:
+            raise CheckpointError(f"{file} is of format {manifest['format']!r}: this version reads format {FORMAT}")
+        if whole and isinstance(manifest["about"], dict) and all(_is_entry(*one) for one in manifest["files"].items()):
+            return manifest
+    except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError):
+        pass
+    raise CheckpointError(f"{file} is damaged")
+
+
+def inspect(folder: Path) -> dict[str, Any]:
+    """Returns the manifest of a checkpoint whose files have the sizes in it; reads none of them.
+
+    Raises CheckpointError with what is wrong.
+    """
+    try:
+        manifest = read_manifest(folder)
+        for name, expected in manifest["files"].items():
+            found = (folder / name).stat().st_size
+            if not (folder / name).is_file():  # a pipe would be read for ever
+                raise CheckpointError(f"{folder / name} is no file")
+            if found != expected["bytes"]:
+                raise CheckpointError(f"{folder / name} has {found} bytes, its manifest lists {expected['bytes']}")
+    except OSError as error:
+        raise CheckpointError(f"{folder} can't be read: {error}") from error
+    return manifest
+
+
+def verify(folder: Path) -> str | None:
+    """Returns what is wrong with the checkpoint in `folder`, or None; reads every byte."""
+    try:
+        for name, expected in inspect(folder)["files"].items():
+            if _digest(folder / name) != expected["sha256"]:
+                return f"{folder / name} doesn't have the SHA-256 in its manifest"
+    except CheckpointError as error:
+        return str(error)
+    except OSError as error:
+        return f"{folder} can't be read: {error}"
+    return None
+
+
+def _is_entry(name: str, entry: dict[str, Any]) -> bool:
+    """Returns whether a manifest names a file of its own checkpoint, with size and hash."""
+    own = name not in ("", MANIFEST) and not {"", "..", "."} & set(name.split("/")) and "\0" not in name
+    return own and isinstance(entry["bytes"], int) and isinstance(entry["sha256"], str)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _digest_of_json(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def tags(directory: Path) -> dict[str, str]:
+    """Returns the name of a checkpoint by tag; files that are no tags are left out."""
+    files = [file for file in sorted((directory / TAGS).glob("*")) if TAG.fullmatch(file.name) and file.is_file()]
+    contents = {file.name: file.read_text(errors="replace").strip() for file in files}
+    return {tag: name for tag, name in contents.items() if named(directory, name)}
+
+
+def set_tag(checkpoint: Checkpoint, tag: str) -> None:
+    """Give a checkpoint a tag, which another one may have had. Raises CheckpointError for what can't be a tag."""
+    if not TAG.fullmatch(tag):
+        raise CheckpointError(
+            f"{tag!r} can't be a tag: up to 100 letters, digits, '.', '_' and '-' can, that don't begin with '.', '-' "
+            "or 'step-'"
+        )
+    file = checkpoint.directory / TAGS / tag
+    make_directory(file.parent)
+    temporary = file.with_name(f".{tag}-{os.getpid()}")
+    temporary.write_text(f"{checkpoint.name}\n")
+    sync(temporary)
+    temporary.replace(file)
+    sync(file.parent)
+
+
+def delete_tag(directory: Path, tag: str) -> None:
+    """Take a tag from its checkpoint. Raises CheckpointError where there is no such tag."""
+    if tag not in tags(directory):
+        raise CheckpointError(f"{directory} has no tag {tag!r}: it has {listed(sorted(tags(directory))) or 'none'}")
+    (directory / TAGS / tag).unlink()
+    sync(directory / TAGS)
+
+
+def resolve(directory: Path, tag_or_name: str) -> Checkpoint:
+    """Returns the checkpoint of `directory` with this tag or name. Raises CheckpointError where there is none."""
+    known = tags(directory)
+    found = named(directory, known.get(tag_or_name, tag_or_name))
+    if found is not None and found.path.is_dir():
+        return found
+    there = sorted(tag for tag, name in known.items() if (directory / name).is_dir())
+    names = [one.name for one in complete(directory)]
+    choice = f"tags are {listed(there) or 'none'}, checkpoints {listed(names) or 'none'}"
+    if tag_or_name in known:
+        raise CheckpointError(
+            f"{tag_or_name!r} is the tag of {known[tag_or_name]}, which was deleted from {directory}: copy it back, or "
+            f"name another one ({choice})"
+        )
+    raise CheckpointError(f"{tag_or_name!r} is neither a tag nor a checkpoint of {directory}: {choice}")

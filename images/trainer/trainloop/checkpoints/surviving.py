@@ -1,77 +1,91 @@
-"""A run's state is kept in memory by `recovery`, and restored from there, to the bit."""
+"""A run's state is kept in memory by `recovery`, and restored from there, to the bit.
+
+Where each rank has a part of the state (ZeRO-1, FSDP2) all parts of a step are needed, and snapshots have them. With
+FSDP2 a part is all that its rank needs; any other number of ranks puts its shards together from all parts, as from a
+sharded checkpoint. With ZeRO-1 every rank needs the weights, and each rank writes a share of them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from trainloop import seeding
+from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.memory import NothingInMemory
-from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.distributed.world import World, has_agent
 from trainloop.errors import Diverged
+from trainloop.metrics import MetricsLog
 from trainloop.optimization.anomaly import AnomalyDetector
+from trainloop.parallel.copies import copies, is_mirrored
 from trainloop.recovery import generators
 from trainloop.recovery.agreement import Found, Group, newest
 from trainloop.recovery.keeper import Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
 from trainloop.recovery.slots import Buffers
 from trainloop.recovery.tensors import OptimizerState, as_now, cloned, load, on_host, state_of
-
-if TYPE_CHECKING:
-    from trainloop.trainer import Trainer
+from trainloop.state import RunState, TrainState, restore_stateful
 
 
-def build(trainer: Trainer) -> NothingInMemory:
-    """Returns what keeps the state of `trainer` in memory; nothing does where that can't be done to the bit."""
-    config, world = trainer.config, trainer.world
-    directory = memory_directory(_say(world.rank))
-    method = config.communication.compression
+def build(
+    run: RunState, strategy: str, log: MetricsLog, checkpoints: Checkpointer | None, after_step: Sequence[object]
+) -> NothingInMemory:
+    """Returns what keeps a run's state in memory; nothing does where that can't be done to the bit. `after_step` are
+    the hooks that may change the state when a step is made.
+    """
+    directory, settings = memory_directory(_say(run.world.rank)), run.exchange.settings
     unsuited = {
-        "communication.local_steps": config.communication.local_steps > 1,
-        "delayed.pattern": config.delayed.pattern is not None,
-        f"communication.compression {method}": method in ("powersgd", "onebit"),
+        "communication.local_steps": settings.local_steps > 1,
+        "delayed.pattern": bool(run.delayed.named),
+        f"communication.compression {settings.compression}": settings.compression in ("powersgd", "onebit"),
     }
     reasons = [name for name, found in unsuited.items() if found]
     if reasons:
-        trainer.log.info(f"no state is kept in memory with {' and '.join(reasons)}: it is different on every rank")
+        log.info(f"no state is kept in memory with {' and '.join(reasons)}: it is different on every rank")
     # All ranks, or none.
-    if not all(world.gather(directory is not None)) or reasons or directory is None:
+    if not all(run.world.gather(directory is not None)) or reasons or directory is None:
         return NothingInMemory()
-    if world.size > 1 and config.parallel.strategy != "ddp":
-        from trainloop.checkpoints.surviving_parts import PartsInMemory  # with DTensor
-
-        return PartsInMemory(trainer, directory)
-    return InMemory(trainer, directory)
+    if run.world.size > 1 and strategy != "ddp":
+        return PartsInMemory(run, log, checkpoints, after_step, directory, sharded=strategy == "fsdp")
+    return InMemory(run, log, checkpoints, after_step, directory)
 
 
 class InMemory(NothingInMemory):
     """Keeps the state of a model that every rank has whole."""
 
-    #: Whether each rank has a part of the state, and whether all parts are needed to go on from any.
+    #: Whether each rank has a part of the state, and whether all parts are needed to continue from any.
     divided = False
     all_parts = False
 
-    def __init__(self, trainer: Trainer, directory: Path) -> None:
-        world = trainer.world
-        self.trainer, self._say = trainer, _say(world.rank)
+    def __init__(
+        self,
+        run: RunState,
+        log: MetricsLog,
+        checkpoints: Checkpointer | None,
+        after_step: Sequence[object],
+        directory: Path,
+    ) -> None:
+        world = run.world
+        self._run, self._log, self._checkpoints, self._after_step = run, log, checkpoints, after_step
+        self._say = _say(world.rank)
         self._place = self._placed(world)
         self._group = Group(self._place)
-        self._source: int | None = None  # the attempt that the run goes on from, by memory
-        model, members = trainer.replica.model, getattr(trainer.optimizer, "members", [trainer.optimizer])
+        self._source: int | None = None  # the attempt that the run continues from, by memory
+        model, members = run.replica.model, getattr(run.optimizer, "members", [run.optimizer])
         # Looked up between steps: within one FSDP2 has whole copies in the place of the root's parameters.
         self._parameters = dict(model.named_parameters())
         self._buffers = Buffers(model, model.state_dict(keep_vars=True))
         #: Those that make the steps: for ZeRO-1 those of this rank's part.
         self._optimizers = [getattr(each, "optim", each) for each in members]
         self._states = [OptimizerState(each, world.device) for each in self._optimizers]
-        # A scaler's scale, and what hooks change, change besides.
-        alone = not (trainer.precision.scaler.is_enabled() or trainer.stateful or trainer.after_step)
+        # A scaler's scale changes too, and so does what hooks change.
+        alone = not (run.precision.scaler.is_enabled() or run.stateful or after_step)
         kept = Kept(self._host, self._state, self._buffers, self._optimizers, alone, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
         self._ended = False
@@ -80,44 +94,41 @@ class InMemory(NothingInMemory):
         return Place.from_environment(world.rank, world.size, world.unit)
 
     def begin(self) -> None:
-        self._keeper.begin(self.trainer.state.step, self._source)
+        self._keeper.begin(self._run.train.step, self._source)
 
     @property
-    def obstacle(self) -> str | None:
+    def obstacle(self) -> str | None:  # type: ignore[override]
         return self._keeper.obstacle
 
     @property
-    def half_made(self) -> bool:
+    def half_made(self) -> bool:  # type: ignore[override]
         return self._keeper.half_made
 
     def hold(self) -> None:
         self._keeper.hold()
 
     def go_back(self) -> None:
-        """Wait for the device, and put back what the run has changed since the last step that was made."""
-        made, results = self._keeper.newest(), self.trainer.state.results
+        made, results = self._keeper.newest(), self._run.train.results
         self._load_host(self._host_after(made.host))
-        self.trainer.state.results = results  # an evaluation waits for the device, and comes after a step
+        self._run.train.results = results  # an evaluation waits for the device, and comes after a step
         self._keeper.put_back_own(made.step)
 
     def random_after(self, step: int) -> torch.Tensor | None:
-        """Returns this rank's random state after `step`, which it has drawn for, though it may not have made it."""
         own = self._keeper.own(step)
         return own["random"].clone() if own is not None else None
 
     def loaded(self) -> None:
-        """The state that the run has is another rank's, and whole."""
-        self._keeper.made(self.trainer.state.step)
+        self._keeper.made(self._run.train.step)
 
-    def go_on(self, attempt: int) -> None:
-        self._keeper.go_on(attempt, self.trainer.state.step)
+    def continue_as(self, attempt: int) -> None:
+        self._keeper.continue_as(attempt, self._run.train.step)
 
     def changing(self) -> None:
         self._keeper.changing()
 
     def finished(self) -> None:
         # Between an update's begin and its end nothing draws random numbers but hooks.
-        self._keeper.finished(self.trainer.state.step, as_before=not self.trainer.after_step)
+        self._keeper.finished(self._run.train.step, as_before=not self._after_step)
 
     def forget(self) -> None:
         self._keeper.forget()
@@ -127,7 +138,7 @@ class InMemory(NothingInMemory):
         self._ended = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # A run that has diverged would do so again from here. One that is stopped goes on, maybe in this pod.
+        # A run that has diverged would do so again from here. A run that is stopped may continue in this pod.
         if not self._ended and not isinstance(error, Diverged) and (error is None or isinstance(error, Exception)):
             self._keeper.save()
         self._keeper.close()
@@ -136,13 +147,13 @@ class InMemory(NothingInMemory):
         """Returns what the host has of the state, and changes before the weights change, in the next step. Hooks'
         states are among it: they change after a step, and not in one.
         """
-        trainer = self.trainer
+        run = self._run
         return {
-            "train": vars(trainer.state).copy(),
-            "anomaly": as_now((trainer.objectives or trainer.detector).state()),
-            "verdict": trainer.judge.verdict,
+            "train": vars(run.train).copy(),
+            "anomaly": as_now(run.history.state()),
+            "verdict": run.judge.verdict,
             "optimizers": [each.now() for each in self._states],
-            "stateful": {name: as_now(each.state_dict()) for name, each in trainer.stateful.items()},
+            "stateful": {name: as_now(each.state_dict()) for name, each in run.stateful.items()},
         }
 
     def moments(self, host: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -153,40 +164,39 @@ class InMemory(NothingInMemory):
 
     def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
         """Returns weights and moments, as far as this rank keeps them."""
-        model = self.trainer.replica.model
+        model = self._run.replica.model
         buffers = {name for name, _ in model.named_buffers()}
         weights = {name: tensor for name, tensor in model.state_dict().items() if name not in buffers}
         return {"model": weights, "optimizer": self.moments(host)}
 
     def _host_after(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns what the host has after the step of which `host` is, when it has followed the device's verdict."""
-        trainer, updates, anomaly, verdict = self.trainer, host["train"]["updates"], host["anomaly"], host["verdict"]
-        if verdict is not None and trainer.objectives is None:
+        """Returns what the host has after the step of `host`, when it has followed the device's verdict."""
+        run, updates, anomaly, verdict = self._run, host["train"]["updates"], host["anomaly"], host["verdict"]
+        if verdict is not None and isinstance(run.history, AnomalyDetector):
             # The device's verdict on that step, which the host hasn't followed yet.
-            detector = AnomalyDetector(trainer.config.anomaly)
+            detector = AnomalyDetector(run.history.settings)
             detector.load(anomaly)
             loss, norm = verdict.read()
             made = verdict.limits.keep(loss, norm)
-            if math.isfinite(norm) or not trainer.precision.scaler.is_enabled():
+            if math.isfinite(norm) or not run.precision.scaler.is_enabled():
                 made = detector.judge(loss, norm, verdict.limits) in ("step", "forced")
             anomaly, updates = detector.state(), updates + bool(made)
         train = {**host["train"], "updates": updates}
         return {"train": train, "anomaly": anomaly, "stateful": host["stateful"]}
 
     def _state(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state after the step of which `host` is."""
-        trainer = self.trainer
+        """Returns the state after the step that `host` belongs to."""
         return {
             **self.tensors(host),
             **self._host_after(host),
-            "scaler": state_of(trainer.precision.scaler),
-            "logAttempt": trainer.log.attempt,
-            "parent": trainer.checkpoints.parent if trainer.checkpoints else None,
-            "canReturn": trainer.judge.can_return,
+            "scaler": state_of(self._run.precision.scaler),
+            "logAttempt": self._log.attempt,
+            "parent": self._checkpoints.parent if self._checkpoints else None,
+            "canReturn": self._run.judge.can_return,
         }
 
     def resume(self, newest_on_disk: Checkpoint | None) -> bool:
-        trainer, least = self.trainer, (0, 0)
+        world, least = self._run.world, (0, 0)
         if newest_on_disk is not None:
             # Without an agent all attempts have the same number.
             attempt = newest_on_disk.about.get("attempt") if has_agent() else self._place.attempt
@@ -200,20 +210,20 @@ class InMemory(NothingInMemory):
             except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
                 problem = f"step {found.step} isn't of this run's model and optimizer: {error!r}"
                 self._say(f"state passed over: {problem}")
-            if any(trainer.world.gather(problem)) or loads is None:
+            if any(world.gather(problem)) or loads is None:
                 continue
             loads()
             self._restore(found)
             self.resumed, self._source = True, found.attempt
-            trainer.log.info(f"resumed from memory after step {found.step} of attempt {found.attempt}")
-            about = {"world": trainer.world.size, "checkpoint": "memory"}
-            trainer.log.write("event", {"event": "resumed", "step": found.step, **about})
+            self._log.info(f"resumed from memory after step {found.step} of attempt {found.attempt}")
+            about = {"world": world.size, "checkpoint": "memory"}
+            self._log.write("event", {"event": "resumed", "step": found.step, **about})
             return True
         return False
 
     def loading(self, found: Found) -> Callable[[], None]:
         """Returns what loads weights and moments. Raises ValueError or KeyError where they aren't this run's."""
-        replica, saved = self.trainer.replica, found.state()
+        replica, saved = self._run.replica, found.state()
         own = {name: tensor.shape for name, tensor in replica.model.named_parameters()}
         for name, shape in own.items():
             if saved["model"][name].shape != shape:
@@ -225,7 +235,7 @@ class InMemory(NothingInMemory):
 
         def load() -> None:
             replica.load_model({**saved["model"], **self.buffers(found.buffers(replica.world.rank))})
-            replica.load_optimizer(self.trainer.optimizer, saved["optimizer"])
+            replica.load_optimizer(self._run.optimizer, saved["optimizer"])
             for state in (own for each in self._optimizers for own in each.state.values()):
                 # Where weights are on the host, torch has kept what it was given, and that is the file's.
                 state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
@@ -237,32 +247,94 @@ class InMemory(NothingInMemory):
         return {name: left.get(name, tensor) for name, tensor in self._buffers.named().items()}
 
     def _load_host(self, saved: dict[str, Any]) -> None:
-        trainer = self.trainer
-        trainer.state = TrainState(**saved["train"])
-        if trainer.stateful or saved["stateful"]:
-            from trainloop.checkpoints import stateful
-
-            stateful.restore(trainer, cloned(saved["stateful"]))
-        (trainer.objectives or trainer.detector).load(saved["anomaly"])
-        trainer.judge.loss = trainer.judge.verdict = None
+        run = self._run
+        run.train.load(saved["train"])
+        restore_stateful(run.stateful, cloned(saved["stateful"]), self._log.warn)
+        run.history.load(saved["anomaly"])
+        run.judge.loss = run.judge.verdict = None
 
     def _restore(self, found: Found) -> None:
-        trainer, saved, world = self.trainer, found.first(), self.trainer.world
+        run, saved = self._run, found.first()
         self._load_host(saved)
         if saved["scaler"]:
-            load(trainer.precision.scaler, saved["scaler"])
-        trainer.judge.can_return = saved["canReturn"]
-        if trainer.checkpoints is not None:
-            trainer.checkpoints.parent = saved["parent"]
+            load(run.precision.scaler, saved["scaler"])
+        run.judge.can_return = saved["canReturn"]
+        if self._checkpoints is not None:
+            self._checkpoints.parent = saved["parent"]
         if not has_agent():
-            trainer.log.attempt = saved["logAttempt"] + 1
-        own = found.own_of(world.rank)
+            self._log.attempt = saved["logAttempt"] + 1
+        own = found.own_of(run.world.rank)
         if own is not None:
-            generators.restore(own["random"], world.device)
+            generators.restore(own["random"], run.world.device)
         else:
-            self._say(f"there is no random state of this rank after step {found.step}: it is seeded anew")
-            seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, found.step)
+            self._say(f"there is no random state of this rank after step {found.step}: it is seeded again")
+            seeding.seed_all(run.seed, seeding.RANK, run.world.data_rank, found.step)
 
 
-def _say(rank: int) -> Any:
+class PartsInMemory(InMemory):
+    """Keeps this rank's part of the state."""
+
+    divided = True
+
+    def __init__(self, run: RunState, *rest: Any, sharded: bool) -> None:
+        self._sharded = sharded
+        # Ranks that share each layer (tensor parallelism) have some parts in common, which one of them writes.
+        self.all_parts = not sharded or run.world.tensor > 1
+        super().__init__(run, *rest)
+        # Looked up once, as `_parameters`: a `state_dict` would free whole copies that the training thread may be
+        # reading when another one writes.
+        self._model = run.replica.model.state_dict(keep_vars=True)
+        self._first = -1  # the first step of this attempt
+
+    def _placed(self, world: World) -> Place:
+        place = super()._placed(world)
+        # Where a neighbour has an equal shard anyway, it needs none of this rank's snapshots.
+        return replace(place, local_ranks=world.size) if is_mirrored(self._run.optimizer) else place
+
+    def continue_as(self, attempt: int) -> None:
+        self._first = self._run.train.step + 1
+        super().continue_as(attempt)
+
+    def finished(self) -> None:
+        run, world = self._run, self._run.world
+        pauses = is_mirrored(run.optimizer) and len(world.present) < world.size
+        if not pauses or run.train.step == self._first:
+            super().finished()
+        else:
+            # A snapshot that lacks a rank's part is useless, and would replace a whole one.
+            self._keeper.made(run.train.step, as_before=not self._after_step)
+
+    def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
+        from trainloop.checkpoints.shards import is_mine, own_pieces  # with DTensor, which takes a second
+
+        world, others = self._run.replica.world, copies(self._run.optimizer)
+        moments = {name: own for name, own in self.moments(host).items() if self._parameters[name] not in others}
+        buffers = {f"model/{name}" for name in self._buffers.names}
+
+        def writes(name: str) -> bool:
+            return self._sharded or name.startswith("optimizer/") or (name not in buffers and is_mine(name, world))
+
+        return {"pieces": list(own_pieces(self._model, moments, world, writes))}
+
+    def loading(self, found: Found) -> Callable[[], None]:
+        from trainloop.checkpoints.shards import Shards
+
+        replica = self._run.replica
+        parts = [(f"the part of rank {rank}", found.state(rank)["pieces"]) for rank in sorted(found.parts)]
+        shards = Shards(self._keeper.directory, parts)
+        first = min(found.parts)
+        # A part of FSDP2's has the buffers too, as they were when it was written: within a step, maybe.
+        lost = self._sharded and found.own_of_part(first) is None
+        left = {} if lost else self.buffers(found.buffers(first))
+        model = {**shards.model_state(replica, left), **left}
+        optimizer = shards.optimizer_state(replica)
+
+        def load() -> None:
+            replica.load_model(model)
+            replica.load_optimizer(self._run.optimizer, optimizer)
+
+        return load
+
+
+def _say(rank: int) -> Callable[[str], None]:
     return lambda sentence: print(f"rank {rank}: {sentence}", flush=True)

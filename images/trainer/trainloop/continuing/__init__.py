@@ -1,18 +1,18 @@
 """This package lets ranks train on in their own processes when others are lost, and takes new ones in.
 
-A job's world is constant: a rank keeps its number, and the number of ranks, as long as its process lives. Those that
-are present form a real group, and another one when the agent assigns the next attempt. Read it in this order.
+A job's world is constant: a rank keeps its number, and the number of ranks, as long as its process lives. The ranks
+that are present form a real group, and another one when the agent assigns the next attempt. Read it in this order.
 
 1. `orders`: the agent assigns attempts through a file, and wakes the rank.
 2. `membership`: what a rank knows, and which group it forms next; pure.
-3. `real`: gloo's and NCCL's groups of the ranks that are present, which can be ended from any thread.
+3. `real`: gloo's and NCCL's groups of the present ranks, which any thread can end.
 4. `group`: the process group that torch sees: it passes collectives on, and swallows their failures.
-5. `store`: where the present ranks meet, which the lowest of them serves.
-6. `forming`: they compare their steps, and who lacks the state is given it.
+5. `store`: where the present ranks meet; the lowest of them serves it.
+6. `forming`: ranks compare their steps, and give the state to those that lack it.
 7. `start`: `init_process_group` makes such a group, where the agent can assign attempts.
 
-It imports torch, the standard library, and how `recovery` encodes a state. What torchft showed: errors are swallowed in
-the process group, so that a backward pass ends, and groups are made anew in the same process. Not taken: its manager
-and lighthouse (the operator decides), a vote in each step (ranks compare steps after a fault), and a world size that
-changes (a rank here stands in for others, so that the global batch stays).
+It imports torch, the standard library, and how `recovery` encodes a state. As in torchft the process group swallows
+errors, so that a backward pass ends, and groups are formed again in the same process. Unlike torchft it has no manager
+and lighthouse (the operator decides), no vote in each step (ranks compare steps after a fault), and no world size that
+changes (a rank takes over others' samples, so that the global batch stays).
 """

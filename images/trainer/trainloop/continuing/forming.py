@@ -1,8 +1,8 @@
-"""The ranks that are present form a group anew, in their own processes, and give the state to who lacks it.
+"""The present ranks form a group again, in their own processes, and give the state to those that lack it.
 
-They meet in a store that the lowest rank that lives serves, at the address and port of the attempt. Nobody connects
-before all are there, so a rank that dies meanwhile costs no timeout: the next attempt's assignment ends the waiting. A
-rank whose unit is incomplete (`membership`) meets nobody, and waits for an attempt in which it is complete.
+They meet in a store that the lowest living rank serves, at the address and port of the attempt. Nobody connects before
+all are there, so a rank that dies before costs no timeout: the next attempt's assignment ends the waiting. A rank whose
+unit is incomplete (`membership`) meets nobody, and waits for an attempt in which it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainloop.continuing.start import GroupLostError
 from trainloop.continuing.store import Client, Server
 from trainloop.recovery.encoding import Encoded, decode
 
-#: Seconds that a rank whose group has broken waits for the next attempt. Its agent stops it sooner if there is none.
+#: Seconds that a rank whose group has broken waits for the next attempt. Its agent stops it sooner if none comes.
 PATIENCE = 20.0
 #: Seconds that a rank waits for the others of an attempt, each of which comes at the end of the step, evaluation or
 #: save that it is in. A newer attempt ends the waiting.
@@ -45,11 +45,11 @@ class Continuing:
     def __init__(
         self, rank: int, size: int, attempt: int, file: Path, *, joins: bool, accelerator: str, timeout: timedelta
     ) -> None:
-        """`accelerator` is the backend for the accelerator's tensors; empty: there is none."""
+        """`accelerator` is the backend for the accelerator's tensors, empty without one."""
         self.rank, self.size, self.joins = rank, size, joins
         self.groups = list[Group]()
         self.membership = Membership(rank, None if joins else Order(attempt, size))
-        #: Whether somebody looks after each step whether it was made: then failures are swallowed.
+        #: Whether a loop checks after each step whether it was made: then failures are swallowed.
         self.able = False
         #: Whether a loop takes part already.
         self.has_loop = False
@@ -92,7 +92,7 @@ class Continuing:
         return tuple(range(self.size)) if group is None else group.present
 
     def create(self, store: Store, ranks: Sequence[int]) -> Group:
-        """Returns a new group of these global ranks, of which this one is one. Ranks that begin together connect; one
+        """Returns a new group of these global ranks, this one among them. Ranks that begin together connect; a rank
         that joins is alone until then.
         """
         group = Group(ranks.index(self.rank), ranks, self._failed, self._hindered, lambda: self.able)
@@ -113,12 +113,12 @@ class Continuing:
         stopped: Callable[[], bool] = lambda: False,
         idle: Callable[[Order], None] = lambda order: None,
     ) -> int:
-        """Leave the group, and form that of the newest attempt; returns the step after which all ranks go on.
+        """Leave the group, and form that of the newest attempt; returns the step after which all ranks continue.
 
         `step` is the last one that this rank has made, `NO_STATE` before it has any. `give` returns the state after it,
         of plain values and tensors; `load` loads another rank's. While the rank's unit is incomplete `idle` is called
-        with the order, again and again. Raises GroupLostError where no attempt comes, ValueError where no complete
-        unit has the state, and SystemExit where the rank was replaced or `stopped`.
+        with the order, again and again. Raises GroupLostError where no attempt comes, ValueError where no complete unit
+        has the state, and SystemExit where the rank was replaced or `stopped`.
         """
         self.committed()
         while True:
@@ -173,14 +173,14 @@ class Continuing:
                     until = time.monotonic() + PATIENCE
                     idle(newest)
                 if time.monotonic() > until and not self.joins:
-                    why = "the group has broken, and no attempt was assigned to go on in"
+                    why = "the group has broken, and no next attempt was assigned"
                     raise GroupLostError(f"{why}: {self._error}")
                 self._changed.wait(0.1)
             return order
 
     def _finish_together(self) -> None:
-        """Where nothing is broken wait until all ranks have done with the group: what NCCL sends may be on its way when
-        the one that sends it has done with it.
+        """If nothing is broken, wait until all ranks have finished with the group: NCCL's messages may still be on
+        their way when their sender has finished.
         """
         if self._accelerator and self._reals and not self.membership.broken:
             gloo = self._reals[0].of(torch.device("cpu"))
@@ -208,7 +208,7 @@ class Continuing:
         with self._changed:
             while not problem and not made:
                 if is_over():
-                    raise RuntimeError("the ranks go on in another way")
+                    raise RuntimeError("the ranks continue in another way")
                 self._changed.wait(0.05)
         if problem:
             raise RuntimeError(problem[0])
@@ -231,7 +231,7 @@ class Continuing:
         return store, reals
 
     def _name(self, group: Group) -> str:
-        """Returns what all members know a group by, of which others have other groups beside it."""
+        """Returns the name by which all members know a group; their other groups differ."""
         before = self.groups[: self.groups.index(group)] if group in self.groups else self.groups
         return f"{group.ranks}-{sum(each.ranks == group.ranks for each in before)}"
 
@@ -253,8 +253,8 @@ class Continuing:
         )
 
     def serve_or_find(self, order: Order, until: float) -> Client:
-        """Returns the store of an attempt, which this rank serves if it is the lowest that lives. Raises OSError where
-        there is none `until` then.
+        """Returns the store of an attempt, which the lowest living rank serves. Raises OSError where it isn't there
+        `until` then.
         """
         serves, pause = self.rank == order.server, _LOOK_AGAIN
         while True:
@@ -306,15 +306,15 @@ class Continuing:
             self.membership = replace(self.membership, newest=newest and replace(newest, unit=unit))
 
     def commit(self) -> None:
-        """This rank has all that comes from other units, and makes the step with its own, unless that is lost. Raises
-        GroupLostError where the group has broken.
+        """Commit to the step: this rank has all that comes from other units, and makes the step unless its own unit is
+        lost. Raises GroupLostError where the group has broken.
         """
         with self._changed:
             start.check()
             self.commits = self._unit > 1
 
     def committed(self) -> None:
-        """The step is made, or isn't."""
+        """Note that the step is made, or isn't."""
         with self._changed:
             self.commits, order = False, self._put_off
             self._put_off = None
@@ -331,17 +331,17 @@ class Continuing:
             self.membership = before.received(order)
             news = self.membership is not before
             breaks = self.membership.broken and not before.broken and self.able
-            # Those of now, because the main thread may form the next ones meanwhile.
+            # The groups in use now, because the main thread may form the next ones at the same time.
             lost = self._in_use()
             self._changed.notify_all()
         if breaks:
-            self._error = f"attempt {order.attempt} goes on without a rank of this group"
+            self._error = f"attempt {order.attempt} continues without a rank of this group"
             self._break(self._error, *lost)
         if news:
             self._end(self._forming or ())
 
     def _failed(self, error: Exception) -> bool:
-        """A collective has failed, which a backend's thread may say; returns whether that is swallowed."""
+        """Note that a collective has failed, from any thread; returns whether the failure is swallowed."""
         if not self.able:
             return False
         with self._changed:
@@ -364,8 +364,8 @@ class Continuing:
         return [(group, group.uses) for group in self.groups], list(self._reals)
 
     def _break(self, why: str, groups: Sequence[tuple[Group, int]], reals: Sequence[Real]) -> None:
-        """No group makes a collective any more, and whoever waits for one, here or elsewhere, waits no longer."""
-        self.hold()  # before anything that a device waits for comes to its end
+        """End all collectives: no group makes another one, and nobody waits for one any longer."""
+        self.hold()  # before anything that a device waits for ends
         for group, uses in groups:
             group.fail(RuntimeError(why), uses)
         for real in reals:
@@ -386,7 +386,7 @@ class Continuing:
             real.end()
 
     def _current_device(self) -> torch.device | None:
-        """Returns the accelerator of the calling thread, of which other threads than the main one have the first."""
+        """Returns the accelerator of the calling thread; threads beside the main one have the first."""
         present = torch.accelerator.current_accelerator() if self._accelerator else None
         return present and torch.device(present.type, torch.accelerator.current_device_index())
 

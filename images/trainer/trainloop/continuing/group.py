@@ -1,11 +1,12 @@
 """The process group that torch, DDP and the script see stays the same while the real one behind it changes.
 
-Its size and its rank never change. Each collective goes to the real group of the ranks that are present. One that fails
-is swallowed, where somebody looks whether a step was made: it and all later ones return at once, with whatever their
-tensors have, until there is a real group again. So a backward pass ends, and the step isn't made. Absent ranks count as
-nothing in a reduction; where each rank has a place in what is gathered, theirs has what the lowest rank that is present
-has sent. What has a part of each rank's own (messages to one rank, all-to-all) can't do without one: it raises, and a
-script that uses it can't continue.
+Its size and its rank never change. Each collective goes to the real group of the present ranks. If a loop checks
+whether a step was made, a failure is swallowed: this collective and all later ones return at once, with whatever their
+tensors have, until there is a real group again. So a backward pass ends, and the step isn't made.
+
+Absent ranks count as nothing in a reduction. Where values are gathered, their places get the lowest present rank's.
+Collectives in which each rank has a part of its own (messages to one rank, all-to-all) need all ranks: they raise, and
+a script that uses them can't continue.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Done(Work):
 
 
 class Swallowed(Work):
-    """A collective of the real group, whose failure is told to the group and to nobody else."""
+    """A collective of the real group, which reports a failure to the group alone."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class Swallowed(Work):
         self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
         self.uses = group.uses
         self._devices: list[Any] = [device] if device.type != "cpu" else []
-        # NCCL's stream waits. Of gloo a message is over when it was waited for in vain, and reduce_scatter, which is
-        # made of several collectives, has no end but `wait`'s.
+        # NCCL's stream waits. A message of gloo's can't be waited for twice, and reduce_scatter, which is made of
+        # several collectives, has no end but `wait`'s.
         self._can_be_given_up = is_simple and device.type == "cpu"
         self._future: Future[Any] | None = None
         self._over = threading.Lock()  # held for good when it has ended, or was given up
@@ -104,7 +105,7 @@ class Swallowed(Work):
         return True
 
     def _wait(self, timeout: timedelta | None) -> None:
-        """Wait until it has ended, or was given up. No timeout, as torch's C++ says it too, is one of zero."""
+        """Wait until it has ended, or was given up. A timeout of zero is none, as in torch's C++."""
         until = time.monotonic() + timeout.total_seconds() if timeout else math.inf
         while not self._given_up:
             if self._work.is_completed():
@@ -129,7 +130,7 @@ class Swallowed(Work):
             future: Future[Any] = self._work.get_future()
             return future  # torch's own, whose error DDP raises
         if self._future is None:
-            # Of the device, so that what waits for it waits on the device.
+            # On the device, so that what waits for it waits there.
             self._future = Future[Any](devices=self._devices)
             self._group.begun(self)
             self._work.get_future().add_done_callback(self._done)
@@ -145,7 +146,9 @@ class Swallowed(Work):
             self._resolve()
 
     def give_up(self, error: Exception) -> None:
-        """The group has broken, and nothing touches the tensors any more: nobody has to wait for the real one."""
+        """Give the collective up: the group has broken, nothing touches the tensors any more, and nobody has to wait
+        for the real one.
+        """
         if not self._work.is_completed() and self._over.acquire(blocking=False):
             self._fail(error)
             self._given_up = True
@@ -175,7 +178,7 @@ class Swallowed(Work):
 
 
 class Group(Base):  # type: ignore[misc]
-    """See the module. `ranks` are the global ranks of the group, of which this process is one."""
+    """Passes collectives on to the real group. `ranks` are the global ranks of the group, this process' among them."""
 
     def __init__(
         self,
@@ -207,20 +210,20 @@ class Group(Base):  # type: ignore[misc]
         self.members, self._real = tuple(members), real
 
     def leave(self) -> Real | None:
-        """Be alone; returns the real group, of which the caller has the last reference."""
+        """Be alone; returns the real group, to which the caller has the last reference."""
         real, self._real = self._real, None
         return real
 
     def fail(self, error: Exception, uses: int) -> bool:
-        """A collective of the real group that was used then has failed; returns whether that is swallowed, and later
-        ones aren't made.
+        """Handle the failure of a collective of the real group that was used then; returns whether it is swallowed, and
+        later ones aren't made.
         """
         if self._real is not None and uses == self.uses and self._failed(error):
             self._real = None
         return self._real is None or uses != self.uses
 
     def begun(self, work: Swallowed) -> None:
-        """Somebody may wait for a collective from now on."""
+        """Note that somebody may wait for a collective from now on."""
         self._under_way.add(work)
         if work.uses <= self._given_up:
             work.give_up(RuntimeError("the group has broken"))
@@ -229,7 +232,7 @@ class Group(Base):  # type: ignore[misc]
         self._under_way.discard(work)
 
     def give_up(self, error: Exception, uses: int) -> None:
-        """The real group that was used then is closed: collectives that it has forgotten have failed."""
+        """Fail the collectives that the real group used then has forgotten, because it is closed."""
         self._given_up = max(self._given_up, uses)
         for work in list(self._under_way):
             if work.uses <= uses:
@@ -254,7 +257,7 @@ class Group(Base):  # type: ignore[misc]
     getSize, getRank = size, rank
 
     def getBackendName(self) -> str:
-        return BACKEND  # by the name of gloo or NCCL torch would look for theirs in this group
+        return BACKEND  # torch would look in this group for gloo's or NCCL's own, if it had their names
 
     def setGroupName(self, name: str) -> None:
         self._names[0] = name
@@ -295,7 +298,7 @@ class Group(Base):  # type: ignore[misc]
         return self._pass(tensors, tensors, lambda real: real.broadcast(tensors, opts))
 
     def barrier(self, opts: Any = None) -> Work:
-        # Of one number, because a real barrier of NCCL's needs to know a device.
+        # As a reduction of one number, because a real barrier of NCCL's needs to know a device.
         number = torch.zeros(1)
         return self._pass([number], [number], lambda real: real.allreduce([number], dist.AllreduceOptions()))
 
@@ -352,13 +355,13 @@ class Group(Base):  # type: ignore[misc]
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
 
     def _each(self, collective: Callable[..., Work], outputs: list[Any], inputs: list[Any], *opts: Any) -> Work:
-        """Do a collective of lists once for each of several tensors, because not all backends do it for several."""
+        """Repeat a collective of lists for each of several tensors, because not all backends do it for several."""
         works = [collective([output], [value], *opts) for output, value in zip(outputs, inputs, strict=True)]
         for work in works[:-1]:
             work.wait()
         return works[-1]
 
-    # What needs all ranks
+    # Collectives that need all ranks
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         self._need_all("all_to_all")
@@ -422,7 +425,7 @@ class Group(Base):  # type: ignore[misc]
         return opts, divide
 
     def _place_of(self, rank: int) -> int:
-        """Returns the real rank of one of this group's; the first one stands in for an absent one."""
+        """Returns the real rank of one of this group's; for an absent one the first."""
         return self.members.index(rank) if rank in self.members else 0
 
     def _pass(
@@ -445,7 +448,7 @@ class Group(Base):  # type: ignore[misc]
                     real.begun(work, has_end=is_simple)
                 return Swallowed(self, work, device, result, after, alone, is_simple=is_simple)
             except RuntimeError as error:
-                # Of a call gloo refuses only what it is given, except of a message; NCCL also says that a peer is lost.
+                # From a call gloo refuses only bad arguments, except for messages; NCCL also reports a lost peer.
                 if not is_message and device.type == "cpu":
                     raise
                 if not self.fail(error, self.uses):

@@ -1,23 +1,23 @@
-"""What a rank knows of attempts decides which group it forms next. Pure: no clock, no thread, no socket.
+"""A rank's knowledge of attempts decides which group it forms next. Pure: no clock, no thread, no socket.
 
-Two rules keep two groups from training both. A rank only ever forms the newest attempt that it knows of, each at most
-once, and from then on takes no part in an older one. A group's step needs all of its members. Every attempt has a
-member of the one before in it, so of two groups one lacks a member that has left for the other.
+Two rules keep two groups from training both. A rank only ever forms the newest attempt that it knows, each at most
+once, and then takes no part in an older one. A group's step needs all of its members. Every attempt shares a member
+with the one before, so of two groups one lacks a member that has left for the other.
 
-Ranks of one group may be a step apart when it breaks, because some had all of the last reduction, and some not. They
-compare steps when they have met: the newest counts, and who lacks it is given it. A step that only a lost rank had made
+Ranks of one group may be a step apart when it breaks, because only some had all of the last reduction. They compare
+steps when they have met: the newest counts, and ranks that lack it are given it. A step that only a lost rank had made
 is made again.
 
-Where a state is sharded, the ranks of a unit have it together. Of an incomplete unit nobody trains. Whoever is left
-keeps a state that grows old, unnoticed if the order was missed, so it counts for nothing: only units all of whose ranks
-have a state are asked for the newest step. A lost rank comes again without a state, so such a unit was complete in each
-attempt since it got its state, and takes the place of the member that every attempt has in common with the one before.
+Where a state is sharded, the ranks of a unit have it together, and an incomplete unit doesn't train. Its ranks keep a
+state that grows old, unnoticed if the order was missed, so that state counts for nothing: only units all of whose ranks
+have a state are asked for the newest step. A lost rank comes back without a state, so such a unit was complete in each
+attempt since it got its state; it takes the place of the member that every attempt shares with the one before.
 
-What a rank has of a state is given by one at the same place in another unit. Some place might have the newest step
-nowhere (a torn step); then nobody can go on. It doesn't come to that: a unit makes a step together. When a rank has all
-that comes from other units, it commits, and then makes one more collective with its own unit (the gradient's norm). It
-makes the step when that succeeds, which it can only if all of the unit have committed. Until then a rank puts off
-orders by which its unit stays complete, so that only the loss of a member breaks the collective, and with it the unit.
+A rank that lacks its part of a state gets it from the rank at the same place in another unit. If no unit had the newest
+step at some place (a torn step), nobody could continue. A unit prevents that by making a step together. When a rank has
+all that comes from other units, it commits, and then makes one more collective with its own unit (the gradient's norm).
+It makes the step if that succeeds, which needs the commit of the whole unit. Until then a rank puts off orders that
+leave its unit complete, so that only the loss of a member breaks the collective, and with it the unit.
 """
 
 from __future__ import annotations
@@ -46,38 +46,38 @@ class Membership:
     broken: bool = False
 
     def received(self, order: Order) -> Membership:
-        """An order has come: a new one, an old one, or one that is known."""
+        """Handle an order: a new one, an old one, or one that is known."""
         if self.newest is not None and order.attempt <= self.newest.attempt:
             return self
         lost = self.group is not None and not {*self.group.present} <= {*order.present}
         return replace(self, newest=order, broken=self.broken or lost)
 
     def failed(self) -> Membership:
-        """A collective of the group has failed."""
+        """Note that a collective of the group has failed."""
         return replace(self, broken=self.group is not None)
 
     @property
     def known(self) -> int:
-        """Returns the newest attempt that is known: what members tell each other in each step."""
+        """Returns the newest attempt that is known, which members exchange in each step."""
         return max(0 if each is None else each.attempt for each in (self.group, self.newest))
 
     def forms(self) -> Order | None:
-        """Returns the attempt to meet for, at the end of this step; None: there is none to meet for yet."""
+        """Returns the attempt to meet for, at the end of this step; None where there is none yet."""
         newest = self.newest
         if newest is None or newest.attempt <= self.tried or self.rank not in newest.present:
             return None
         return None if self.group is not None and newest.attempt <= self.group.attempt else newest
 
     def is_over(self) -> bool:
-        """Returns whether this rank was replaced: the newest attempt goes on without it."""
+        """Returns whether this rank was replaced: the newest attempt continues without it."""
         return self.group is not None and self.newest is not None and self.rank in self.newest.absent
 
     def meets(self, order: Order) -> Membership:
-        """The rank leaves its group, and meets the others of `order`."""
+        """Leave the group, to meet the others of `order`."""
         return replace(self, tried=order.attempt, broken=True)
 
     def formed(self, order: Order) -> Membership:
-        """The group of `order` stands; a newer order may have come meanwhile."""
+        """Note that the group of `order` is formed; a newer order may have come before."""
         newest = self.newest
         superseded = newest is not None and newest.attempt > order.attempt
         lost = superseded and newest is not None and not {*order.present} <= {*newest.present}
@@ -85,8 +85,8 @@ class Membership:
 
 
 def exchange(steps: Mapping[int, int], unit: int = 1) -> tuple[int, dict[int, int]]:
-    """Returns the newest step of those who have met, whole units, by rank; and for each rank that lacks the state after
-    it the one that gives it, the lowest that has it at the same place. Raises ValueError where the state is nowhere.
+    """Returns the newest step of the ranks that have met, whole units; and for each rank that lacks its state the
+    lowest rank that has it at the same place, and gives it. Raises ValueError where no rank has the state.
     """
     lacking = {rank // unit for rank, step in steps.items() if step == NO_STATE}
     known = {rank: step for rank, step in steps.items() if rank // unit not in lacking}

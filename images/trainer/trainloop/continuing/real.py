@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-#: How often a device is made until its address can be told.
+#: Attempts to make a device whose address can be found.
 _TRIES = 3
 #: How long gloo may need to close connections that were shut down, and to fail what was under way on them (seconds).
 _CLOSING, _FAILING = 0.25, 0.02
@@ -41,7 +41,7 @@ class Listener:
             before = set(_listening())
             self.device: Any = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
             new = set(_listening()) - before
-            #: Where it listens; empty where it can't be told, because others began to listen meanwhile.
+            #: Where it listens; empty where that is unclear, because others began to listen at the same time.
             self.address = new.pop() if len(new) == 1 else ""
             if self.address:
                 break
@@ -87,7 +87,7 @@ class Real:
         return self._backends[device.type]
 
     def end(self) -> None:
-        """Fail all that is under way, but for what gloo forgets. To be called from any thread, more than once."""
+        """Fail all that is under way, but for what gloo forgets. Any thread may call it, more than once."""
         for kind, backend in list(self._backends.items()):
             if kind != "cpu":
                 with suppress(RuntimeError):
@@ -98,7 +98,7 @@ class Real:
                 connection.shutdown(socket.SHUT_RD)  # a message that gloo sends now is forgotten, if it fails
 
     def begun(self, work: Any, *, has_end: bool) -> None:
-        """A collective of gloo's is under way. One whose end can't be seen has no `has_end`."""
+        """Note that a collective of gloo's is under way; `has_end` is whether its end can be observed."""
         if has_end:
             self._works = [*self._under_way(), work]
         else:
@@ -133,7 +133,7 @@ _kept = list[Real]()
 
 def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
     """Returns a store of torch's, which the first rank serves: NCCL's threads use it, also when Python has ended."""
-    # With it torch takes whoever listens on the port for the store (torch 2.13, TCPStore.cpp).
+    # With it torch takes any listener on the port for the store (torch 2.13, TCPStore.cpp).
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     if rank == 0:
         host = listener.address.partition(" ")[0] or socket.gethostbyname(socket.gethostname())
@@ -146,7 +146,7 @@ def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
 
 def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeout: timedelta) -> Any:
     # After an error NCCL's watchdog would wait a minute, with a lock that collectives need, and then end the process,
-    # also if the group was aborted meanwhile (torch 2.11 to 2.13). An agent is there, which finds what hangs.
+    # even if the group was aborted before (torch 2.11 to 2.13). The agent detects hangs here.
     os.environ |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "25"}
     options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
@@ -162,7 +162,7 @@ def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeo
 def _links() -> Iterator[tuple[str, int]]:
     """Yields the names of this process's open files, and their descriptors."""
     for link in list(Path("/proc/self/fd").iterdir()):
-        with suppress(OSError):  # it was closed meanwhile
+        with suppress(OSError):  # it was closed before
             yield str(link.readlink()), int(link.name)
 
 
@@ -174,7 +174,7 @@ def _sockets() -> Iterator[tuple[str, socket.socket]]:
         try:
             descriptor = os.dup(number)
         except OSError:
-            continue  # it was closed meanwhile
+            continue  # it was closed before
         try:
             duplicate = socket.socket(fileno=descriptor)
         except OSError:

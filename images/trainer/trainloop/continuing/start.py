@@ -1,7 +1,7 @@
 """`init_process_group` makes a group that can continue, where an agent is there that assigns attempts.
 
 Scripts call torch's own function, so it is wrapped when `recovery` is imported. That may be before a rank is forked, so
-it looks for the agent when it is called. `new_group` is wrapped for groups beside it. All else of torch stays as it is.
+the wrapper checks for an agent when it is called. `new_group` is wrapped for groups beside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FILE_VARIABLE = "TRAINMASTER_GROUP_FILE"
 #: Set for a rank that is to join ranks that train already.
 JOINS_VARIABLE = "TRAINMASTER_JOINS"
-#: What torch knows groups that can continue by.
+#: The name by which torch knows groups that can continue.
 BACKEND = "trainmaster"
 
 _torch: Any = distributed_c10d
@@ -138,8 +138,8 @@ def _new_group(
 
 
 def _objects(original: Any, *arguments: Any, **options: Any) -> None:
-    """A collective of pickled objects that isn't made leaves the script's list as it is, because nothing has come that
-    can be unpickled. The lowest rank that is present sends its objects in place of an absent one.
+    """Run a collective of pickled objects. One that isn't made leaves the script's list as it is, because nothing has
+    come that can be unpickled. The lowest present rank sends its objects in place of an absent one.
     """
     given = inspect.signature(original).bind(*arguments, **options)
     group = given.arguments.get("group") or dist.group.WORLD
@@ -178,7 +178,7 @@ def _accelerator(backend: str | None) -> str | None:
 
 
 def _name(group: Any, accelerator: str) -> None:
-    """Let torch say of a group what the script has asked for."""
+    """Have torch report the backend that the script has asked for."""
     _, store = _torch._world.pg_map[group]
     config = f"cpu:gloo,cuda:{accelerator}" if accelerator else "cpu:gloo,cuda:gloo"
     _torch._world.pg_map[group] = (accelerator or "gloo", store)

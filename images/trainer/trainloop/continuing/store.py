@@ -1,7 +1,7 @@
 """The ranks of a continued attempt meet in a store that one of them serves.
 
-It isn't torch's (2.13), which looks up the name of each address that connects, on both sides. Where no DNS answers, as
-after the loss of the node that had it, each of these takes five seconds, and all ranks wait.
+It isn't torch's store (2.13), which looks up the name of each address that connects, on both sides. Where no DNS
+answers, for example because its node was lost, each lookup takes five seconds, and all ranks wait.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Server:
         writer.close()
 
     async def _do(self, what: str, keys: list[str], values: list[str], seconds: float) -> Any:
-        """Do what a rank asks for, and return its answer; None where it has waited so many seconds in vain."""
+        """Handle a rank's request, and return its answer; None where it has waited so many seconds for nothing."""
         if what == "wait":
             with suppress(TimeoutError):
                 async with self._changed, asyncio.timeout(seconds):
@@ -140,12 +140,12 @@ class Client(Store):
             if not line:
                 del self._of_thread.connection  # an answer that comes late isn't the next one's
         if not line:
-            raise ConnectionError("who serves the store has gone")
+            raise ConnectionError("the rank that serves the store has gone")
         found: list[Any] = json.loads(line)
         return found
 
     def _connection(self) -> socket.socket:
-        """Returns this thread's connection, of which each waits for one answer."""
+        """Returns this thread's connection; each connection waits for one answer."""
         if not hasattr(self._of_thread, "connection"):
             made = socket.create_connection(self._address, timeout=1.0)
             if made.getsockname() == made.getpeername():

@@ -1,11 +1,10 @@
-"""Values are serialized for the ranks to send each other: JSON for what is plain, raw bytes for tensors. Nothing in it
-can run code where it is received, unlike the pickles of torch's object collectives.
+"""Ranks send each other values as JSON, with raw bytes for tensors. Nothing in it can run code where it is received,
+unlike the pickles of torch's object collectives.
 
 A message is 8 bytes with the length of a JSON text, that text, and raw bytes. The text has the value and the lengths of
-the pieces of raw bytes; in the value one object stands for each thing that JSON doesn't have: `{"tuple": […]}`,
-`{"dict": [[key, value], …]}` (keys of any kind), `{"tensor": [type, shape, number of its piece]}` and `{"bytes": such a
-tensor}`. Numbers are as Python writes them: floats to the bit, NaN and Infinity too, whole numbers of up to 4,300
-digits.
+the pieces of raw bytes. An object with one key represents what JSON doesn't have: `{"tuple": […]}`, `{"dict": [[key,
+value], …]}` (keys of any kind), `{"tensor": [type, shape, number of its piece]}` and `{"bytes": such a tensor}`.
+Numbers are as Python writes them: floats to the bit, NaN and Infinity too, integers of up to 4,300 digits.
 """
 
 from __future__ import annotations

@@ -11,13 +11,17 @@ flight recorders (`diagnostics`), and one hang has one message.
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
 
 from trainloop.distributed.world import World, has_agent
+from trainloop.errors import listed
 from trainloop.settings import Settings
 
 
@@ -41,7 +45,7 @@ class Activity:
 
 
 class Watchdog:
-    """Observes in a thread what this rank is doing; it costs nothing while the steps go on."""
+    """Observes in a thread what this rank is doing; it costs nothing while steps are made in time."""
 
     def __init__(self, settings: WatchdogSettings, world: World) -> None:
         alone = world.size == 1 or has_agent()
@@ -51,7 +55,9 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
-        """The training thread does `what` from now on; `limit` in seconds where more than a step's is in order."""
+        """Note that the training thread does `what` from now on; `limit` in seconds where it may last longer than a
+        step.
+        """
         if self._limit is not None:
             self._activity = Activity(what, step, time.monotonic(), max(self._limit, limit or 0.0), waits)
 
@@ -71,6 +77,42 @@ class Watchdog:
             activity = self._activity
             if activity and activity is not reported and time.monotonic() - activity.since >= activity.limit:
                 reported = activity
-                from trainloop.distributed.stalls import report  # which few runs need
+                from trainloop.distributed.watchdog import report  # which few runs need
 
                 report(activity, self._world, self._ended)
+
+
+#: Seconds that the other ranks are given to publish what they are doing.
+ANSWER_SECONDS = 3.0
+
+
+def report(activity: Activity, world: World, ended: threading.Event) -> None:
+    """Publish what this rank is doing, and print which ranks hold the others up, where no other rank does. Returns
+    sooner where the run has `ended`.
+    """
+    store, rank = world.store, world.rank
+    assert store is not None
+    store.set(f"stall/{activity.step}/{rank}", "" if activity.waits else activity.what)
+    faulthandler.dump_traceback(sys.stderr, all_threads=True)
+    ended.wait(ANSWER_SECONDS + rank * 0.5)
+    if store.add(f"stall/{activity.step}/reported", 1) > 1:
+        return
+    keys = [f"stall/{activity.step}/{other}" for other in range(world.size)]
+    answers = [store.get(key).decode() if store.check([key]) else None for key in keys]
+    print(f"stalled at step {activity.step}: {stall_message(answers)}", flush=True)
+
+
+def stall_message(answers: Sequence[str | None]) -> str:
+    """Returns a sentence that names the ranks that hold the others up: those that don't answer (None), and those that
+    are at something of their own. `answers` are by rank; an empty one waits for other ranks.
+    """
+    parts = [
+        f"rank {rank} doesn't answer: its process is stopped, swapped out or gone"
+        for rank, answer in enumerate(answers)
+        if answer is None
+    ]
+    parts += [f"rank {rank} is {answer}" for rank, answer in enumerate(answers) if answer]
+    if not parts:
+        return "all ranks wait in a collective: look at the network, and at whether all run the same step"
+    waiting = [rank for rank, answer in enumerate(answers) if answer == ""]
+    return "; ".join(parts) + (f"; rank {listed(waiting)} wait for them" if waiting else "")

@@ -2,15 +2,15 @@
 
 Ranks come from the environment that torchrun, the Trainmaster agent, or nothing (one process) sets. `World`'s
 collectives are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the accelerator's own
-backend, so that they never queue behind gradients on the device's stream. `parallel.averaging` is for tensors, where
-they are.
+backend, so that they never queue behind gradients on the device's stream. `average` is for tensors, where they
+are.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ import torch.distributed as dist
 from pydantic import Field
 from torch.distributed import Store, rendezvous
 
+from trainloop.distributed.device import choose_backend, choose_device
 from trainloop.distributed.serialization import decode, encode
 from trainloop.errors import ConfigError, TrainingError
 from trainloop.settings import Settings
@@ -167,6 +168,18 @@ def ring_bytes(numbers: int, size: int, element: int) -> int:
     return 2 * numbers * element * (size - 1) // size
 
 
+def average(tensors: Iterable[torch.Tensor]) -> int:
+    """Replace floating-point `tensors` by their mean over ranks, in one all-reduce; returns the bytes sent."""
+    floats = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    if not floats or not dist.is_initialized():
+        return 0
+    flat = torch.cat([tensor.reshape(-1) for tensor in floats]).div_(dist.get_world_size())
+    dist.all_reduce(flat)
+    for tensor, mean in zip(floats, torch.split(flat, [tensor.numel() for tensor in floats]), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+    return ring_bytes(flat.numel(), dist.get_world_size(), flat.element_size())
+
+
 def environment() -> tuple[int, int, int, int]:
     """Returns rank, world size, local rank and local world size, as torchrun and the agent set them; (0, 1, 0, 1)
     alone.
@@ -186,39 +199,6 @@ def environment() -> tuple[int, int, int, int]:
 def has_agent() -> bool:
     """Returns whether Trainmaster's agent runs this rank; the agent then judges hangs and compares the environments."""
     return "TRAINMASTER_ATTEMPT" in os.environ
-
-
-def choose_device(kind: str, local_rank: int) -> torch.device:
-    """Returns the device of this rank: the local rank's accelerator, or the CPU.
-
-    Raises ConfigError when the wanted kind isn't there or has fewer devices than ranks.
-    """
-    present = torch.accelerator.current_accelerator(check_available=True)
-    if kind == "cpu" or (kind == "auto" and present is None):
-        return torch.device("cpu")
-    if present is None or (kind != "auto" and present.type != kind):
-        there = present.type if present else "only the CPU"
-        raise ConfigError(f"distributed.device is {kind!r} but this machine has {there}: set it to auto")
-    if local_rank >= torch.accelerator.device_count():
-        raise ConfigError(
-            f"local rank {local_rank} has no {present.type} device, {torch.accelerator.device_count()} are visible: "
-            "start one process for each device (processesPerWorker)"
-        )
-    torch.accelerator.set_device_index(local_rank)
-    return torch.device(present.type, local_rank)
-
-
-def choose_backend(name: str, device: torch.device) -> str:
-    """Returns the backend for `device`: `name`, or with `auto` the operator's choice, or the device's own.
-
-    Raises ConfigError for a backend that this build of torch doesn't have.
-    """
-    name = os.environ.get("TRAINMASTER_BACKEND", "auto") if name == "auto" else name
-    name = dist.get_default_backend_for_device(device) if name == "auto" else name
-    known = [backend for backend in dist.Backend.backend_list if dist.is_backend_available(backend)]
-    if name.lower() not in known:
-        raise ConfigError(f"distributed.backend is {name!r}: this torch build has {', '.join(known)}; use one or auto")
-    return name
 
 
 #: Groups that this process has left. DDP's reducer holds the group too, and when its reference is the last one, the

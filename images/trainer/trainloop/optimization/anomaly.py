@@ -1,10 +1,9 @@
 """Where loss or gradients jump all ranks decide together, before the step, to leave it out or to go back.
 
-A step is odd when its loss or gradient norm isn't finite, or stands out of the recent ones by a robust z-score: the
-distance from the median in units of the median absolute deviation (Iglewicz and Hoaglin 1993). Only upward: a loss
-that falls is no anomaly. First an odd step is skipped; after several in a row the run goes back to a checkpoint and
-passes over the data since (Chowdhery et al. 2022, section 5.1, found that the same data from another state doesn't
-spike).
+A step is odd when its loss or gradient norm isn't finite, or exceeds the recent ones by a robust z-score: the distance
+from the median in units of the median absolute deviation (Iglewicz and Hoaglin 1993). A loss that falls is no anomaly.
+First an odd step is skipped; after several in a row the run goes back to a checkpoint and passes over the data since
+(Chowdhery et al. 2022, section 5.1, found that the same data from another state doesn't spike).
 
 The host turns the accepted steps into `Limits`, two numbers that a step is compared with (`verdict`).
 """
@@ -30,7 +29,7 @@ Decision = Literal["step", "forced", "skip", "rollback"]
 NORMAL_MAD = 0.6745
 #: Below this fraction of the median a deviation counts as none: a converged loss may hardly vary at all.
 LEAST_DEVIATION = 0.01
-#: What is above this isn't finite in single precision.
+#: Numbers above this aren't finite in single precision.
 LARGEST = torch.finfo(torch.float32).max
 
 
@@ -55,9 +54,9 @@ class Limits:
     norm: float = LARGEST
 
     def keep(self, loss: float, norm: float) -> bool:
-        """Returns whether the step is to be made.
+        """Returns whether the step is made.
 
-        Limits are single-precision numbers, which come out the same wherever they are compared.
+        Limits are single-precision numbers, which compare the same on host and device.
         """
         return -LARGEST <= loss <= self.loss and norm <= self.norm
 
@@ -94,8 +93,8 @@ class History:
     def _distance(self, center: float, nearest: int) -> float:
         """Returns the `nearest`-th smallest distance from `center`, by bisection, which takes a tenth of sorting them.
 
-        The nearest numbers are neighbours. Of all rows of as many neighbours theirs is where the far end is no longer
-        the left one, or the row before.
+        The nearest numbers are neighbours: the row of so many neighbours where the far end is no longer the left one,
+        or the row before.
         """
         ordered, low, high = self._ordered, 0, len(self._ordered) - nearest
         while low < high:
@@ -109,7 +108,7 @@ class History:
 
 
 class AnomalyDetector:
-    """Judges one step after another. Given the same numbers, every rank comes to the same decision."""
+    """Judges one step after another. Given the same numbers, every rank decides the same."""
 
     def __init__(self, settings: AnomalySettings) -> None:
         self.settings, self.odd_in_a_row = settings, 0
@@ -150,7 +149,7 @@ class AnomalyDetector:
         return self.odd_in_a_row + 1 >= self.settings.rollback_after
 
     def end_row(self) -> None:
-        """The run has gone back: odd steps are in a row anew."""
+        """Count odd steps in a row from zero, because the run has gone back."""
         self.odd_in_a_row = 0
 
     def reset(self) -> None:

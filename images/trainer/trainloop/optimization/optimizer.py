@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainloop.errors import ConfigError, listed
-from trainloop.optimization.anomaly import AnomalyDetector
+from trainloop.optimization.anomaly import AnomalyDetector, Decision
 from trainloop.settings import Settings
 from trainloop.tasks import Task
 
@@ -52,6 +53,9 @@ class UpdateRule:
     elsewhere: frozenset[str] = frozenset()
 
 
+#: An update's loss on this rank, the gradient's norm before clipping, the learning rate, and what was decided.
+Update = tuple[torch.Tensor, torch.Tensor, float, Decision | None]
+
 #: Kinds of devices that torch has fused optimizers for.
 FUSED = ("cpu", "cuda", "xpu")
 
@@ -69,9 +73,6 @@ def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -
     """
     optimizer = getattr(task, "optimizer", chosen)(model, settings)
     if isinstance(optimizer, list):
-        # Imported when used.
-        from trainloop.optimization.several import Optimizers
-
         optimizer = Optimizers(optimizer)
     return check_complete(model, optimizer)
 
@@ -109,7 +110,7 @@ def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
     """Set every group's learning rate to its own times `factor`; returns the first group's.
 
-    A group's own is the one that it was made with, kept where torch's schedulers keep it. A checkpoint doesn't have it.
+    A group's own rate is the one that it was made with, kept where torch's schedulers keep it, and not in a checkpoint.
     """
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
@@ -148,15 +149,68 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
     parameters = list(parameters)
     # DTensors, known by their mesh: importing the class takes half a second, and only FSDP2 needs it.
     if parameters and hasattr(parameters[0], "device_mesh"):
-        from trainloop.parallel.sharded import clip_sharded
-
-        return clip_sharded(parameters, max_norm)
+        return _clip_sharded(parameters, max_norm)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
-    # As torch.nn.utils.clip_grad_norm_ computes it, to the bit; of that the sorting by device and type, of which there
-    # is one, takes longer than a small model's norm.
+    # As torch.nn.utils.clip_grad_norm_ computes it, to the bit, but without sorting by device and type, which takes
+    # longer than a small model's norm.
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_norm is not None:
         torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
     return norm
+
+
+def by_mesh(parameters: Iterable[Any]) -> list[list[nn.Parameter]]:
+    """Returns sharded parameters, those of each mesh together: torch's operations on several take those of one."""
+    found: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        found.setdefault(parameter.device_mesh, []).append(parameter)
+    return list(found.values())
+
+
+def _clip_sharded(parameters: list[nn.Parameter], max_norm: float | None) -> torch.Tensor:
+    """Clip as `clip_gradients` does; returns the norm over all ranks, and over all meshes."""
+    meshes = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
+    parts: list[Any] = [get_total_norm([p.grad for p in each if p.grad is not None]) for each in meshes]
+    norms = [part.full_tensor() for part in parts]
+    norm: torch.Tensor = norms[0] if len(norms) == 1 else get_total_norm(norms)
+    if max_norm is not None:
+        for each in meshes:
+            clip_grads_with_norm_(each, max_norm, norm)
+    return norm
+
+
+class Optimizers(torch.optim.Optimizer):
+    """Several optimizers act as one: each steps its own parameters."""
+
+    def __init__(self, members: list[torch.optim.Optimizer]) -> None:
+        # Torch's own constructor would copy groups, which loading a state replaces.
+        self.members, self.defaults = members, {}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return [group for member in self.members for group in member.param_groups]
+
+    @property
+    def state(self) -> dict[torch.Tensor, Any]:  # type: ignore[override]
+        return {parameter: state for member in self.members for parameter, state in member.state.items()}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for member in self.members:
+            member.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for member in self.members:
+            member.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state whose parameters are numbered in the order of all groups."""
+        groups, done = iter(state_dict["param_groups"]), 0
+        for member in self.members:
+            count = sum(len(group["params"]) for group in member.param_groups)
+            own = [next(groups) for _ in member.param_groups]
+            own = [{**group, "params": [number - done for number in group["params"]]} for group in own]
+            states = {n - done: state for n, state in state_dict["state"].items() if done <= n < done + count}
+            member.load_state_dict({"state": states, "param_groups": own})
+            done += count

@@ -2,11 +2,14 @@
 device that computes in bf16.
 
 bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is left out, which must then not
-advance the schedule, and lowers the scale (`overflows`).
+advance the schedule, and lowers the scale. Overflows in a row end the
+run, because gradients that overflow at any scale would cost all steps.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -14,6 +17,7 @@ import torch
 from pydantic import Field
 
 from trainloop.distributed.world import World
+from trainloop.errors import Diverged
 from trainloop.optimization.optimizer import step_unless
 from trainloop.settings import Settings
 
@@ -52,7 +56,7 @@ class Precision:
         if settings.compute == "auto":
             self.compute = "bf16" if all(world.gather(computes_in_bf16(device))) else "fp32"
         self.parameters = torch.float64 if self.compute == "fp64" else torch.float32
-        self._device = device
+        self._device, self._most_overflows = device, settings.overflows
         self._autocast = _AUTOCAST.get(self.compute)
         self.scaler = torch.amp.GradScaler(
             device.type,
@@ -77,6 +81,10 @@ class Precision:
         """Bring the gradients to their own scale; comes before clipping and before they are read."""
         self.scaler.unscale_(optimizer)
 
+    def overflows(self, warn: Callable[[str], None]) -> Overflows | None:
+        """Returns what counts the steps that the scaler leaves out; None where nothing is scaled."""
+        return Overflows(self.scaler, self._most_overflows, warn) if self.scaler.is_enabled() else None
+
     def skip(self) -> None:
         """Leave a step out after `unscale`."""
         self.scaler.update()
@@ -88,3 +96,30 @@ class Precision:
         """
         step_unless(optimizer, left_out)
         self.skip()
+
+
+class Overflows:
+    """Counts the steps that the scaler leaves out one after the other, at most `most`."""
+
+    def __init__(self, scaler: torch.amp.GradScaler, most: int, warn: Callable[[str], None]) -> None:
+        self._scaler, self._most, self._warn, self.in_a_row = scaler, most, warn, 0
+
+    def add(self, loss: float, norm: float, judged: bool) -> bool:
+        """Returns whether the scaler leaves a step out: its gradients aren't finite, and the loss is.
+
+        Where steps aren't `judged` by their loss, it is the scaler in any case. The fourth such step in a row is warned
+        of, and each time their number has doubled. Raises Diverged after too many.
+        """
+        overflowed = not math.isfinite(norm) and (math.isfinite(loss) or not judged)
+        self.in_a_row = row = self.in_a_row + 1 if overflowed else 0
+        if row >= self._most:
+            raise Diverged(
+                f"fp16's gradients overflowed in {row} steps in a row, the loss scale is down to "
+                f"{self._scaler.get_scale():g}: look for numbers that aren't finite in the backward pass, or set "
+                "precision.compute to bf16"
+            )
+        if row >= 4 and row.bit_count() == 1:
+            self._warn(
+                f"fp16's gradients overflowed in {row} steps in a row; the loss scale is {self._scaler.get_scale():g}"
+            )
+        return overflowed

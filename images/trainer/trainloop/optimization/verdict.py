@@ -12,12 +12,11 @@ from collections.abc import Callable
 
 import torch
 
-from trainloop.config import Config
-from trainloop.optimization.anomaly import AnomalyDetector, Decision, Limits
+from trainloop.distributed.device import Numbers
+from trainloop.distributed.world import World
+from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, Decision, Limits
 from trainloop.optimization.optimizer import UpdateRule, can_leave_out
 from trainloop.optimization.precision import Precision
-from trainloop.parallel.communication import Numbers
-from trainloop.parallel.strategies import Replica
 
 
 class Verdict:
@@ -25,14 +24,14 @@ class Verdict:
 
     def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
         self.limits, self._numbers = limits, Numbers(loss, norm)
-        # Three kernels, because each takes longer than its work. The rest above a limit is 0 where there is none, and
-        # NaN where a number is that, or infinite.
+        # Three kernels, because each takes longer than its work. The excess over a limit is 0 where there is none, and
+        # NaN where a number is NaN, or infinite.
         numbers = list(self._numbers.there.unbind())
         loss, norm = torch._foreach_sub(numbers, torch._foreach_clamp_max(numbers, [limits.loss, limits.norm]))
         self.left_out = torch.logical_or(loss, norm, out=torch.empty_like(loss, dtype=torch.float32))
 
     def read(self) -> tuple[float, float]:
-        """Returns loss and gradient norm; waits until the device has got to them."""
+        """Returns loss and gradient norm; waits until the device has computed them."""
         loss, norm = self._numbers.read()
         return loss, norm
 
@@ -40,18 +39,25 @@ class Verdict:
 class Judge:
     """Decides on one step after another, and warns of those that are left out."""
 
-    def __init__(self, config: Config, precision: Precision, replica: Replica, warn: Callable[[str], None]) -> None:
-        self._judges, self._replica, self._warn, self._overflows = config.anomaly.enabled, replica, warn, None
-        if precision.scaler.is_enabled():
-            from trainloop.optimization.overflows import Overflows  # of fp16
-
-            self._overflows = Overflows(precision.scaler, config.precision.overflows, warn)
+    def __init__(
+        self,
+        settings: AnomalySettings,
+        precision: Precision,
+        world: World,
+        warn: Callable[[str], None],
+        *,
+        reduced: bool,
+        carries: bool,
+    ) -> None:
+        """`reduced`: the backward pass reduces gradients, so their norm is the same on every rank. `carries`: the next
+        step's gradients begin with what this step leaves out.
+        """
+        self._judges, self._world, self._warn, self._reduced = settings.enabled, world, warn, reduced
+        self._overflows = precision.overflows(warn)
         #: Whether a step's loss is summed over all ranks and decided on: fp16's overflows are in any case.
         self.active = self._judges or self._overflows is not None
-        # What one step has left out, the next one's gradients would begin with before its verdict is read.
-        carries = config.delayed.pattern or config.communication.compression in ("onebit", "powersgd")
         #: Whether the device leaves odd steps out, if the optimizer can, and the host reads its verdict a step later.
-        self.on_device = replica.world.device.type != "cpu" and not carries
+        self.on_device = world.device.type != "cpu" and not carries
         #: Whether there is a checkpoint to go back to, and how often this process did.
         self.can_return, self.rollbacks = False, 0
         #: Waits for the loss over all ranks of the step that is being made.
@@ -63,8 +69,8 @@ class Judge:
         if self.loss is None:
             return "step"
         loss, detector = self.loss(), rule.detector
-        if not self._replica.reduced:
-            norm = self._replica.world.averaging(norm)()
+        if not self._reduced:
+            norm = self._world.averaging(norm)()
         if self.on_device and not at_once and can_leave_out(rule.optimizer):
             self.verdict = Verdict(loss, norm, detector.limits(self.can_return))
             return None

@@ -1,22 +1,136 @@
-"""Tensors are averaged over all ranks, for what isn't DDP's: local SGD, groups that wait, compression."""
+"""These parts average over ranks by themselves, in place of DDP: local SGD, objectives by turns, a delayed group.
+
+Local SGD is the strategy for a slow network. Objectives take turns, each with some of the parameters, and DDP would
+wait for all of them. A delayed group of parameters is described in `delayed`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from trainloop.distributed.world import ring_bytes
+from trainloop.distributed.world import World, average
+from trainloop.errors import ConfigError, listed
+from trainloop.optimization.optimizer import clip_gradients
+from trainloop.parallel.communication import GradientExchange
+from trainloop.parallel.delayed import DelayedSettings, NothingDelayed
+from trainloop.parallel.strategies import Replica
 
 
-def average(tensors: Iterable[torch.Tensor]) -> int:
-    """Replace floating-point `tensors` by their mean over ranks, in one all-reduce; returns the bytes sent."""
-    floats = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    if not floats or not dist.is_initialized():
-        return 0
-    flat = torch.cat([tensor.reshape(-1) for tensor in floats]).div_(dist.get_world_size())
-    dist.all_reduce(flat)
-    for tensor, mean in zip(floats, torch.split(flat, [tensor.numel() for tensor in floats]), strict=True):
-        tensor.copy_(mean.view_as(tensor))
-    return ring_bytes(flat.numel(), dist.get_world_size(), flat.element_size())
+class LocalSteps(Replica):
+    """With local SGD (Stich 2019) no gradient is sent: ranks step by themselves and average weights every
+    `local_steps`.
+
+    Between two averages ranks differ, so whatever reads the model as one thing (evaluation, a checkpoint) averages
+    first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
+    """
+
+    replicated = False
+    reduced = False
+
+    def synchronising(self, last: bool) -> AbstractContextManager[None]:
+        return super().synchronising(last=False)
+
+    def after_step(self, step: int) -> int:
+        return self._average_model() if step % self.exchange.settings.local_steps == 0 else 0
+
+    def settle(self, optimizer: torch.optim.Optimizer) -> None:
+        self._average_model()
+        states = self.optimizer_state(optimizer).values()
+        moments = [value for state in states for _, value in sorted(state.items()) if isinstance(value, torch.Tensor)]
+        average(moment for moment in moments if moment.dim() > 0)
+
+    def _average_model(self) -> int:
+        return average([*self.model.parameters(), *self.model.buffers()])
+
+
+class DelayedGroup(NothingDelayed):
+    """Holds the group's parameters, which the run's optimizer steps, and the sums of their gradients on this rank."""
+
+    def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
+        assert settings.pattern is not None
+        self.settings = settings
+        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.named = {name: one for name, one in trainable.items() if settings.pattern.search(name)}
+        if len(self.named) in (0, len(trainable)):
+            raise ConfigError(
+                f"delayed.pattern is {settings.pattern.pattern!r}: it is in {'all' if self.named else 'none'} of the "
+                f"trainable parameters' names, it must be in some of {listed(list(trainable))}"
+            )
+        self._sums = {name: torch.zeros_like(parameter) for name, parameter in self.named.items()}
+        self._steps = 0  # that are in the sums
+        # The only way that DDP has to leave parameters out (torch's own comment calls it a prototype).
+        ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
+        ignore(model, list(self.named))
+
+    @contextmanager
+    def stepping(self, step: int, max_norm: float | None) -> Iterator[int]:
+        """Surrounds the optimizer's step number `step` (from 1); yields the bytes that it sent.
+
+        Every k-th time the group's mean gradients are synchronised and clipped, else the optimizer doesn't see them.
+        """
+        for name, parameter in self.named.items():
+            if parameter.grad is not None:
+                self._sums[name] += parameter.grad
+            parameter.grad = None
+        self._steps += 1
+        if step % self.settings.every:
+            yield 0
+            return
+        sent = average(self._sums.values())
+        for name, parameter in self.named.items():
+            parameter.grad = self._sums[name] / self._steps
+        clip_gradients(self.named.values(), max_norm)
+        yield sent
+        self.load({}, step)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the sums averaged over ranks: loading the mean keeps the mean."""
+        sums = {name: total.clone() for name, total in self._sums.items()}
+        average(sums.values())
+        return {"sums": sums, "steps": self._steps}
+
+    def load(self, state: dict[str, Any], step: int) -> None:
+        sums = state.get("sums", {})
+        self._steps = state.get("steps", step % self.settings.every)
+        for name, total in self._sums.items():
+            total.copy_(sums[name]) if name in sums else total.zero_()
+
+
+class ByTurns(Replica):
+    """Every rank has everything, and gradients are averaged after an objective's last backward: DDP would wait for
+    those of all parameters, and send them all.
+    """
+
+    def __init__(self, model: nn.Module, world: World, exchange: GradientExchange) -> None:
+        self.model, self.world, self.exchange, self.wrapped = model, world, exchange, None
+        #: The parameters of the objective whose turn it is.
+        self.turn: list[nn.Parameter] = []
+
+    @contextmanager
+    def synchronising(self, last: bool) -> Iterator[None]:
+        yield
+        if last and self.world.size > 1:
+            trained = [parameter for parameter in self.turn if parameter.requires_grad]
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self.exchange.times.ready = self.exchange.clock.now()
+            self.exchange.sent += average(parameter.grad for parameter in trained if parameter.grad is not None)
+
+
+def build_by_turns(strategy: str, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
+    """Returns the model, whole on every rank; with `strategy` zero1 its optimizers are sharded."""
+    if strategy == "ddp" or world.size == 1:
+        return ByTurns(model, world, exchange)
+    # Imported when used: it costs a second.
+    from trainloop.parallel.sharded import ZeroRedundancy
+
+    class ZeroByTurns(ByTurns, ZeroRedundancy):
+        """Gradients are averaged by turns, and each objective's optimizer has its state spread over the ranks."""
+
+    return ZeroByTurns(model, world, exchange)

@@ -1,4 +1,4 @@
-"""The global batch is spread over the ranks in shares, which may follow their speed (see `speed`).
+"""The global batch is spread over the ranks in shares, which may follow their speed.
 
 The gradient doesn't change: it is normalised by the global batch, however that is spread.
 """
@@ -38,6 +38,45 @@ def build_balancer(settings: BalanceSettings, world: World) -> Balancer:
     weights = [1.0 / world.size] * world.size
     if not settings.enabled:
         return Balancer(weights)
-    from trainloop.parallel.speed import SpeedBalancer
+    from trainloop.parallel.balance import SpeedBalancer
 
     return SpeedBalancer(settings, world, weights)
+
+
+class SpeedBalancer(Balancer):
+    """Measures the ranks' speed, and proposes new shares, the same on every rank."""
+
+    def __init__(self, settings: BalanceSettings, world: World, weights: list[float]) -> None:
+        super().__init__(weights)
+        self.settings, self._world = settings, world
+        self._steps: list[StepTimes] = []
+        self._samples = self._seen = 0
+
+    def add(self, times: StepTimes, samples: int) -> list[float] | None:
+        self._seen += 1
+        if self._seen <= self.settings.warmup:
+            return None
+        self._steps.append(times)
+        self._samples += samples
+        if len(self._steps) < self.settings.every:
+            return None
+        seconds = sum(step.computed for step in self._steps)
+        speeds = self._world.gather(self._samples / max(seconds, 1e-9))
+        self._steps, self._samples = [], 0
+        proposed = shares(speeds, self.settings.least)
+        change = max(abs(new - old) / old for new, old in zip(proposed, self.weights, strict=True))
+        if change <= self.settings.tolerance:
+            return None
+        self.weights = proposed
+        return proposed
+
+
+def shares(speeds: list[float], least: float) -> list[float]:
+    """Returns shares in proportion to `speeds` (samples a second), none below `least` of an equal one; they add up to
+    1.
+    """
+    floor = least / len(speeds)
+    raised = [max(speed / sum(speeds), floor) for speed in speeds]
+    above = sum(share - floor for share in raised)
+    spare = 1 - floor * len(speeds)
+    return [floor + (share - floor) * (spare / above if above > 0 else 0) for share in raised]

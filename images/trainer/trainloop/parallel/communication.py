@@ -7,7 +7,6 @@ hides. The hook is also where a rank's own gradients can be seen: what the backw
 Annotations are evaluated in this module, because DDP compares those of `reduce`.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -18,11 +17,12 @@ from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from trainloop.parallel.compression import Compressor, Memory, Method, compressor_for
+from trainloop.distributed.device import Clock, seconds_between
+from trainloop.parallel.compression import Compressor, Memory, Method
 from trainloop.settings import Settings
 
 if TYPE_CHECKING:
-    from trainloop.parallel.feedback import Feedback
+    from trainloop.parallel.lossy import Feedback
 
 
 T = TypeVar("T")
@@ -31,55 +31,12 @@ T = TypeVar("T")
 class CommunicationSettings(Settings):
     """These settings say what DDP sends."""
 
-    compression: Method = Field("none", description="Of gradients; docs/training.md says what each one saves.")
+    compression: Method = Field(
+        "none", description="Compression of gradients; docs/training.md lists what each method saves."
+    )
     powersgd_rank: int = Field(4, ge=1, description="Columns of PowerSGD's thin matrices.")
     start_step: int = Field(0, ge=0, description="Steps without compression at first; onebit often needs hundreds.")
     local_steps: int = Field(1, ge=1, description="Local SGD: steps between two averages of the weights; 1 is DDP.")
-
-
-class Clock:
-    """Takes moments of a device's work.
-
-    An accelerator works behind the host's back, so there a moment is an event in the device's own queue. Seconds
-    between two of them are read only when they are reported, because reading waits for the device.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def now(self) -> float | torch.Event:
-        if self._device.type == "cpu":
-            return time.perf_counter()
-        event = torch.Event(self._device, enable_timing=True)
-        event.record()
-        return event
-
-
-def seconds_between(begin: float | torch.Event, end: float | torch.Event) -> float:
-    """Returns the seconds from one moment to another; waits for the device to reach the second one."""
-    if isinstance(begin, float):
-        assert isinstance(end, float)
-        return end - begin
-    assert isinstance(end, torch.Event)
-    end.synchronize()
-    return begin.elapsed_time(end) / 1000
-
-
-class Numbers:
-    """Scalars of a device are on their way to the host, in memory that torch pins for them."""
-
-    def __init__(self, *scalars: Tensor) -> None:
-        self.there = torch.stack(scalars)
-        self._here = self.there.to("cpu", non_blocking=True)
-        self._arrived = torch.Event(self.there.device) if self.there.device.type != "cpu" else None
-        if self._arrived is not None:
-            self._arrived.record()
-
-    def read(self) -> list[float]:
-        """Returns them; waits until the device has got to them."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return list(self._here.tolist())
 
 
 @dataclass
@@ -114,14 +71,14 @@ class GradientExchange:
         self.times = StepTimes()
         #: The parameters' names, from the strategy.
         self.names: dict[Tensor, str] = {}
-        #: What compression left out of the steps so far, by parameter.
+        #: What compression has left out until now, by parameter.
         self.memory: Memory = {}
         #: Bytes that this rank has sent in this step's forward and backward passes.
         self.sent = 0
         self._compressor = compressor_for(settings.compression, settings.powersgd_rank)
         self._plain = Compressor()
         self._step = 0
-        #: What this step's gradients are too large by (fp16), where they are measured, and the norm of each bucket's.
+        #: The factor by which this step's gradients are scaled (fp16), where they are measured, and each bucket's norm.
         self._scale: Tensor | None = None
         self._norms = list[Tensor]()
         self._feedback = self._with_feedback() if settings.compression in ("onebit", "powersgd") else None
@@ -188,6 +145,15 @@ class GradientExchange:
 
     def _with_feedback(self) -> "Feedback":
         # Imported when used: most runs leave nothing out.
-        from trainloop.parallel.feedback import Feedback
+        from trainloop.parallel.lossy import Feedback
 
         return Feedback(self.names, self.memory)
+
+
+def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
+    """Returns a compressor by name."""
+    if method in ("onebit", "powersgd"):
+        from trainloop.parallel.lossy import OneBit, PowerSGD
+
+        return OneBit() if method == "onebit" else PowerSGD(powersgd_rank)
+    return Compressor({"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}[method])

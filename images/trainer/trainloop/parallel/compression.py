@@ -1,12 +1,10 @@
-"""Gradients are sent on fewer bits. Each compressor reduces one DDP bucket to the mean over ranks, or to something near
-it.
+"""Gradients are sent on fewer bits. Each compressor reduces one DDP bucket to the mean over ranks, or to nearly that.
 
-What a compressor leaves out of one step comes with the next ones (see `feedback`).
+What a compressor leaves out of one step comes with the next ones (see `lossy`). All collectives are made in the hook
+itself, one after the other: a chain of callbacks, as in torch's own PowerSGD, runs in another order on other ranks and
+hangs on gloo with more than one bucket.
 
-All collectives are made in the hook itself, one after the other: a chain of callbacks, as torch's own PowerSGD has it,
-runs in another order on other ranks and hangs on gloo with more than one bucket.
-
-Bytes are those that a rank sends (n numbers, W ranks), with all-reduce as a ring:
+Bytes that a rank sends (n numbers, W ranks), with all-reduce as a ring:
 
     none        8 n (W-1)/W            fp16, bf16   4 n (W-1)/W
     onebit      n/4 (W-1)/W + scales   powersgd     8 r (rows + columns) (W-1)/W for each matrix
@@ -57,12 +55,3 @@ class Compressor:
             return mean if self._dtype is None else buffer.copy_(mean)
 
         return work.get_future().then(received), ring_bytes(sent.numel(), size, sent.element_size())
-
-
-def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
-    """Returns a compressor by name."""
-    if method in ("onebit", "powersgd"):
-        from trainloop.parallel.lossy import OneBit, PowerSGD
-
-        return OneBit() if method == "onebit" else PowerSGD(powersgd_rank)
-    return Compressor({"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}[method])

@@ -1,10 +1,9 @@
-"""A model is made on the meta device, and its weights computed afterwards, one after the other, each with the numbers
+"""A model is made on the meta device; its weights are computed afterwards, one after the other, each with the numbers
 that the constructor would have given it.
 
-The constructor's operations are recorded instead of computed, and are computed in the same order once the model is
-sharded. So they draw the same random numbers, whatever they are, and a weight is whole only until its last operation:
-a rank never has more than its shards and what is being computed. Where a weight is set anew (a model's own
-initialisation after torch's), what it was before is forgotten meanwhile.
+The constructor's operations are recorded, and computed in the same order once the model is sharded. So they draw the
+same random numbers, and a weight is whole only until its last operation: a rank never has more than its shards and what
+is being computed. A weight that is set again (a model's own initialisation after torch's) is forgotten in between.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainloop.errors import listed
 
-#: What is computed at once: small, without random numbers, and constructors read it (rates of layers, positions).
+#: Operations that are computed at once: small, without random numbers, and constructors read their results.
 _AT_ONCE = ("aten::arange", "aten::linspace", "aten::logspace", "aten::scalar_tensor")
 _EMPTY = ("aten::empty", "aten::empty_strided")
 #: In-place operations whose result doesn't depend on what was there before.

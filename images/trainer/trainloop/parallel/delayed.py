@@ -1,8 +1,8 @@
 """A delayed group of parameters is synchronised and stepped only every k steps.
 
 Large, slowly changing parts (embeddings, say) then cost communication once in k steps. DDP leaves the group alone,
-gradients add up on each rank, and every k steps their mean over ranks and steps makes one update. It is what
-accumulating k steps of that group is. A step that is left out adds nothing, and what was added before it stays.
+gradients add up on each rank, and every k steps their mean over ranks and steps makes one update, as if k steps of that
+group were accumulated. A step that is left out adds nothing, and the sums before it stay.
 """
 
 from __future__ import annotations
@@ -44,12 +44,3 @@ class NothingDelayed:
 
     def load(self, state: dict[str, Any], step: int) -> None:
         """Restore what `state` returned after `step` steps."""
-
-
-def delayed(settings: DelayedSettings, model: nn.Module) -> NothingDelayed:
-    """Returns the group that `settings` name. Raises ConfigError where the pattern names none, or all."""
-    if settings.pattern is None:
-        return NothingDelayed()
-    from trainloop.parallel.waiting import DelayedGroup
-
-    return DelayedGroup(settings, model)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed import ReduceOp
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainloop.distributed.world import World, ring_bytes
-from trainloop.optimization.gradients import accumulating
-from trainloop.optimization.several import Optimizers
+from trainloop.errors import ConfigError, listed
+from trainloop.optimization.optimizer import Optimizers, by_mesh
 from trainloop.parallel.blocks import blocks
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.copies import Mirrored, copies
 from trainloop.parallel.deferred import replace_tensors, tensors_of
+from trainloop.parallel.gradients import accumulating
 from trainloop.parallel.strategies import NamedState, ParallelSettings, Plan, Replica, Values
 
 
@@ -75,7 +76,7 @@ class CountedAllGather(Counted, DefaultAllGather):
 
 
 class CountedReduceScatter(Counted, DefaultReduceScatter):
-    """This is FSDP2's own reduce-scatter, counted; what goes into it are the rank's own gradients. What comes out is
+    """This is FSDP2's own reduce-scatter, counted and measured: its input are the rank's own gradients. Its output is
     then reduced over the replicas.
     """
 
@@ -110,8 +111,6 @@ class FullySharded(Replica):
         sizes = {"replicas": world.replicas, "shards": world.unit // world.tensor, "tensor": world.tensor}
         grid = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         if world.tensor > 1:
-            from trainloop.parallel.tensor import share_layers
-
             share_layers(model, plan, grid["tensor"])
         mesh = grid["replicas", "shards"] if world.replicas > 1 else grid["shards"]
         policy = MixedPrecisionPolicy()
@@ -144,8 +143,6 @@ class FullySharded(Replica):
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         if self.world.tensor > 1:
-            from trainloop.parallel.tensor import split_groups
-
             split_groups(optimizer)
         return optimizer
 
@@ -192,26 +189,6 @@ class FullySharded(Replica):
         for name, values in state.items():
             sharded[name] = {key: like(value, own[name]) for key, value in values.items()}
         super().load_optimizer(optimizer, sharded)
-
-
-def by_mesh(parameters: Iterable[Any]) -> list[list[nn.Parameter]]:
-    """Returns sharded parameters, those of each mesh together: torch's operations on several take those of one."""
-    found: dict[Any, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        found.setdefault(parameter.device_mesh, []).append(parameter)
-    return list(found.values())
-
-
-def clip_sharded(parameters: list[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Clip as `clip_gradients` does; returns the norm over all ranks, and over all meshes."""
-    meshes = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
-    parts: list[Any] = [get_total_norm([p.grad for p in each if p.grad is not None]) for each in meshes]
-    norms = [part.full_tensor() for part in parts]
-    norm: torch.Tensor = norms[0] if len(norms) == 1 else get_total_norm(norms)
-    if max_norm is not None:
-        for each in meshes:
-            clip_grads_with_norm_(each, max_norm, norm)
-    return norm
 
 
 def build_sharded(
@@ -285,10 +262,34 @@ def region(tensor: DTensor) -> list[tuple[int, int]]:
     """Returns where this rank's part of `tensor` begins in each dimension, and its length there."""
     found, mesh = [(0, length) for length in tensor.shape], tensor.device_mesh
     placed = [(index, placement) for index, placement in enumerate(tensor.placements) if hasattr(placement, "dim")]
-    # What FSDP2 cuts again, after tensor parallelism, is in the mesh's first dimension, as a _StridedShard.
+    # What FSDP2 cuts again, after tensor parallelism, is a _StridedShard in the mesh's first dimension.
     for index, placement in sorted(placed, key=lambda pair: hasattr(pair[1], "split_factor")):
         begin, length = found[placement.dim]
         part = -(-length // mesh.size(index))  # as torch.chunk: all parts but the last ones are of the same length
         before = min(length, mesh.get_local_rank(index) * part)
         found[placement.dim] = (begin + before, min(part, length - before))
     return found
+
+
+def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, Any]] | None, mesh: DeviceMesh) -> None:
+    """Cut the model's layers over the ranks of `mesh`, in place. Raises ConfigError for an impossible plan."""
+    if plan is None:
+        raise ConfigError(
+            f"parallel.tensor is {mesh.size()}, but the task has no parallel_plan(model, ranks), which says how its "
+            "model's layers are cut: add one (docs/training.md), or set it to 1"
+        )
+    styles = plan(model, mesh.size())
+    names = [name for name, _ in model.named_modules() if name]
+    if unknown := [pattern for pattern in styles if not fnmatch.filter(names, pattern)]:
+        raise ConfigError(f"the task's parallel_plan names {listed(unknown)}, and its model has {listed(names)}")
+    from torch.distributed.tensor.parallel import parallelize_module  # it takes a quarter of a second
+
+    # Every rank has the same whole layer, or none yet, so nothing is sent.
+    parallelize_module(model, mesh, styles, src_data_rank=None)
+
+
+def split_groups(optimizer: torch.optim.Optimizer) -> None:
+    """Split the optimizer's groups, so that each has parameters of one mesh: torch steps a group in one operation."""
+    groups = optimizer.param_groups
+    split = [{**group, "params": parameters} for group in groups for parameters in by_mesh(group["params"])]
+    groups[:] = split

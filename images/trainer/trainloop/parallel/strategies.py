@@ -21,7 +21,6 @@ from pydantic import Field, PositiveInt
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainloop import seeding
 from trainloop.distributed.world import World
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
@@ -112,7 +111,7 @@ class Replica:
         return optimizer
 
     def after_step(self, step: int) -> int:
-        """Do what the strategy does after the optimizer's step number `step` (from 1); returns the bytes sent."""
+        """Finish the optimizer's step number `step` (from 1) as the strategy needs; returns the bytes sent."""
         return 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
@@ -143,70 +142,3 @@ class Replica:
         numbers = itertools.count()
         groups = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in optimizer.param_groups]
         optimizer.load_state_dict({"state": numbered, "param_groups": groups})
-
-
-def build_model(
-    settings: ParallelSettings,
-    make: Callable[[], nn.Module],
-    world: World,
-    dtype: torch.dtype,
-    say: Callable[[str], None],
-) -> tuple[nn.Module, Values | None]:
-    """Returns the model that `make` makes, with its floating-point tensors as `dtype`, on the rank's device.
-
-    With fsdp it is on the meta device, and what computes its values comes with it; where that can't be recorded, which
-    is said, the model is whole on the host.
-    """
-    if world.size == 1 or settings.strategy != "fsdp":
-        return _to_be_trained(make(), dtype).to(world.device), None
-    from trainloop.parallel.deferred import recorded
-
-    random = seeding.capture(world.device)
-    try:
-        model, values = recorded(make)
-    except (RuntimeError, TypeError, ValueError) as error:
-        say(f"every rank makes the whole model on its host, because it can't be made on the meta device: {error}")
-        seeding.restore(random, world.device)
-        return _to_be_trained(make(), dtype), None
-    return _to_be_trained(model, dtype), values
-
-
-def _to_be_trained(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Returns the model with its floating-point tensors as `dtype`; complex ones (rotary positions) keep their own.
-
-    A model that is in evaluation mode, as transformers loads them, is put in training mode; layers in evaluation mode
-    within a model in training mode (a frozen BatchNorm) stay so.
-    """
-    model = model if model.training else model.train()
-    return model.double() if dtype == torch.float64 else model.float()
-
-
-def build_replica(
-    settings: ParallelSettings,
-    model: nn.Module,
-    world: World,
-    exchange: GradientExchange,
-    values: Values | None = None,
-    plan: Plan | None = None,
-    *,
-    by_turns: bool = False,
-) -> Replica:
-    """Returns `model` spread as `settings` say; model and `values` are what `build_model` returns, `plan` is the task's
-    for tensor parallelism; `by_turns` where only some parameters get their gradients in a backward. One rank alone
-    needs no strategy.
-    """
-    if by_turns and (settings.strategy != "fsdp" or world.size == 1):
-        # Imported when used, as below.
-        from trainloop.optimization.several import build_by_turns
-
-        return build_by_turns(settings.strategy, model, world, exchange)
-    if world.size > 1 and settings.strategy != "ddp":
-        # Imported when used: it costs a second, and the time to start is part of every recovery.
-        from trainloop.parallel.sharded import build_sharded
-
-        return build_sharded(settings, model, world, exchange, values, plan)
-    if world.size > 1 and exchange.settings.local_steps > 1:
-        from trainloop.parallel.local import LocalSteps
-
-        return LocalSteps(settings, model, world, exchange)
-    return Replica(settings, model, world, exchange)

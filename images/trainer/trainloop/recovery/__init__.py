@@ -1,16 +1,20 @@
 """This package keeps the state of a run in memory that outlives its ranks, for any script; read it in this order.
 
-1. `place`: which rank of which attempt this is, and where the pod's memory is.
-2. `encoding` and `sealed`: a state becomes bytes, and a file that says what it is and that it is whole; `room`: whether
-   there is memory for it; `generations`: files of the pod's memory that are written again and again.
-3. `device`: what is queued for an accelerator is done later; `steps`: which steps it has made, and how the others are
-   kept from being made; `tensors`: what of a state is tensors, and what the host has.
+1. `place`: which rank of which attempt this is, where the pod's memory is, and how the agent waits for a rank that
+   writes.
+2. `encoding` and `sealed`: a state becomes bytes, and a sealed file; `room`: whether there is memory for it;
+   `generations`: files of the pod's memory that are written again and again.
+3. `device`: an accelerator works behind the host; `steps`: which steps it has made, and how to keep it from others;
+   `tensors`: a state's tensors, and the host's part of a state.
 4. `keeper`: a rank that survives a fault writes the last finished step's state; `slots`: what is copied in every step,
-   `generators` among it; `saving`: the agent waits for a rank that writes.
-5. `agreement`: the next attempt's ranks agree on the newest state that is held anywhere, and give it to who lacks it.
+   with `generators`.
+5. `agreement`: the next attempt's ranks agree on the newest state that any of them holds, and give it to ranks that
+   lack it.
 6. `snapshots`: what is in memory already where no rank may survive.
-7. `script`: all of it for a script of one's own, by three lines; `huggingface`: for Hugging Face's Trainer.
-8. `continuation`: a script's ranks go on in their processes when others are lost; `parts`: whose samples are whose.
+7. `script`: all of it for a script of one's own, by three lines, with `script_state`; `huggingface`: for Hugging Face's
+   Trainer.
+8. `continuation`: a script's ranks continue in their processes when others are lost, and share out the lost ranks'
+   samples.
 
 It imports torch and the standard library, and of trainloop what reports progress and stacks; the loop uses this package
 as any script may.

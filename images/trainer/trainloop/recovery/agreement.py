@@ -1,8 +1,8 @@
-"""The ranks of a new attempt agree on the newest state that is held anywhere, and who lacks it is given it.
+"""The ranks of a new attempt agree on the newest state that any of them holds, and give it to those that lack it.
 
-Every rank says what it sees in its worker's memory: seals, which are small. All come to the same order of candidates,
-the newest first, and try one after the other. Of a state the first holder whose bytes have the checksum counts; a
-holder that can't give what it has claimed, or gives something else, is passed over with a sentence.
+Every rank publishes what its worker's memory has: seals, which are small. All derive the same order of candidates, the
+newest first, and try one after the other. The first holder whose bytes have the checksum counts; a holder that can't
+give what it has claimed, or gives something else, is passed over with a sentence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainloop.recovery.sealed import Seal, SealError
 _MOST_BYTES = 256 << 20
 #: Seals that one rank may name.
 _MOST_SEALS = 1024
-#: How long ranks may go on without asking each other, in microseconds and in steps.
+#: The longest that ranks don't ask each other, in microseconds and in steps.
 _ASKING_MICROSECONDS, _MOST_STEPS = 250_000, 10
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -39,7 +39,7 @@ class Group:
 
     def gather(self, value: Any) -> list[Any]:
         """Returns every rank's plain value, in rank order; None for what isn't one. Raises GroupLostError where ranks
-        of a group that can continue are lost meanwhile.
+        of a group that can continue are lost.
         """
         if self.size == 1:
             return [value]
@@ -49,7 +49,7 @@ class Group:
         check()
         longest = max(int(length) for length in lengths)
         if longest > _MOST_BYTES:
-            raise EncodingError(f"a rank has sent {longest:,} bytes, more than any has to say")
+            raise EncodingError(f"a rank has sent {longest:,} bytes, more than any rank needs")
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         found = [torch.empty_like(padded) for _ in range(self.size)]
@@ -94,7 +94,9 @@ class Questions:
         self._at, self._longest = 0.0, 0.0  # when the step before began, and the longest since they have asked last
 
     def begin_anew(self, step: int) -> None:
-        """All ranks are after `step`; they ask in each of the next ten, whose times say little of later ones."""
+        """Begin to count after `step`, on all ranks; they ask in each of the next ten steps, whose times differ from
+        later ones.
+        """
         self._begun, self._next, self._at, self._longest = step, step + 1, 0.0, 0.0
 
     def begin(self, step: int, *numbers: int) -> Callable[[], list[int]] | None:
@@ -116,7 +118,7 @@ class Questions:
 
 
 class Found:
-    """A state that all ranks have agreed on, and what each rank of then has left of its own."""
+    """A state that all ranks have agreed on, with what each rank of its attempt has left of its own."""
 
     def __init__(self, seal: Seal, parts: dict[int, Any], own: dict[int, Any]) -> None:
         self.attempt, self.step = seal.attempt, seal.step
@@ -141,7 +143,7 @@ class Found:
         return {**self.parts[rank if divided else 0].get("buffers", {}), **(own or {}).get("buffers", {})}
 
     def own_of(self, rank: int) -> Any:
-        """Returns what a rank of then has left of its own; None where that is lost."""
+        """Returns what a rank of that attempt has left of its own; None where that is lost."""
         return self._own.get(rank)
 
     def own_of_part(self, part: int) -> Any:
@@ -172,7 +174,7 @@ def newest(
             say(f"state passed over: {sentence}")
     claims = _claims(group.gather([vars(seal) for seal in here]), place.attempt)
     for age in sorted({seal.age for seal in claims if seal.age >= than}, reverse=True):
-        # Of a step that was saved in one piece and by parts, the one piece.
+        # A step that was saved both whole and in parts is taken whole.
         for count in sorted({seal.parts for seal in claims if seal.age == age}):
             holders = {seal: ranks for seal, ranks in claims.items() if seal.age == age and seal.parts == count}
             missing = set(range(count)) - {seal.part for seal in holders}
@@ -185,14 +187,14 @@ def newest(
             if parts is not None:
                 own = _own(place, group, memory, *age)
                 for part, content in parts.items():
-                    # What went with the state itself: of its own rank, or of all.
+                    # What the state has with it: its own rank's, or all ranks'.
                     own |= {content.get("rank", part): content["own"]} if "own" in content else {}
                     own |= _decoded(dict(enumerate(content.get("ranks", []))))
                 yield Found(next(iter(holders)), parts, own)
 
 
 def _claims(gathered: list[Any], attempt: int) -> dict[Seal, list[int]]:
-    """Returns which ranks say that they hold what, of attempts up to this one."""
+    """Returns which ranks claim to hold which states, of attempts up to this one."""
     claims = dict[Seal, list[int]]()
     for rank, plain in enumerate(gathered):
         for seal in map(sealed.seal_of, plain[:_MOST_SEALS] if isinstance(plain, list) else []):
@@ -284,7 +286,7 @@ def _own(place: Place, group: Group, memory: Path | None, attempt: int, step: in
 
 
 def _decoded(contents: Any) -> dict[int, Any]:
-    """Returns ranks' own states, as far as they are some: the generators of a rank without one are seeded anew."""
+    """Returns ranks' own states, as far as they can be decoded; a rank without one seeds its generators."""
     own = dict[int, Any]()
     for rank, content in contents.items() if isinstance(contents, dict) else ():
         try:

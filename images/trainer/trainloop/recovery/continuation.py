@@ -1,23 +1,27 @@
-"""A script's ranks go on in their processes when others are lost (`continuing`); this is how its loop takes part.
+"""A script's ranks continue in their processes when others are lost (`continuing`); this is how its loop takes part.
 
-A step in which a collective failed isn't made: when the optimizer is about to make it, its gradients are taken away, so
-that it changes nothing. Steps that a device has queued by then are left out by a flag (`Keeper.hold`). What the host
-has changed since the last step that was made (generators, buffers, a scheduler) is put back, the ranks form their next
-group, and the loop's body is run for the steps after that one again.
+A step in which a collective failed isn't made: just before the optimizer makes it, its gradients are taken away, so
+that it changes nothing. A flag leaves out steps that a device has queued by then (`Keeper.hold`). What the host has
+changed since the last step that was made (generators, buffers, a scheduler) is put back, the ranks form their next
+group, and the loop's body runs again for the steps after that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed import distributed_c10d
 
 from trainloop.continuing.forming import Continuing
 from trainloop.continuing.group import Group
 from trainloop.continuing.membership import NO_STATE
 from trainloop.progress import Progress
+from trainloop.recovery import generators
 from trainloop.recovery.tensors import is_large
 
 
@@ -74,12 +78,12 @@ class Continuation:
         return self._continuing.able and self._continuing.broken
 
     def shares(self) -> Sequence[int]:
-        """The script shares a step out; returns the ranks that are present."""
+        """Note that the script shares a step out; returns the ranks that are present."""
         self._shares, self._fewer_samples = True, False
         return self._continuing.present
 
     def leaves_out(self) -> bool:
-        """The optimizer is about to make a step; returns whether it isn't to be made, and has no gradients then."""
+        """Returns whether the step that the optimizer is about to make is left out; its gradients are gone then."""
         self.left_out |= self.broken or self.joins
         gradients = [
             each for group in self._optimizer.param_groups for each in group["params"] if each.grad is not None
@@ -93,11 +97,11 @@ class Continuation:
         return self.left_out
 
     def hinder(self, obstacle: str) -> None:
-        """This rank can't continue."""
+        """Note why this rank can't continue."""
         self._obstacle = self._obstacle or obstacle
 
     def over(self) -> None:
-        """The loop is over: nobody looks any more whether a step was made, so a collective that fails raises."""
+        """End the loop: nobody checks any longer whether a step was made, so a collective that fails raises."""
         self._continuing.able = False
         if self._obstacle is None:
             self._progress.cannot_continue("its loop is over")
@@ -108,12 +112,12 @@ class Continuation:
         return left_out
 
     def made(self, updates: int) -> None:
-        """A step is made, by `updates` of the optimizer: now it is known whether this rank can continue."""
+        """Note a step that is made, by `updates` of the optimizer, and report whether this rank can continue."""
         # A scaler may leave a step out, but a first step without one is of a loop that adds gradients up.
         if updates > 1 or (updates == 0 and not (self._scales and self._continuing.able)):
             self.hinder(f"its optimizer makes {updates} steps in a step of its loop")
         if not self._shares:
-            self.hinder("its script doesn't say by recovery.parts() how a lost rank's samples are shared out")
+            self.hinder("its script doesn't share out a lost rank's samples by recovery.parts()")
         obstacle = self._obstacle or self._continuing.obstacle or self._foreign_group()
         if obstacle is None and not self._continuing.able:
             self._continuing.able = True
@@ -123,7 +127,7 @@ class Continuation:
             self._progress.cannot_continue(obstacle)
 
     def form(self, step: int, give: Callable[[], Any], load: Callable[[Any], None], stopped: Callable[[], bool]) -> int:
-        """Form the next attempt's group, and return the step after which it goes on; see `Continuing.form`."""
+        """Form the next attempt's group, and return the step after which it continues; see `Continuing.form`."""
         joins = self.joins
         if joins:
             if self._obstacle is not None:
@@ -139,7 +143,7 @@ class Continuation:
         return after
 
     def _foreign_group(self) -> str | None:
-        """Returns the sentence about a group that isn't ours, and so can't be formed anew."""
+        """Returns the sentence about a group that was made in another way, and so can't be formed again."""
         groups: Any = distributed_c10d
         foreign = [each for each in groups._world.pg_map if not isinstance(each, Group)]
         return f"it has {len(foreign)} process group(s) that were made in another way" if foreign else None
@@ -159,3 +163,32 @@ def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kep
         if is_large(each.state_dict()):
             return f"{name} has large tensors, which aren't kept for each step"
     return None
+
+
+def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]:
+    """Returns which of `count` parts of a step `rank` computes: its own, which are always the same, and some of the
+    absent ranks', each of which goes to the rank with the fewest parts. Raises ValueError for fewer parts than ranks.
+    """
+    if count < size:
+        raise ValueError(f"parts is {count}, which is fewer than the {size} ranks: each needs one in every step")
+    shares = {each: list(range(each * count // size, (each + 1) * count // size)) for each in range(size)}
+    orphans = [part for each in range(size) if each not in present for part in shares[each]]
+    for part in orphans:
+        fewest = min(present, key=lambda each: (len(shares[each]), each))
+        shares[fewest].append(part)
+    return shares[rank]
+
+
+def seed(base: int, step: int, part: int, device: torch.device) -> None:
+    """Seed the generators for one part of one step, so that its random numbers don't depend on who computes it."""
+    number = int.from_bytes(hashlib.blake2b(f"{base}/{step}/{part}".encode(), digest_size=8).digest(), "big") >> 1
+    generators.seed(number, device)
+
+
+def passes(model: nn.Module, own: list[int], before: Callable[[int], None]) -> Iterator[int]:
+    """Yields a rank's parts of a step; `before` is called with each. The last one's backward reduces the gradients."""
+    for part in own:
+        last = part == own[-1]
+        with nullcontext() if last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync():
+            before(part)
+            yield part

@@ -1,8 +1,8 @@
-"""A device works off what the host has queued for it, later; here is what of that the keeping of a state relies on.
+"""A device works later than the host queues; keeping a state relies on what this module defines.
 
-While a rank is dead its peers' collectives never end, and nothing that is queued behind them ever runs. What is read of
-the device's memory then goes over a stream of its own, into memory that was pinned before, by copies alone: pageable
-memory, memory that has to be allocated, and a kernel that is loaded for its first use may each wait for the device.
+While a rank is dead its peers' collectives never end, and nothing that is queued behind them ever runs. The device's
+memory is then read over a stream of its own, into memory that was pinned before, by copies alone: pageable memory,
+memory that has to be allocated, and a kernel that is loaded for its first use may each wait for the device.
 """
 
 from __future__ import annotations

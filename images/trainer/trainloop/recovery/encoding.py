@@ -1,9 +1,9 @@
 """A state is encoded as one JSON text and the raw bytes of its tensors.
 
-Nothing in it can run code where it is read, tensors are written from where they lie, and read where the file is mapped,
-so that a state is copied once each way. In the text an object with one key stands for what JSON doesn't have:
-`{"tensor": [type, shape, where its bytes begin, order of dimensions]}`, `{"tuple": […]}`,
-`{"dict": [[key, value], …]}` (keys of any kind) and `{"bytes": base64}`.
+Nothing in it can run code where it is read. Tensors are written from where they lie, and read where the file is mapped,
+so that a state is copied once each way. In the text an object with one key represents what JSON doesn't have:
+`{"tensor": [type, shape, where its bytes begin, order of dimensions]}`, `{"tuple": […]}`, `{"dict": [[key, value], …]}`
+(keys of any kind) and `{"bytes": base64}`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Encoded:
         """Yields all bytes, in order, as they are now."""
         yield memoryview(self.text)
         for tensor, _ in self.tensors:
-            # Bytes, because numpy doesn't know all types; a device's tensor comes to the host here, one at a time.
+            # As bytes, because numpy doesn't know all types; a device's tensor is copied to the host here, one at a
+            # time.
             flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             yield flat.numpy().data
             yield memoryview(bytes(-flat.numel() % ALIGNMENT))
@@ -56,7 +57,8 @@ class Encoded:
         places = list[torch.Tensor]()
         for tensor, begin in self.tensors:
             place = memory[len(self.text) + begin :][: tensor.numel() * tensor.element_size()]
-            # Of one type and strides on both sides, so that it is a copy of bytes, for which a device runs no kernel.
+            # Type and strides are the same on both sides, so that it is a copy of bytes, for which a device runs no
+            # kernel.
             places.append(place.view(tensor.dtype).view(tensor.shape))
         if places:
             copy(places, [tensor.detach() for tensor, _ in self.tensors])

@@ -1,6 +1,6 @@
-"""A state is written by turns into two files of the pod's memory, which are made, and pinned, once.
+"""A state is written alternately into two files of the pod's memory, which are made, and pinned, once.
 
-A new page of memory takes longer to make than to fill, and only what is pinned is filled at a device's speed, and while
+A new page of memory takes longer to make than to fill, and only pinned memory is filled at a device's speed, and while
 the device is stuck. So a file stays, and is written over. Its head is emptied before and written last: it vouches for
 what this pod's memory holds, without a checksum. A file that isn't written, or was cut off by a kill, has no head.
 """
@@ -26,7 +26,7 @@ from trainloop.recovery.sealed import HEADER_BYTES, Seal
 
 #: Seconds that a rank waits for another rank of its worker that writes the same state.
 PATIENCE = 10.0
-#: Bytes that a state may grow by, in the file that was made for it, besides a part of its own size.
+#: Bytes that a state may grow by, in the file that was made for it, plus a part of its own size.
 _SLACK = 256 << 10
 
 
@@ -53,7 +53,7 @@ class File:
         """Have a file for a state of `size` bytes, mapped and pinned. While the device is `stuck` nothing is pinned.
         Raises OSError where there can't be one.
 
-        Another rank of the worker may have made it, or made it anew.
+        Another rank of the worker may have made it, or replaced it.
         """
         needed = HEADER_BYTES + size
         with self._alone():
@@ -68,7 +68,7 @@ class File:
         with self.path.open("r+b") as stream:
             about = os.fstat(stream.fileno())
             if about.st_ino != self._inode:
-                # What was mapped before stays so: a queue may be writing to it, and its pages are pinned.
+                # The old mapping stays: a queue may be writing to it, and its pages are pinned.
                 self._before.append(self._memory)
                 self._memory = torch.frombuffer(mmap.mmap(stream.fileno(), about.st_size), dtype=torch.uint8)
                 self._inode = about.st_ino
@@ -132,7 +132,7 @@ class Generations:
         self._making = threading.Lock()
 
     def make(self, file: File, size: int, *, stuck: bool = False) -> None:
-        """Do what `File.make` does, one thread after the other."""
+        """Make a file as `File.make` does, one thread after the other."""
         if not self._making.acquire(timeout=PATIENCE):
             raise OSError("its memory is still being made")
         try:
@@ -141,7 +141,7 @@ class Generations:
             self._making.release()
 
     def make_all(self, size: int, kept: tuple[int, int], say: Callable[[str], None]) -> None:
-        """Have all files for a state of `size` bytes; says why that can't be, or is slower than it could be. The one
+        """Have all files for a state of `size` bytes; reports why that can't be, or is slower than it could be. The one
         with the state of the age `kept` stays as it is.
         """
         self._device.enter_thread()
@@ -156,8 +156,8 @@ class Generations:
             say(f"the state is kept in memory that isn't pinned, and copying takes longer: {unpinned}")
 
     def next(self, kept: tuple[int, int], *, spare: bool = False) -> File:
-        """Returns the file to write: none that is being written, not the one with the state of the age `kept` unless
-        that is to `spare` and there is no other, the oldest. Raises OSError where there is none.
+        """Returns the file to write: the oldest that isn't being written. The one with the state of the age `kept` is
+        only taken with `spare`, if there is no other. Raises OSError where there is none.
         """
         ages = self._ages()
         for file in sorted(self.files, key=lambda file: (ages[file] == kept, ages[file])):
@@ -178,8 +178,8 @@ class Generations:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Surrounds what one process does after the other; one that dies meanwhile leaves it to the next. Raises OSError
-    where it takes too long.
+    """Lets in one process at a time; one that dies inside leaves it to the next. Raises OSError where it takes too
+    long.
     """
     with os.fdopen(os.open(lock, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
         until = time.monotonic() + PATIENCE

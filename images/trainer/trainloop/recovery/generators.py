@@ -1,8 +1,8 @@
-"""The state of the random generators is captured in every step, so it is taken as it lies in memory.
+"""The state of the random generators is captured in every step, so it is read directly from memory.
 
 Python's and numpy's own functions make objects of each of 624 words, which takes a tenth of a millisecond in a step;
-their memory is copied in a few microseconds. Numpy documents where its generator's state lies. Where Python's lies is
-compared with what `random.getstate` says when this module is imported, and where it isn't the same, that is used.
+copying their memory takes a few microseconds. Numpy documents where its generator's state lies. For Python the memory
+is compared with `random.getstate` when this module is imported; if they differ, `getstate` is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def packed(device: torch.device) -> bytes:
     pieces += [b"" if gauss is None else _GAUSS.pack(gauss), *_numpy()]
     pieces.append(_bytes(torch.get_device_module(device).get_rng_state(device)) if device.type != "cpu" else b"")
     state = b"".join([_HEAD.pack(*map(len, pieces)), *pieces])
-    # Of one length, whether a generator has a second number in store or not.
+    # The length is the same whether a generator has a second number in store or not.
     return state.ljust(len(state) + -len(state) % _MULTIPLE, b"\0")
 
 
@@ -65,11 +65,14 @@ def restore(state: torch.Tensor, device: torch.device) -> None:
         torch.get_device_module(device).set_rng_state(as_tensor(of_device), device)
 
 
-def seed(number: int, device: torch.device) -> None:
-    """Seed the generators, with a number below 2 ** 63."""
+def seed(number: int, device: torch.device | None = None) -> None:
+    """Seed the generators, with a number below 2 ** 63; of accelerators that of `device`, or of all."""
     global _numpys_last
-    torch.default_generator.manual_seed(number)
-    if device.type != "cpu":
+    if device is None:
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+    if device is not None and device.type != "cpu":
         torch.get_device_module(device).manual_seed(number)
     random.seed(number)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -81,7 +84,7 @@ def seed(number: int, device: torch.device) -> None:
 
 
 def _from_python() -> bytes:
-    """Returns the index and the words of Python's generator, as it tells them."""
+    """Returns the index and the words of Python's generator, from `getstate`."""
     *words, index = random.getstate()[1]
     return array("i", [index]).tobytes() + array("I", words).tobytes()
 

@@ -1,11 +1,11 @@
-"""Hugging Face's Trainer keeps its state in memory by a callback, and goes on from it by its own resume:
+"""Hugging Face's Trainer keeps its state in memory by a callback, and continues from it by its own resume:
 
     recovery = RecoveryCallback(trainer)
     trainer.train(resume_from_checkpoint=recovery.checkpoint())
 
 `checkpoint` returns a directory in the Trainer's own form, made in memory from what the ranks have agreed on, or the
-Trainer's newest checkpoint where that is newer; so data, logs and schedules go on as they do from any checkpoint.
-SIGTERM ends the run after a step, saved, with exit code 143.
+Trainer's newest checkpoint where that is newer; so data, logs and schedules continue as from any checkpoint. SIGTERM
+ends the run after a step, saved, with exit code 143.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
-from trainloop.distributed.diagnostics import dump_stacks_on_signal
-from trainloop.distributed.machine import announce
+from trainloop.distributed.diagnostics import announce, dump_stacks_on_signal
 from trainloop.progress import Progress
 from trainloop.recovery import generators
 from trainloop.recovery.agreement import Found, Group, newest
@@ -45,10 +44,8 @@ class RecoveryCallback(TrainerCallback):
     """Keeps the state of a Trainer whose ranks all have the whole model (one rank, or DistributedDataParallel)."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer, self._place = (
-            trainer,
-            Place.from_environment(trainer.args.process_index, trainer.args.world_size),
-        )
+        self._trainer = trainer
+        self._place = Place.from_environment(trainer.args.process_index, trainer.args.world_size)
         self._device = trainer.args.device  # which joins the group
         self._group = Group(self._place, host_group() if dist.is_initialized() else None)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
@@ -58,7 +55,7 @@ class RecoveryCallback(TrainerCallback):
         self._keeper: Keeper | None = None
         self._made: Path | None = None
         self._source: int | None = None
-        self._random: torch.Tensor | None = None  # the generators as they are to be when the first step begins
+        self._random: torch.Tensor | None = None  # the generators' state when the first step begins
         self._stop_requested = self._stopped = False
         self._state = TrainerState()
         self._excepthook = sys.excepthook
@@ -81,12 +78,12 @@ class RecoveryCallback(TrainerCallback):
                 self._say(problem)
             if not any(self._group.gather(problem)):
                 self._source = found.attempt
-                self._say(f"goes on after step {found.step}, of attempt {found.attempt}")
+                self._say(f"continues after step {found.step}, of attempt {found.attempt}")
                 return str(self._made)
         return saved
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """The Trainer has loaded what it goes on from."""
+        """Begin after what the Trainer has loaded."""
         if self._made is not None:
             shutil.rmtree(self._made, ignore_errors=True)
         self._progress.begin(state.global_step)
@@ -121,7 +118,7 @@ class RecoveryCallback(TrainerCallback):
         sys.excepthook = self._on_error
 
     def on_step_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # In the midst of an epoch the Trainer's own resume has drawn a number for the loader that it made anew.
+        # Within an epoch the Trainer's own resume has drawn a number for its new loader.
         if self._random is not None and not float(state.epoch or 0).is_integer():
             generators.restore(self._random, self._device)
         self._random = None
@@ -166,9 +163,9 @@ class RecoveryCallback(TrainerCallback):
         self._state.log_history = list(state.log_history)
 
     def _make(self, found: Found) -> Path:
-        """Make a checkpoint in the Trainer's form, of which each rank writes what it reads."""
+        """Make a checkpoint in the Trainer's form; each rank writes what it reads."""
         assert self._memory is not None
-        # Of its own, because torch writes all that a tensor is a part of.
+        # Cloned, because torch writes all that a tensor is a part of.
         saved, own = cloned(found.state()), found.own_of(self._place.rank)
         model = self._trainer.model
         assert model is not None
@@ -185,7 +182,7 @@ class RecoveryCallback(TrainerCallback):
         torch.save(saved["scheduler"], directory / "scheduler.pt")
         TrainerState(**saved["trainer"]).save_to_json(str(directory / "trainer_state.json"))
         if own is not None:
-            # As they were they decide the order of the data, which is to be that of the first attempt.
+            # The generators, as they were, decide the order of the data, which is that of the first attempt.
             self._random = own["random"]
             here = generators.capture(self._device)
             generators.restore(own["random"], self._device)

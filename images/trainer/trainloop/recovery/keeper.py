@@ -1,13 +1,13 @@
-"""A rank that survives a fault writes the state of the last finished step to memory as soon as it learns of the fault.
+"""A rank that survives a fault writes the state of the last finished step to memory as soon as it detects the fault.
 
-Weights and moments only change while the optimizer makes its step, so as long as the next step hasn't got there they
-are those of the last one: nothing is copied while nothing fails (just-in-time checkpointing, Gupta et al., EuroSys
-2024). What a step changes before that, such as random generators, is small, and copied in each step (`slots`). On a
-device the last step is the one that it has made, and not the one that the host has queued (`steps`).
+Weights and moments only change while the optimizer makes its step, so until the next one begins they are those of the
+last step: nothing is copied while nothing fails (just-in-time checkpointing, Gupta et al., EuroSys 2024). What a step
+changes before that, such as random generators, is small, and copied in each step (`slots`). On a device the last step
+is the one that it has made, and not the one that the host has queued (`steps`).
 
-A rank learns of a fault by an exception, or by SIGTERM. Its main thread may then be inside a collective for good, so a
-thread writes, which the signal's C handler wakes through a pipe. While the state changes nobody writes it: what is half
-updated is never sealed. In a stop that is planned the main thread gets to its end, and writes it once, there.
+A rank detects a fault by an exception, or by SIGTERM. Its main thread may then be inside a collective for good, so a
+thread writes, which the signal's C handler wakes through a pipe. While the state changes nobody writes it, so a half
+updated state is never sealed. In a planned stop the main thread reaches its end, and writes the state once, there.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from trainloop.recovery.agreement import Group
 from trainloop.recovery.device import device_of
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.generations import PATIENCE, Generations
-from trainloop.recovery.place import Place
-from trainloop.recovery.saving import announced, is_the_end, planned_seconds
+from trainloop.recovery.place import Place, announced, is_the_end, planned_seconds
 from trainloop.recovery.sealed import Seal
 from trainloop.recovery.slots import Buffers, Slots
 from trainloop.recovery.snapshots import Snapshots, has_snapshots
@@ -40,9 +39,9 @@ from trainloop.recovery.steps import Hold, Made, Steps
 
 #: Exit code of a rank that is stopped.
 EXIT_STOPPED = 143
-#: Seconds in which a main thread would go on, or a device get further, if it isn't stuck.
+#: Seconds in which a main thread continues, or a device proceeds, if it isn't stuck.
 _BRIEFLY = 0.1
-#: Seconds that it waits at most for a main thread that was told to stop, to get to its end.
+#: Maximum seconds for a main thread that was asked to stop to reach its end.
 _LONGEST = 15.0
 _STOP = 0
 
@@ -58,7 +57,8 @@ class Kept:
     state: Callable[[Any], Any]
     #: The model's buffers, which are this rank's alone, or change in a step before the weights do.
     buffers: Buffers
-    #: What changes the weights, and whether in a step nothing else changes what the device has of the state.
+    #: The optimizers that change the weights, and whether nothing else changes the device's part of the state in a
+    #: step.
     optimizers: Iterable[torch.optim.Optimizer] = ()
     alone: bool = True
     divided: bool = False
@@ -100,8 +100,8 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int, attempt: int | None = None) -> None:
-        """The state is that after `step`, from which the first step is made: what `attempt` has left in memory, which
-        may be gone on from once more, until there is a newer one; all else is deleted.
+        """Begin with the state after `step`, from which the first step is made. `attempt` has left it in memory, where
+        it stays until there is a newer one; all else is deleted.
         """
         sealed.clean(self.directory)
         here, _ = sealed.sealed_files(self.directory, self.place.job)
@@ -113,8 +113,8 @@ class Keeper:
         self._first, self._resumed = step, attempt is not None
         self._start(step)
 
-    def go_on(self, attempt: int, step: int) -> None:
-        """The ranks have formed the group of `attempt` in their processes; its state is that after `step`."""
+    def continue_as(self, attempt: int, step: int) -> None:
+        """Continue as `attempt`, whose group the ranks have formed; its state is that after `step`."""
         before = self._slots
         self.place = self._snapshots.place = replace(self.place, attempt=attempt)
         self._snapshots.begin_again(step)
@@ -192,11 +192,11 @@ class Keeper:
         return None if self._slots is None else self._slots.own(step)
 
     def changing(self) -> None:
-        """The state begins to change: the optimizer's step comes now, or another state is loaded."""
+        """Note that the state begins to change: the optimizer's step comes now, or another state is loaded."""
         if self._changing or self._step is None:
             return
         self._steps.wait_for_room(self._step + 1)
-        # All ranks may get further than this one, which then has to go on from there too.
+        # All ranks may proceed further than this one, which then has to continue from there too.
         self._keep_own(self._step + 1)
         self._still.acquire()
         if self._over:
@@ -208,7 +208,7 @@ class Keeper:
         self._steps.begin(self._step + 1)
 
     def finished(self, step: int, *, as_before: bool = False) -> None:
-        """The step is over: nothing more of it comes. `as_before` is as in `made`."""
+        """End the step, to which nothing more belongs. `as_before` is as in `made`."""
         self.made(step, as_before=as_before)
         if step == self._first + 1:
             if self._slots is not None:
@@ -220,8 +220,8 @@ class Keeper:
             self._snapshots.make(step, lambda: self._encoded(step, self._host))
 
     def made(self, step: int, *, as_before: bool = False) -> None:
-        """The state is that after `step`, whole: the optimizer's step, and what belongs to it, have been made. With
-        `as_before` this rank's own state is as it was when that began, and so is there already.
+        """Note that the state is that after `step`, whole: the optimizer's step, and what belongs to it, have been
+        made. With `as_before` this rank's own state is as it was when that began, and so is there already.
         """
         is_there = as_before and self._changing and self._step is not None and step == self._step + 1
         self._steps.wait_for_room(step)
@@ -235,7 +235,7 @@ class Keeper:
             self._still.release()
 
     def save(self) -> None:
-        """Write the state of the last finished step, if it is there and isn't written yet; says why where it isn't."""
+        """Write the last finished step's state, if it is there and isn't written yet; reports why where it isn't."""
         with self._saving:
             if self._step is None or self._over:
                 return
@@ -257,14 +257,14 @@ class Keeper:
                     self._still.release()
 
     def forget(self) -> None:
-        """Take away what is kept of this job in this worker: it goes on from an older state."""
+        """Delete what is kept of this job in this worker, because it continues from an older state."""
         self._snapshots.forget()
         here, _ = sealed.sealed_files(self.directory, self.place.job)
         for file in here.values():
             sealed.empty(file)
 
     def end(self) -> None:
-        """The run is at its end, and leaves nothing."""
+        """Leave nothing, because the run is at its end."""
         self._snapshots.wait(PATIENCE)
         for file in (*self.directory.glob(f"*{sealed.MEMORY}"), *self.directory.glob("*.lock")):
             sealed.remove(file)
@@ -298,7 +298,7 @@ class Keeper:
         making = threading.Thread(target=self._generations.make_all, args=arguments, daemon=True, name="memory")
         making.start()
         if not self._resumed:
-            making.join()  # else its pages are there, and what it goes on from is as good for a while
+            making.join()  # else its pages are there, and the state that it continues from is as good for a while
 
     def _keep_own(self, step: int) -> None:
         if self._slots is None:
@@ -325,7 +325,7 @@ class Keeper:
             self._say(f"state of step {self._step} not kept in memory: {error}")
 
     def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
-        """Write the state of a step; returns whether that is settled: not where the device has changed it meanwhile."""
+        """Write a step's state; returns whether that is done: not where the device has changed it before the end."""
         if ends:
             with self._device.on(self._stream):
                 self._hold.set()
@@ -351,7 +351,7 @@ class Keeper:
                 file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
                 seconds = time.monotonic() - began
                 self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
-        # What the device does from now on, when a collective is ended, is no step any more.
+        # What the device does from now on, when a collective is ended, is no step.
         self._over = ends
         return True
 
@@ -360,7 +360,7 @@ class Keeper:
         whole = {"state": self._kept.state(host)}
         if self._slots is not None:
             whole["buffers"] = self._slots.constant(step)
-            # A part goes with what is its rank's own: whoever has the one is to have the other. It is what was copied
+            # A part has its rank's own state with it, so that a rank with the one has the other. It is what was copied
             # after that step, because the next one may have drawn random numbers already.
             if self._kept.divided and (own := self._slots.own(step)):
                 whole |= {"own": own, "rank": self.place.rank}
@@ -383,7 +383,7 @@ class Keeper:
             wait = None if until is None else max(0.0, until - time.monotonic())
             if not select.select([descriptor], [], [], wait)[0]:
                 until = None
-                self.save()  # the main thread doesn't get to its end
+                self.save()  # the main thread doesn't reach its end
                 continue
             signals = os.read(descriptor, 64)
             if self._woke_before >= 0 and (received := signals.replace(bytes([_STOP]), b"")):
@@ -398,12 +398,12 @@ class Keeper:
                 return
 
 
-#: What keepers of this process are woken by.
+#: Descriptors that wake keepers of this process.
 _own_descriptors = set[int]()
 
 
 def _leave_signals_alone() -> None:
-    """A signal to a child of a rank, which has the rank's handlers and descriptors, is none to the rank."""
+    """Ignore signals in a child of a rank, which has the rank's handlers and descriptors."""
     if _own_descriptors and threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
         _own_descriptors.clear()

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from trainloop.recovery.sealed import PARTIAL
 
-#: What stays free for everything else (bytes).
+#: Bytes that stay free for everything else.
 MARGIN = 32 << 20
 _CGROUP_ROOT = "/sys/fs/cgroup"
 
@@ -64,7 +64,7 @@ def _of_machine() -> int | None:
 
 
 def _number(file: Path) -> int | None:
-    """Returns a number of the kernel's; None where there is none, as in `max`."""
+    """Returns a number from a file of the kernel's; None where it has none, such as `max`."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):
@@ -72,7 +72,7 @@ def _number(file: Path) -> int | None:
 
 
 def _named(file: Path, names: tuple[str, ...]) -> int:
-    """Returns the sum of the numbers that stand behind these names in a file of the kernel's."""
+    """Returns the sum of the numbers with these names in a file of the kernel's."""
     try:
         lines = [line.split() for line in file.read_text().splitlines()]
     except OSError:

@@ -1,4 +1,4 @@
-"""A script of one's own that has a loop over steps keeps its state, and goes on from it, by three lines:
+"""A script of one's own with a loop over steps keeps its state, and continues from it, by three lines:
 
     from trainloop.recovery import Recovery
 
@@ -6,8 +6,8 @@
     for step in recovery.steps(10_000):
         ...
 
-The state is kept in memory, and on a disk where TRAINMASTER_CHECKPOINT_DIR names one; progress is reported, stacks are
-given to the agent that looks for a hang, and SIGTERM ends the run after a step, saved, with exit code 143.
+The state is kept in memory, and on a disk if TRAINMASTER_CHECKPOINT_DIR names one. Progress is reported, stacks are
+given to an agent that diagnoses a hang, and SIGTERM ends the run after a step, saved, with exit code 143.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -31,28 +31,17 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainloop.continuing import start
 from trainloop.continuing.start import GroupLostError
-from trainloop.distributed.diagnostics import dump_stacks_on_signal
-from trainloop.distributed.machine import announce
+from trainloop.distributed.diagnostics import announce, dump_stacks_on_signal
 from trainloop.progress import Progress
 from trainloop.recovery import generators, sealed
 from trainloop.recovery.agreement import Found, Group, Questions, newest
+from trainloop.recovery.continuation import passes, seed, share
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.keeper import EXIT_STOPPED, Keeper, Kept
-from trainloop.recovery.parts import passes, seed, share
 from trainloop.recovery.place import Place, memory_directory
-from trainloop.recovery.slots import Buffers
+from trainloop.recovery.script_state import ScriptState, Stateful
 from trainloop.recovery.steps import Made
-from trainloop.recovery.tensors import (
-    OptimizerState,
-    cloned,
-    load,
-    local,
-    on_device,
-    on_host,
-    parameters_between_steps,
-    spread_as,
-    state_of,
-)
+from trainloop.recovery.tensors import on_device, state_of
 
 #: Newest states that stay on the disk.
 _KEPT_ON_DISK = 2
@@ -62,29 +51,21 @@ if TYPE_CHECKING:
     from trainloop.recovery.continuation import Continuation
 
 
-class Stateful(Protocol):
-    """Schedulers, scalers and averages of weights have these two."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Any, /) -> object: ...
-
-
 class Recovery:
     """Keeps the state of a script's model, optimizer and what else it names, and restores it.
 
-    Every rank makes one, after the process group and with the model as it is trained: bare, in
-    DistributedDataParallel, with ZeroRedundancyOptimizer too, or sharded by `fully_shard`. `others` are a scheduler, a
-    scaler and their like, by names of one's own. `every` is the number of steps between two states on the disk, which
-    is `path`, or TRAINMASTER_CHECKPOINT_DIR, or none.
+    Every rank makes one, after the process group and with the model as it is trained: bare, in DistributedDataParallel,
+    with ZeroRedundancyOptimizer too, or sharded by `fully_shard`. `others` are a scheduler, a scaler and their like, by
+    names of one's own. `every` is the number of steps between two states on the disk, which is `path`, or
+    TRAINMASTER_CHECKPOINT_DIR, or none.
 
-    A run that goes on equals one that was never interrupted to the bit where its data follows from the step alone. With
-    more than two ranks DistributedDataParallel sums its first step in another order than later ones; with `rehearsal`
-    the first step after a recovery is made twice, and counts once, and that difference is gone too.
+    A run that continues equals an uninterrupted one to the bit if its data follows from the step alone. With more than
+    two ranks DistributedDataParallel sums its first step in another order than later ones; with `rehearsal` the first
+    step after a recovery is made twice, and counts once, which removes that difference too.
 
-    Under Trainmaster ranks that survive a fault go on in their processes, where the script takes its micro-batches from
-    `parts`: these are shared out anew. With `fewer_samples` they go on without `parts` too, by the samples that are
-    left, until the lost ranks are back.
+    Under Trainmaster ranks that survive a fault continue in their processes, if the script takes its micro-batches from
+    `parts`, which are then shared out again. With `fewer_samples` they continue without `parts` too, with the samples
+    that are left, until the lost ranks are back.
     """
 
     def __init__(
@@ -99,10 +80,8 @@ class Recovery:
         **others: Stateful,
     ) -> None:
         self.step = self._first = 0
-        self._source: int | None = None  # the attempt that the run goes on from
-        self._whole_model = model
-        self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-        self._optimizer, self._others = optimizer, others
+        self._source: int | None = None  # the attempt that the run continues from
+        self._model, self._optimizer, self._others = model, optimizer, others
         keep_group(model)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._place = Place.from_environment(dist.get_rank() if ranks > 1 else 0, ranks)
@@ -111,20 +90,16 @@ class Recovery:
         self._every, self._rehearses = every, rehearsal and ranks > 2
         named = path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR")
         self._disk = Path(named) if named else None
-        self._parameters = parameters_between_steps(self._model)
-        self._device = next(iter(self._parameters.values())).device
-        # Of ZeroRedundancyOptimizer this rank has a part.
-        self._own_optimizer: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
-        sharded = any(hasattr(each, "device_mesh") for each in self._parameters.values())
-        self._divided = ranks > 1 and (sharded or self._own_optimizer is not optimizer)
-        self._buffers = Buffers(self._model)
-        self._optimizer_state = OptimizerState(self._own_optimizer, self._device, optimizer)
+        self._state = ScriptState(model, optimizer, others)
+        self._device = self._state.device
+        self._divided = ranks > 1 and self._state.is_part
         announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
         if all(self._group.gather(memory is not None)) and memory is not None:
             alone = not any(on_device(state_of(each)) for each in others.values())
-            kept = Kept(self._host, self._state, self._buffers, [self._own_optimizer], alone, self._divided)
+            state, optimizers = self._state, [self._state.own_optimizer]
+            kept = Kept(state.host, state.whole, state.buffers, optimizers, alone, self._divided)
             self._keeper = Keeper(self._place, memory, self._device, kept, self._group, self._say)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
         self._progress.join()
@@ -144,7 +119,7 @@ class Recovery:
                 progress=self._progress,
             )
         #: Where the random numbers of `parts` begin: the same on all ranks.
-        self._seed = int(self._group.gather(torch.initial_seed())[0])
+        self._state.seed = int(self._group.gather(torch.initial_seed())[0])
         self._reported: dict[str, float] = {}
         self._stop_requested = False
         #: Steps of the optimizer within this step of the loop; and within each one before, None where they differed.
@@ -212,10 +187,11 @@ class Recovery:
             continuation.made(updates)
         stop, newest = (0, 0) if asking is None else asking()
         if self.step == total and continuation is not None and self._is_made():
-            # Nobody leaves before all have made the last step: who lacks it is given it by others.
+            # No rank leaves before all have made the last step, because it may have to give the state to one that
+            # hasn't.
             with suppress(GroupLostError):
                 self._group.gather(None)
-        # DDP orders its buckets anew in the second step. A rank that joins has done so before it meets the others.
+        # DDP orders its buckets again in the second step. A rank that joins has done so before it meets the others.
         is_ready = self.step >= min(self._first + 2, total)
         if is_ready and continuation is not None and (continuation.broken or newest > continuation.attempt):
             self._form()
@@ -223,21 +199,21 @@ class Recovery:
         return stop, False
 
     def parts(self, count: int | None = None) -> Iterator[int]:
-        """Yields the numbers of the micro-batches, of the `count` that make this step on all ranks together, that this
-        rank computes; by default there is one for each rank, its own. Those of ranks that are lost are dealt among the
-        others. Gradients are reduced in the backward of the last one, and each has random numbers of its own.
+        """Yields the micro-batches that this rank computes, as numbers below `count`, which make this step on all ranks
+        together; by default there is one for each rank, its own. Those of lost ranks are dealt among the others.
+        Gradients are reduced in the backward of the last one, and each has random numbers of its own.
 
-        DistributedDataParallel takes the sum over all parts by the number of ranks: with more parts than ranks a part's
-        loss is to be divided by how many times as many they are. Raises ValueError for fewer parts than ranks.
+        DistributedDataParallel divides the sum over all parts by the number of ranks: with n times as many parts as
+        ranks divide each part's loss by n. Raises ValueError for fewer parts than ranks.
         """
         rank, ranks, step = self._place.rank, self._place.ranks, self.step + 1
         present = range(ranks) if self._continuation is None else self._continuation.shares()
         own = share(count or ranks, ranks, present, rank)
-        yield from passes(self._whole_model, own, lambda part: seed(self._seed, step, part, self._device))
+        yield from passes(self._model, own, lambda part: seed(self._state.seed, step, part, self._device))
 
     def made(self) -> None:
-        """This step has made its last change: what comes until the next one (a loss that is averaged over the ranks,
-        an evaluation) changes no state, so that a fault there costs no step. To be called by a script with `others`
+        """Note that this step has made its last change: what comes until the next one (a loss that is averaged over the
+        ranks, an evaluation) changes no state, so that a fault there costs no step. Call it in a script with `others`
         where ranks wait for each other there; without `others` the optimizer's step is the last change.
         """
         if self._keeper is not None:
@@ -260,7 +236,7 @@ class Recovery:
             raise GroupLostError("the device hasn't made this step")
         place, disk = self._place, self._disk
         parts, part = place.part(self._divided)
-        own = {"random": generators.capture(self._device), "buffers": self._buffers.named()}
+        own = {"random": generators.capture(self._device), "buffers": self._state.buffers.named()}
         ranks = self._group.gather(b"".join(Encoded(own).chunks()).hex())
         writes = part == place.rank if self._continuation is None else self._continuation.writes
         if not writes:
@@ -268,7 +244,7 @@ class Recovery:
         self._progress.enter("checkpoint")
         try:
             disk.mkdir(parents=True, exist_ok=True)
-            state = Encoded({"state": self._state(self._host()), "ranks": ranks})
+            state = Encoded({"state": self._state.whole(self._state.host()), "ranks": ranks})
             sealed.write(disk, state, place.job, place.attempt, self.step, parts, part)
             here, _ = sealed.sealed_files(disk, place.job)
             mine = sorted((seal for seal in here if (seal.part, seal.parts) == (part, parts)), reverse=True)
@@ -279,10 +255,10 @@ class Recovery:
         self._progress.enter("train")
 
     def _resume(self) -> Found | None:
-        """Go on from the newest state that is anywhere; returns it. Raises RuntimeError where there are states, and
-        none is of this model: to start anew would be a surprise.
+        """Restore the newest state that any rank has; returns it. Raises RuntimeError where there are states, but none
+        of this model: starting from scratch would be a surprise.
         """
-        self._progress.enter("setup", message="looking for a state to go on from")
+        self._progress.enter("setup", message="looking for a state to continue from")
         memory = self._keeper.directory if self._keeper else None
         problems = list[str]()
         for found in newest(self._place, self._group, self._say, memory, self._disk):
@@ -296,63 +272,25 @@ class Recovery:
             if not problems:
                 self.step, self._source = found.step, found.attempt
                 if self._place.rank == 0:
-                    self._say(f"goes on after step {found.step}, of attempt {found.attempt}")
+                    self._say(f"continues after step {found.step}, of attempt {found.attempt}")
                 return found
         if problems:
-            raise RuntimeError(f"no state can be gone on from: {problems[0]}")
+            raise RuntimeError(f"no state can be restored: {problems[0]}")
         return None
 
     def _restore(self, found: Found) -> None:
         [part] = found.parts if len(found.parts) == 1 else [self._place.rank]
         if self._divided != (found.count > 1):
             raise ValueError(f"it is in {found.count} part(s), for {self._place.ranks} rank(s)")
-        self._load({**found.state(part), "buffers": found.buffers(self._place.rank)})
+        self._state.load({**found.state(part), "buffers": found.buffers(self._place.rank)})
         own = found.own_of(self._place.rank)
         if own is not None:
             generators.restore(own["random"], self._device)
         elif found.step:
-            self._say("the random state of this rank was lost with its pod: it goes on with the one that it has")
-
-    @torch.no_grad()
-    def _load(self, saved: dict[str, Any]) -> None:
-        """Load a state. Raises ValueError or KeyError where it isn't this model's."""
-        self._parameters = parameters_between_steps(self._model)
-        tensors: dict[str, Any] = {**self._parameters, **self._buffers.named()}
-        values = {**saved["model"], **saved["buffers"]}
-        for name, parameter in self._parameters.items():
-            if values[name].shape != local(parameter).shape:
-                raise ValueError(f"{name} has shape {list(values[name].shape)}")
-        optimizer = saved["optimizer"]
-        ordered = [parameter for group in self._own_optimizer.param_groups for parameter in group["params"]]
-        for number, state in optimizer["state"].items():
-            state.update({key: spread_as(value, ordered[number]) for key, value in state.items()})
-        self._own_optimizer.load_state_dict(optimizer)
-        if self._own_optimizer is not self._optimizer:
-            for group, part_of_it in zip(self._optimizer.param_groups, self._own_optimizer.param_groups, strict=True):
-                group.update({key: value for key, value in part_of_it.items() if key != "params"})
-        for state in self._own_optimizer.state.values():
-            # Where weights are on the host, torch has kept what it was given, and that is the file's.
-            state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
-        for name, tensor in tensors.items():
-            if name in values:
-                local(tensor).copy_(values[name])
-        for name, each in self._others.items():
-            load(each, saved["others"][name])
-        self._seed = saved["seed"]
-
-    def _host(self) -> dict[str, Any]:
-        return {
-            "optimizer": self._optimizer_state.host(),
-            "others": {name: state_of(each) for name, each in self._others.items()},
-        }
-
-    def _state(self, host: dict[str, Any]) -> dict[str, Any]:
-        optimizer = local(self._optimizer_state.whole(host["optimizer"]))
-        others = local(host["others"])
-        return {"model": local(self._parameters), "optimizer": optimizer, "others": others, "seed": self._seed}
+            self._say("the random state of this rank was lost with its pod: it keeps the one that it has")
 
     def _form(self, *, left_out: bool = False) -> None:
-        """Form the next attempt's group; whoever lacks the newest step is given it. What the host has done in a step
+        """Form the next attempt's group; ranks that lack the newest step are given it. What the host has done in a step
         that was `left_out`, or that the device hasn't made, is taken back.
         """
         assert self._continuation is not None
@@ -361,7 +299,7 @@ class Recovery:
             made = self._keeper.newest(left_out=left_out)
             if left_out or made.step != self.step:
                 self._go_back(made)
-        self.step = self._continuation.form(self.step, self._give, self._take, lambda: self._stop_requested)
+        self.step = self._continuation.form(self.step, self._state.give, self._take, lambda: self._stop_requested)
         if self._keeper is not None and made is not None and made.step < self.step:
             # This rank has drawn for the step that others had made.
             own = self._keeper.own(self.step)
@@ -369,7 +307,7 @@ class Recovery:
         self._place = replace(self._place, attempt=self._continuation.attempt)
         self._questions.begin_anew(self.step)
         if self._keeper is not None:
-            self._keeper.go_on(self._continuation.attempt, self.step)
+            self._keeper.continue_as(self._continuation.attempt, self.step)
 
     def _save_or_form(self) -> bool:
         """Save; returns whether a fault has cut that off, and a new group has formed."""
@@ -385,33 +323,23 @@ class Recovery:
         return self._keeper is None or self._keeper.is_made(self.step)
 
     def _finished(self) -> None:
-        # What ranks ask each other of a snapshot is cut off where one is lost: the next group begins to count anew.
+        # A lost rank cuts off the exchange about a snapshot: the next group begins to count again.
         with suppress(GroupLostError):
             if self._keeper is not None:
                 self._keeper.finished(self.step)
 
-    @torch.no_grad()
     def _go_back(self, made: Made) -> None:
         """Put back what the host has changed since a step."""
         assert self._keeper is not None
         self.step = made.step
-        groups, _ = made.host["optimizer"]
-        for group, before in zip(self._optimizer.param_groups, groups, strict=True):
-            group.update(before)
-        for name, each in self._others.items():
-            load(each, made.host["others"][name])
+        self._state.put_back(made.host)
         self._keeper.put_back_own(made.step)
 
     def _take(self, saved: dict[str, Any]) -> None:
         """Load another rank's state; until that is whole it isn't written to memory."""
         if self._keeper is not None:
             self._keeper.changing()
-        self._load(saved)
-
-    def _give(self) -> dict[str, Any]:
-        """Returns the state after this step, for a rank that lacks it."""
-        buffers = {name: local(each) for name, each in self._buffers.named().items()}
-        return {**self._state(self._host()), "buffers": buffers}
+        self._state.load(saved)
 
     def _begin(self, *, joined: bool) -> None:
         self._progress.begin(self.step)
@@ -435,7 +363,7 @@ class Recovery:
             register_optimizer_step_pre_hook(self._another_updating)
 
     def _another_updating(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._continuation is not None and optimizer not in (self._optimizer, self._own_optimizer):
+        if self._continuation is not None and optimizer not in (self._optimizer, self._state.own_optimizer):
             self._continuation.hinder("another optimizer than Recovery's makes steps")
 
     def _updating(self, _optimizer: object, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -451,7 +379,7 @@ class Recovery:
         if self._continuation is not None and self._continuation.left_out:
             return
         self._updates += 1
-        # A step may have several, of which the last counts: as many as all steps before had.
+        # A step may have several updates, of which the last counts: as many as all steps before had.
         if not self._others and self._updates == self._updates_each and self._keeper is not None:
             # No optimizer of torch's draws random numbers; what the script draws after it comes with the step's end.
             self._keeper.made(self.step + 1, as_before=True)
@@ -500,10 +428,10 @@ _groups = list[dist.ProcessGroup]()
 def keep_group(model: nn.Module) -> None:
     """Keep the group in which DistributedDataParallel trains `model` for as long as this process has Python.
 
-    DDP's destructor has Python's lock. Where its reference to the group is the last, as after `destroy_process_group`,
-    it joins gloo's threads, which may need the lock to release what a collective kept of its caller's state (torch
-    2.13): both wait for good. In a rank that starts cold torch's own modules have a reference more, because DDP imports
-    them when the group is there; in one that is forked with them imported nobody has it.
+    DDP's destructor has Python's lock. If its reference to the group is the last, as after `destroy_process_group`, it
+    joins gloo's threads, which may need the lock to release what a collective kept of its caller's state (torch 2.13):
+    both wait for good. A rank that starts cold has one more reference in torch's own modules, because DDP imports them
+    when the group is there; a rank that is forked with them imported has none.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         _groups.append(model.process_group)

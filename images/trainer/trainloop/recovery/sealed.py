@@ -1,9 +1,9 @@
-"""A sealed file has a state and says of which job, attempt and step it is, and that it is whole.
+"""A sealed file has a state, and a seal with its job, attempt and step, which vouches that it is whole.
 
-On a disk it is written under another name and renamed when its last byte and its seal are there, so what has the name
-of a sealed file was never half-written; a checksum finds what was damaged since. It is a CRC-32, which 4 GB/s of a
-processor's core make (SHA-256: 0.5 to 2): damage is to be found here, not forgery, because the directory is open to its
-own user alone. In the pod's memory nothing is damaged, and there is no checksum (`generations`).
+On a disk it is written under another name and renamed when its last byte and its seal are there, so a file with a
+sealed file's name was never half-written; a checksum finds later damage. It is a CRC-32, which a processor's core
+computes at 4 GB/s (SHA-256: 0.5 to 2): it finds damage, not forgery, because the directory is open to its own user
+alone. In the pod's memory nothing is damaged, and there is no checksum (`generations`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from trainloop.recovery.encoding import ALIGNMENT, Encoded
 HEADER_BYTES = 64 * ALIGNMENT
 _MAGIC = "trainmaster state 1"
 _SUFFIX = ".sealed"
-#: What files of the pod's memory are called, which are written again and again.
+#: The suffix of files of the pod's memory, which are written again and again.
 MEMORY = ".memory"
 PARTIAL = ".partial"
-#: What no step and no attempt comes near.
+#: A number beyond any step or attempt.
 _LARGEST = 1 << 53
 
 
 class SealError(ValueError):
-    """A file isn't what its seal says, or has none; the message names the file."""
+    """A file doesn't match its seal, or has none; the message names the file."""
 
 
 @dataclass(frozen=True, order=True)
 class Seal:
-    """A seal says what a file has. Of two the greater one is the newer: a later attempt went on from what it found."""
+    """A seal describes a file's state. The greater of two is newer: a later attempt continued from what it found."""
 
     attempt: int
     step: int
@@ -123,12 +123,12 @@ def read_seal(file: Path) -> Seal | None:
     if seal is None or head.get("magic") != _MAGIC or (seal.name != file.name and file.suffix != MEMORY):
         raise SealError(f"{file} has no seal that goes with its name")
     if size < HEADER_BYTES + seal.size:
-        raise SealError(f"{file} has {size} bytes, its seal says {HEADER_BYTES + seal.size}")
+        raise SealError(f"{file} has {size} bytes, its seal lists {HEADER_BYTES + seal.size}")
     return seal
 
 
 def seal_of(plain: Any) -> Seal | None:
-    """Returns the seal of a plain value, as another rank sends it; None where it is none."""
+    """Returns the seal in a plain value that another rank sent; None where it isn't a seal."""
     try:
         seal = Seal(**{name: plain[name] for name in Seal.__dataclass_fields__})
     except (TypeError, KeyError):
@@ -141,7 +141,8 @@ def seal_of(plain: Any) -> Seal | None:
 def sealed_files(directory: Path, job: str, *, adopting: bool = False) -> tuple[dict[Seal, Path], list[str]]:
     """Returns the sealed files of `job` by their seals, and what is wrong with others, as sentences.
 
-    With `adopting` other jobs' are taken as of an attempt before the first: on a disk a job may go on from another's.
+    With `adopting` other jobs' files count as of an attempt before the first: on a disk a job may continue from
+    another's.
     """
     found, wrong = dict[Seal, Path](), list[str]()
     for file in sorted((*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"*{MEMORY}"))):
@@ -173,9 +174,9 @@ def read(file: Path, seal: Seal) -> torch.Tensor:
 
 
 def verified(data: torch.Tensor, seal: Seal, name: str) -> torch.Tensor:
-    """Returns `data`. Raises SealError where it doesn't have the checksum that the seal says, if it says one."""
+    """Returns `data`. Raises SealError where it doesn't have the seal's checksum, if there is one."""
     if seal.checksum and zlib.crc32(data.numpy().data) != seal.checksum:
-        raise SealError(f"{name} doesn't have the checksum that its seal says")
+        raise SealError(f"{name} doesn't have the checksum in its seal")
     return data
 
 

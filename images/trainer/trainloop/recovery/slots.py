@@ -1,14 +1,14 @@
-"""What a rank has alone, its random generators and the buffers that its steps change, is copied into the pod's memory
-in every step.
+"""A rank's own state, its random generators and the buffers that its steps change, is copied into the pod's memory in
+every step.
 
-It lies in a file that the rank has mapped, so a step costs a copy and no call of the kernel, and what was copied
-outlives a rank that is killed. The file has a slot for each of the last steps, as many as the host may be ahead of the
-device, and two for the newest snapshot and the one before. A slot's head is emptied before its content is written, and
-written after it. What is on a device gets there through a copy on the device, by a queue of its own, and a stamp that
-follows it: the host never waits.
+It lies in a file that the rank has mapped, so a step costs a copy and no call of the kernel, and the copy outlives a
+rank that is killed. The file has a slot for each of the last steps, as many as the host may be ahead of the device, and
+two for the newest snapshot and the one before. A slot's head is emptied before its content is written, and written
+after it. A device's tensors are first copied on the device, then by a queue of its own, followed by a stamp: the host
+never waits.
 
-Most buffers never change (masks, positions), and those go with a state itself. A tensor's version counter says which,
-but torch's own batch normalisation doesn't count, nor does what writes to `.data`: floating numbers in a row always
+Most buffers never change (masks, positions), and those belong to the state itself. A tensor's version counter shows
+which do, but torch's own batch normalisation doesn't count, nor does a write to `.data`: floating-point vectors always
 count as changed, and after the first step all others are compared with what they were.
 """
 
@@ -32,7 +32,7 @@ from trainloop.recovery.place import Place
 from trainloop.recovery.sealed import remove
 from trainloop.recovery.steps import KEPT
 
-#: Job (its checksum), attempt, step, rank, bytes of what is encoded, and whether a stamp is to say that it is there.
+#: Job (its checksum), attempt, step, rank, bytes of the encoded content, and whether a stamp confirms it.
 _HEAD = struct.Struct("<IQQIQ?")
 _STAMP = struct.Struct("<Q")
 #: Bytes of a slot before its content: the head, and behind it the stamp.
@@ -151,7 +151,7 @@ class Slots:
         return {name: value for name, value in zip(self._buffers.names, values, strict=True) if name not in there}
 
     def _laid_out(self, random: bytes, changed: list[torch.Tensor]) -> _Layout:
-        """Returns how slots are laid out, for what is to be written; anew where that has changed."""
+        """Returns the layout of slots for this content, a new one if that has changed."""
         key = (len(random), self._changed, [(each.shape, each.dtype) for each in changed])
         if self._layout is None or self._layout.key != key:
             names = [self._buffers.names[number] for number in self._changed]
@@ -219,7 +219,7 @@ class Slots:
         self._before.append(self._memory)
         self._mapped, self._capacity = mapped, capacity
         self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
-        self._device.pin(self._memory)  # where that can't be done, it is said of the state's files
+        self._device.pin(self._memory)  # where that fails, a message about the state's files reports it
 
     def close(self) -> None:
         """Delete the file."""
@@ -272,13 +272,13 @@ class _Layout:
 
 
 def _marks(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """Returns what says whether tensors are the same ones, in the same versions, as long as these aren't freed."""
+    """Returns marks that are equal for the same tensors in the same versions, as long as these aren't freed."""
     return [(id(each), each._version) for each in tensors]
 
 
 @dataclass
 class _Written:
-    """What a place has."""
+    """The content of one place."""
 
     step: int = -1
     random: bytes = b""
@@ -289,7 +289,7 @@ class _Written:
 
 
 def read(directory: Path, job: str, attempt: int, step: int) -> dict[int, bytes]:
-    """Returns what ranks have left in `directory` of a step, by rank. What isn't whole is left out."""
+    """Returns what ranks have left in `directory` of a step, by rank, as far as it is whole."""
     found = dict[int, bytes]()
     for file in directory.glob(f"{attempt}-*{_SUFFIX}"):
         try:

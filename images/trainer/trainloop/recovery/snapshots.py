@@ -1,9 +1,9 @@
 """Where no rank may survive that has the state, a snapshot of it is in memory already.
 
-Ranks write one every k steps. The device copies it beside the steps that follow: what trains waits for the copy only
-before it next changes what is being copied, and the host waits for nothing. A thread seals it when it is there. k
-follows from what the copy takes, and is chosen anew after each, so that all snapshots together cost under a hundredth
-of the time. There are two generations; one that all ranks are known to have is written over when all have the next.
+Ranks write one every k steps. The device copies it beside the steps that follow: training waits for the copy only
+before it next changes what is being copied, and the host never waits. A thread seals the finished copy. k follows from
+the time that the copy takes, and is chosen again after each, so that all snapshots together cost under a hundredth of
+the time. There are two generations; one that all ranks are known to have is written over when all have the next.
 
 Where all ranks have the same state the first rank of the first two workers writes it. Where each has a part of its own,
 each writes it, and gives a copy to its neighbour, the rank of the same number in the next worker. Where the parts have
@@ -34,13 +34,13 @@ from trainloop.recovery.sealed import Seal
 SHARE = 0.008
 #: Steps of an attempt before its first snapshot; the first steps take longer than others do.
 _FIRST = 4
-#: Seconds before the first one of an attempt that goes on from memory: what it goes on from is still there.
+#: Seconds before the first snapshot of an attempt that continues from memory: that state is still there.
 _AGAIN = 10.0
 #: Seconds that a survivor waits for a copy that has begun.
 _PATIENCE = 5.0
 #: Seconds between two at least.
 _LEAST = 1.0
-#: What sending a second costs, as a part of what copying does: it goes over the network of the host.
+#: The cost of a second of sending, relative to copying: it uses the host's network.
 _SENDING = 0.1
 #: Where several ranks have the same state, the workers or replicas that have a snapshot of it: one, and another one if
 #: that is lost.
@@ -91,14 +91,14 @@ class Snapshots:
         self._problem: str | None = None
 
     def begin(self, step: int, source: int | None) -> None:
-        """The run goes on from the state after `step` that the attempt `source` has left in memory, or from none."""
+        """Begin with the state after `step` that the attempt `source` has left in memory, or with none."""
         self.kept = (-1 if source is None else source, step)
         self._again, self._asks = source is not None, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
 
     def begin_again(self, step: int) -> None:
-        """The ranks have formed another group after `step`; some may be new, so all begin to count there."""
+        """Begin to count again after `step`, where the ranks have formed another group; some may be new."""
         self._again, self._held, self._asks = False, False, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
@@ -123,7 +123,7 @@ class Snapshots:
             self._ask(step)
             return
         if self._again:
-            # What it goes on from is as good, until it is older than a snapshot would be.
+            # The state that it continues from is as good, until it is older than a snapshot would be.
             self._again = False
             self._next = step + _steps(_AGAIN, max(self._group.gather(self._step_seconds(step))))
             return
@@ -134,7 +134,7 @@ class Snapshots:
                 written = self._begin(encoded(), of)
         except (OSError, EncodingError, RuntimeError) as error:
             self._fail(error)
-        # What follows is the thread's, from here on until it has ended.
+        # From here on these belong to the thread, until it has ended.
         self._seconds = time.monotonic() - began
         if self._device.queues or self._neighbours is not None:
             self._busy = threading.Thread(target=self._finish, args=(written,), daemon=True, name="snapshot")
@@ -144,7 +144,7 @@ class Snapshots:
         self._next, self._asks = 0, step + 1
 
     def let_go(self) -> None:
-        """What is being copied changes now: what is queued from here on waits until it has been copied."""
+        """Have what is queued from here on, which changes what is being copied, wait for the copy."""
         if self._copied is not None:
             self._device.wait(self._copied)
             self._copied = None
@@ -154,8 +154,8 @@ class Snapshots:
         return step == self._next and not self._again and not self._ended
 
     def end(self) -> None:
-        """Seal nothing any more: a collective may have been ended, and what is copied then is nothing. What is being
-        copied for sure gets its end first.
+        """Seal nothing any more: a collective may have been ended, and what is copied then is garbage. A copy that is
+        certainly good is finished first.
         """
         if self._whole is not None and self._whole.query():
             self.wait(_PATIENCE)
@@ -163,7 +163,7 @@ class Snapshots:
         self._ended = True
 
     def forget(self) -> None:
-        """Seal nothing that has begun: the run goes on from an older state."""
+        """Seal nothing that has begun: the run continues from an older state."""
         with self._closing:
             self._round += 1
 
@@ -217,7 +217,7 @@ class Snapshots:
             self._say(f"no snapshot of step {self._age[1]} in memory: {error}")
 
     def _ask(self, step: int) -> None:
-        """All ranks say whether they have the snapshot; if so the one before may go."""
+        """Exchange whether all ranks have the snapshot; if so the one before may be replaced."""
         busy = self._busy is not None and self._busy.is_alive()
         each = self._group.gather([busy, self._problem is None, self._seconds, self._step_seconds(step)])
         if any(busy for busy, *_ in each):

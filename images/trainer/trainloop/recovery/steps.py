@@ -1,8 +1,9 @@
-"""The host is ahead of the device by a few steps; which of them has the device made, and what did the host have then?
+"""The host is ahead of the device by a few steps; this module knows which of them the device has made, and what the
+host had then.
 
 Each step records two events: before the optimizer's step, and after the last change. Between the second one and the
-next step's first one the weights on the device are those of that step, also while the device waits for a collective
-that never ends. What the host has of a state (a learning rate, a scheduler, the numbers of a data order) is remembered
+next step's first one the weights on the device are those of that step, even while the device waits for a collective
+that never ends. The host's part of a state (a learning rate, a scheduler, the numbers of a data order) is remembered
 for each step, because the host is further by now.
 """
 
@@ -54,15 +55,15 @@ class Steps:
                 made.whole.synchronize()
 
     def begin(self, step: int) -> None:
-        """The change to the state after `step` is queued now."""
+        """Record that the change to the state after `step` is queued now."""
         self._made.append(Made(step, self._device.event()))
 
     def drop(self) -> None:
-        """The step that has begun changes nothing."""
+        """Drop the step that has begun, which changes nothing."""
         self._made.pop()
 
     def end(self, step: int, host: Any) -> None:
-        """The last change to the state after `step` is queued; it may turn out that there was another one."""
+        """Record that the last change to the state after `step` is queued; another one may follow."""
         while self._made and self._made[-1].step > step:
             self._made.pop()  # it was this one that changed again, or an older state was loaded
         if not self._made or self._made[-1].step != step:
@@ -99,13 +100,13 @@ class Steps:
 
 
 class Hold:
-    """Turns what is queued of an optimizer's steps into nothing, so that weights stay as they are whatever ends a
-    collective.
+    """Turns queued steps of an optimizer into nothing, so that weights stay as they are whatever ends a collective.
 
     torch's fused optimizers (Adam, AdamW, SGD and Adagrad with `fused=True`; alone, in ZeroRedundancyOptimizer, and
-    with FSDP2's parameters) leave a step out where `found_inf` is 1 on the device when they get to it. Each step reads
-    the flag once, before its first change, so that it is made or left out as a whole, and what it read can be read.
-    What else changes in a step, such as an average of weights, goes on changing: then it isn't used.
+    with FSDP2's parameters) leave a step out where `found_inf` is 1 on the device when they reach it. Each step reads
+    the flag once, before its first change, so that it is made or left out as a whole, and what it read can be read. If
+    something else changes in a step, such as an average of weights, it isn't used, because that would continue to
+    change.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Hold:
             optimizer.register_step_pre_hook(self._before)
 
     def begin(self, step: int) -> None:
-        """A step is queued."""
+        """Note that a step is queued."""
         if self.works:
             self._now, self._steps[step % KEPT] = self._views[step % KEPT], step
             self._device.copy([self._now], [self._flag])
@@ -151,7 +152,7 @@ class Hold:
             self._device.copy([self._read_here], [self._read])
 
     def left_out(self) -> frozenset[int]:
-        """Returns the steps that had read the flag, and found it set, when `read` got to them."""
+        """Returns the steps that had read the flag, and found it set, when the device reached `read`."""
         if not self.works:
             return frozenset()
         return frozenset(step for step, read in zip(self._steps, self._read_here.tolist(), strict=True) if read)

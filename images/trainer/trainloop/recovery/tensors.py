@@ -1,11 +1,12 @@
-"""What of a state is tensors is kept where it lies until it is copied: of a sharded one (DTensor) this rank's part.
+"""A state's tensors are kept where they lie until they are copied; of a sharded one (DTensor) this rank's part is kept.
 
-What of it the host has, and changes while the device is behind, is taken in each step: learning rates, a scheduler's
-numbers, an optimizer's counts of steps where they aren't on the device.
+The host's part, which changes while the device is behind, is taken in each step: learning rates, a scheduler's numbers,
+an optimizer's counts of steps where they aren't on the device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the model's parameters by name: those that the optimizer has, and that a step changes.
 
     From its forward to its backward FSDP2 has whole copies in the place of the root's parameters, and after a forward
-    without a backward until the next step. They are freed here, so no pass may be going on.
+    without a backward until the next step. They are freed here, so no pass may be under way.
     """
     modules: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
     for module in modules:
@@ -27,13 +28,18 @@ def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
     return dict(model.named_parameters())
 
 
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Returns nested dicts, lists and tuples with each tensor as `change` returns it."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: mapped(item, change) for key, item in value.items()}
+    return type(value)(mapped(item, change) for item in value) if isinstance(value, list | tuple) else value
+
+
 def local(value: Any) -> Any:
     """Returns nested values with this rank's parts in place of sharded tensors."""
-    if isinstance(value, torch.Tensor):
-        return value.to_local() if hasattr(value, "to_local") else value
-    if isinstance(value, dict):
-        return {key: local(item) for key, item in value.items()}
-    return type(value)(map(local, value)) if isinstance(value, list | tuple) else value
+    return mapped(value, lambda tensor: tensor.to_local() if hasattr(tensor, "to_local") else tensor)
 
 
 def spread_as(part: Any, parameter: Any) -> Any:
@@ -49,13 +55,15 @@ def spread_as(part: Any, parameter: Any) -> Any:
     return DTensor.from_local(part.to(parameter.device), mesh, placements, run_check=False, **whole)
 
 
+def _any(value: Any, found: Callable[[torch.Tensor], bool]) -> bool:
+    hits = list[bool]()
+    mapped(value, lambda tensor: hits.append(found(tensor)))
+    return any(hits)
+
+
 def on_device(value: Any) -> bool:
     """Returns whether there is a tensor among nested values that isn't the host's."""
-    if isinstance(value, dict):
-        return any(map(on_device, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(on_device, value))
-    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
+    return _any(value, lambda tensor: tensor.device.type != "cpu")
 
 
 def on_host(value: Any) -> bool:
@@ -63,33 +71,25 @@ def on_host(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
+def _is_small(tensor: torch.Tensor) -> bool:
+    return on_host(tensor) and tensor.numel() <= _SMALL
+
+
 def is_large(value: Any) -> bool:
     """Returns whether nested values have a tensor of the host's that `as_now` takes as it lies."""
-    if isinstance(value, dict):
-        return any(map(is_large, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(is_large, value))
-    return on_host(value) and value.numel() > _SMALL
+    return _any(value, lambda tensor: on_host(tensor) and not _is_small(tensor))
 
 
 def cloned(value: Any) -> Any:
-    """Returns the value with tensors of its own, which needs nothing of the bytes that it was decoded from."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: cloned(item) for key, item in value.items()}
-    return type(value)(map(cloned, value)) if isinstance(value, list | tuple) else value
+    """Returns the value with tensors of its own, independent of the bytes that it was decoded from."""
+    return mapped(value, torch.clone)
 
 
 def as_now(value: Any) -> Any:
     """Returns nested values as they are now, as far as the host changes them. Its large tensors are taken as they lie:
     an average of weights on the host has waited for the device.
     """
-    if isinstance(value, torch.Tensor):
-        return value.clone() if on_host(value) and value.numel() <= _SMALL else value
-    if isinstance(value, dict):
-        return {key: as_now(item) for key, item in value.items()}
-    return type(value)(map(as_now, value)) if isinstance(value, list | tuple) else value
+    return mapped(value, lambda tensor: tensor.clone() if _is_small(tensor) else tensor)
 
 
 def state_of(each: Any) -> Any:
@@ -114,9 +114,11 @@ class OptimizerState:
     def __init__(
         self, optimizer: torch.optim.Optimizer, device: torch.device, around: torch.optim.Optimizer | None = None
     ) -> None:
-        """Of a ZeroRedundancyOptimizer `optimizer` is this rank's part, and the one `around` it has the settings."""
+        """For ZeroRedundancyOptimizer `optimizer` is this rank's part, and `around`, which contains it, has the
+        settings.
+        """
         self._optimizer, self._around, self._beside = optimizer, around or optimizer, device.type != "cpu"
-        #: What there is by parameter; of that the numbers that are on the host while weights aren't.
+        #: The state of each parameter that has one; of that the numbers that are on the host while weights aren't.
         self._there = dict[Any, tuple[str, ...]]()
         self._numbers = list[tuple[Any, str]]()
 

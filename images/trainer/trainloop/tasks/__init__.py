@@ -16,8 +16,9 @@ import torch
 from pydantic import Field, ValidationError
 from torch import nn
 
-from trainloop.data import Batch, few, is_stream
+from trainloop.data import Batch, is_stream
 from trainloop.errors import ConfigError
+from trainloop.loader import few
 from trainloop.settings import Settings
 
 
@@ -53,7 +54,7 @@ class Task(Protocol):
 
     def collate(self, samples: list[Any]) -> Batch:
         """Returns samples as one batch: any nesting of dicts, lists, tuples and dataclasses, with tensors and other
-        things in it. What has a `to(device)` is moved to the rank's device.
+        things in it. Everything with a `to(device)` is moved to the rank's device.
         """
         ...
 
@@ -115,9 +116,11 @@ def _unusable(task: Task) -> str | None:
     for name, data in (("train", task.train), ("evaluation", [] if task.evaluation is None else task.evaluation)):
         kind = f"its {name} is of {type(data).__name__}"
         if is_stream(data) and (isinstance(data, Iterator) or not hasattr(data, "__iter__")):
-            return f"{kind}, which can't be read twice: give data with len() and [index], or each iter() anew"
+            return (
+                f"{kind}, which can't be read twice: give data with len() and [index], or a new start for each iter()"
+            )
         if not is_stream(data) and not hasattr(data, "__len__"):
-            return f"{kind}, which has [index] and no len(): say how many samples there are"
+            return f"{kind}, which has [index] and no len(): add len()"
     first = few(task.train)
     if not len(first):
         return "its train has no samples"
@@ -149,6 +152,6 @@ def _options(factory: Any, options: dict[str, Any]) -> Any:
     try:
         return kind.model_validate(options)
     except ValidationError as error:
-        from trainloop.mistakes import sentences
+        from trainloop.settings import sentences
 
         raise ConfigError("\n".join(sentences(error, kind, "task.options"))) from error

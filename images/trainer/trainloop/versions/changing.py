@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainloop.checkpoints import retention, storage, tagging
-from trainloop.checkpoints.verification import verify
+from trainloop.checkpoints import retention, storage
+from trainloop.checkpoints.storage import verify
 from trainloop.versions import output
 from trainloop.versions.catalog import (
     COMPLETE,
@@ -31,7 +31,7 @@ def tag(options: argparse.Namespace) -> int:
         if options.checkpoint is None or name is not None:
             raise UsageError("--delete takes the directory and one tag: trainloop checkpoints tag --delete DIR TAG")
         before = storage.tags(directory).get(options.checkpoint)
-        tagging.delete_tag(directory, options.checkpoint)
+        storage.delete_tag(directory, options.checkpoint)
         print(f"deleted tag {options.checkpoint} (was of {before})")
         return 0
     found = versions(directory)
@@ -47,10 +47,10 @@ def tag(options: argparse.Namespace) -> int:
     before = storage.tags(directory).get(name)
     if before not in (None, version.name) and not options.force:
         raise CommandError(f"{name} is a tag of {before} already: --force moves it")
-    tagging.set_tag(version.checkpoint, name)
+    storage.set_tag(version.checkpoint, name)
     if not version.path.is_dir():  # the run may have deleted it just before
-        tagging.delete_tag(directory, name)
-        raise CommandError(f"{version.name} was deleted meanwhile: it has no tag")
+        storage.delete_tag(directory, name)
+        raise CommandError(f"{version.name} was deleted just now: it has no tag")
     print(f"{version.name} is tagged {name}: it stays until the tag is deleted")
     return 0
 
@@ -67,8 +67,7 @@ def export(options: argparse.Namespace) -> int:
     checked(version)
     import torch
 
-    from trainloop.versions.export import write_weights
-    from trainloop.versions.tensors import Weights
+    from trainloop.versions.tensors import Weights, write_weights
 
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, None: None}
     about = {"checkpoint": version.name, "step": str(version.checkpoint.step)}

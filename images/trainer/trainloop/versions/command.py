@@ -1,7 +1,9 @@
 """`trainloop checkpoints COMMAND DIR …` lists, compares, tags, verifies, exports and deletes a run's checkpoints.
 
-A command exits with 0; with 1 when it can't do what it was asked for, or finds damage; with 2 when it was asked
-wrongly. What needs torch is imported by the commands that read weights, so that the others are quick.
+Exit codes: 0 done; 1 the command failed, or found damage; 2 wrong usage. The commands that read weights import torch
+when they need it, so that the others are quick. The shell completes checkpoints and tags if argcomplete is installed:
+`pip install 'trainmaster-trainloop[completion]'`, and in ~/.bashrc or ~/.zshrc `eval "$(register-python-argcomplete
+trainloop)"`.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainloop.checkpoints.verification import CheckpointError
+from trainloop.checkpoints.storage import CheckpointError
 from trainloop.errors import TrainingError
-from trainloop.versions import completion, output
+from trainloop.versions import command, output
 
 NAMES = """\
 a checkpoint is named by
@@ -34,7 +36,7 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """Run a command of `trainloop checkpoints`, which is added to the program's parser; returns the exit code."""
     _add_commands(parser)
     if "_ARGCOMPLETE" in os.environ:
-        return completion.complete(parser)
+        return command.complete(parser)
     options, unknown = parser.parse_known_args(arguments)
     if unknown:  # argparse would answer with the usage of the whole program
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -57,11 +59,11 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
 def _add_commands(parser: argparse.ArgumentParser) -> None:
     """Add `checkpoints` and its commands to the program's parser."""
-    about = "list, compare, tag, verify, export and delete a run's checkpoints"
+    about = "List, compare, tag, verify, export and delete a run's checkpoints"
     commands = parser.add_subparsers(title="commands", metavar="COMMAND").add_parser(
         "checkpoints",
         help=about,
-        description=f"{about[0].upper()}{about[1:]}.",
+        description=f"{about}.",
         epilog=f"{NAMES}\n\nexit codes: 0 done, 1 not done or damage found, 2 asked wrongly",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,7 +74,13 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     _output(one)
 
     one = _command(
-        add, "show", "inspecting", "show", "Show all that is known of one checkpoint.", "DIR best:accuracy", names=True
+        add,
+        "show",
+        "inspecting",
+        "show",
+        "Show everything known about one checkpoint.",
+        "DIR best:accuracy",
+        names=True,
     )
     _checkpoint(one, "checkpoint", "CHECKPOINT")
     _output(one)
@@ -90,9 +98,11 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     one.usage = f"{begin} DIR BEFORE AFTER\n       {begin} DIR/BEFORE DIR/AFTER"
     _checkpoint(one, "before", "BEFORE")
     _checkpoint(one, "after", "AFTER", nargs="?")
-    one.add_argument("--top", type=_positive, default=20, metavar="N", help="rows about weights (default: 20)")
-    one.add_argument("--all", action="store_true", help="every tensor that differs, not by layer")
-    one.add_argument("--exit-code", action="store_true", help="exit with 1 when anything differs, as git diff does")
+    one.add_argument(
+        "--top", type=_positive, default=20, metavar="N", help="Print at most N rows about weights (default: 20)"
+    )
+    one.add_argument("--all", action="store_true", help="Print every tensor that differs, not by layer")
+    one.add_argument("--exit-code", action="store_true", help="Exit with 1 when anything differs, as git diff does")
     _output(one)
 
     one = _command(
@@ -100,14 +110,14 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
         "tag",
         "changing",
         "tag",
-        "Give a checkpoint a tag, by which it is kept; without a checkpoint list tags.",
+        "Tag a checkpoint, which keeps it; without a checkpoint list tags.",
         "DIR best:accuracy good",
         names=True,
     )
     _checkpoint(one, "checkpoint", "CHECKPOINT", nargs="?")
     one.add_argument("name", nargs="?", metavar="TAG", help="letters, digits, '.', '_' and '-'")
-    one.add_argument("-d", "--delete", action="store_true", help="delete a tag: tag --delete DIR TAG")
-    one.add_argument("-f", "--force", action="store_true", help="move a tag that another checkpoint has")
+    one.add_argument("-d", "--delete", action="store_true", help="Delete a tag: tag --delete DIR TAG")
+    one.add_argument("-f", "--force", action="store_true", help="Move a tag that another checkpoint has")
 
     one = _command(
         add,
@@ -131,26 +141,28 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
         names=True,
     )
     _checkpoint(one, "checkpoint", "CHECKPOINT")
-    one.add_argument("file", type=Path, metavar="FILE", help="it appears when it is complete")
-    one.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="type of floating-point weights (default: own)")
-    one.add_argument("-f", "--force", action="store_true", help="replace a file that is there")
+    one.add_argument("file", type=Path, metavar="FILE", help="Write to this file, which appears when it is complete")
+    one.add_argument(
+        "--dtype", choices=("fp32", "bf16", "fp16"), help="Convert floating-point weights (default: own type)"
+    )
+    one.add_argument("-f", "--force", action="store_true", help="Replace a file that is there")
 
     one = _command(
         add,
         "prune",
         "changing",
         "prune",
-        "Delete old checkpoints by the rule that a run has: the newest ones, the "
+        "Delete old checkpoints by a run's own rule: the newest ones, the "
         "best one and those with a tag stay, and always the newest that verifies.",
         "DIR --keep 3 --dry-run",
     )
-    one.add_argument("--keep", type=_positive, required=True, metavar="N", help="newest checkpoints to keep")
+    one.add_argument("--keep", type=_positive, required=True, metavar="N", help="Keep the N newest checkpoints")
     one.add_argument(
         "--best",
         metavar="RESULT",
-        help="result whose best checkpoint stays, such as accuracy or loss:min (default: the run's checkpoint.best)",
+        help="Keep the best by this result: accuracy, loss:min (default: the run's checkpoint.best)",
     )
-    one.add_argument("-n", "--dry-run", action="store_true", help="only print what would be deleted")
+    one.add_argument("-n", "--dry-run", action="store_true", help="Print what would be deleted, and delete nothing")
     _output(one)
 
 
@@ -161,7 +173,7 @@ def _command(
     epilog = f"example:\n  $ trainloop checkpoints {name} {example}" + (f"\n\n{NAMES}" if names else "")
     parser: argparse.ArgumentParser = add.add_parser(
         name,
-        help=text[0].lower() + text[1:].rstrip("."),
+        help=text.rstrip("."),
         description=textwrap.fill(text, 80),
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -172,7 +184,9 @@ def _command(
         return code
 
     parser.set_defaults(run=run, parser=parser)
-    parser.add_argument("directory", type=Path, metavar="DIR", help="directory of checkpoints (checkpoint.path)")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="Use this directory of checkpoints (checkpoint.path)"
+    )
     return parser
 
 
@@ -185,15 +199,38 @@ def _checkpoint(
     **more: Any,
 ) -> None:
     argument = parser.add_argument(name, metavar=metavar, help=text, **more)
-    argument.completer = completion.checkpoints  # type: ignore[attr-defined]
+    argument.completer = command.checkpoints  # type: ignore[attr-defined]
 
 
 def _output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: every field")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="Print a table, or every field as json"
+    )
 
 
 def _positive(text: str) -> int:
-    """Returns a number of things, of which there is at least one."""
+    """Returns a count of at least one."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
     return int(text)
+
+
+def complete(parser: argparse.ArgumentParser) -> int:
+    """Answer the shell's question for what comes next, and end; returns an exit code where argcomplete isn't there."""
+    try:
+        import argcomplete
+    except ImportError:
+        return 1
+    argcomplete.autocomplete(parser)
+    return 0
+
+
+def checkpoints(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Returns the names of the directory's checkpoints, for the shell."""
+    from trainloop.versions.catalog import CommandError, versions
+
+    try:
+        found = versions(parsed_args.directory)
+    except CommandError:
+        return []
+    return ["latest", *(version.name for version in found), *(tag for version in found for tag in version.tags)]

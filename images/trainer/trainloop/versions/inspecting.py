@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.verification import CheckpointError, inspect, verify
+from trainloop.checkpoints.storage import CheckpointError, inspect, verify
 from trainloop.errors import TrainingError
 from trainloop.versions import output
 from trainloop.versions.catalog import COMPLETE, Version, find, lineage, versions
@@ -84,7 +84,7 @@ def verify_(options: argparse.Namespace) -> int:
     for version in chosen:
         problem = verify(version.path)
         if problem is not None and not version.path.exists():
-            problem, state = "it was deleted meanwhile", "gone"
+            problem, state = "it was deleted just now", "gone"
         else:
             state = "ok" if problem is None else "damaged"
         outcome[version.name] = {"state": state, "problem": problem}
@@ -103,7 +103,7 @@ def _position(version: Version) -> tuple[dict[str, Any], str | None]:
         return {}, f"{version.name} can't be used: {error}"
     if version.state != COMPLETE:
         return {}, f"{version.name} can't be used: {version.state}"
-    from trainloop.versions.configuration import configuration, setting
+    from trainloop.versions.catalog import configuration, setting
     from trainloop.versions.tensors import Weights, type_name
 
     try:
@@ -128,7 +128,7 @@ def _position(version: Version) -> tuple[dict[str, Any], str | None]:
 
 
 def _ancestor(name: str, version: Version | None, attempt: int | None) -> str:
-    """Returns one of the lineage, with what is to be said of it."""
+    """Returns one checkpoint of the lineage, with its attempt where that differs."""
     if version is None:
         return f"{name} ({'not there' if '/' in name else 'deleted'})"
     return name if version.attempt == attempt else f"{name} (attempt {_known(version.attempt)})"

@@ -1,4 +1,4 @@
-"""Tables are aligned as kubectl's are, and numbers are short; what a file says can't control the terminal."""
+"""Tables are aligned as kubectl's are, numbers are short, and text from files can't control the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-#: What stands in a cell of which nothing is known.
+#: The text of a cell without a value.
 UNKNOWN = "-"
 
 

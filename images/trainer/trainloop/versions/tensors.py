@@ -6,17 +6,20 @@ group, a GPU or the task's code, and no code from a file is run (`storage.load_f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.verification import CheckpointError
-
-if TYPE_CHECKING:
-    from trainloop.versions.pieces import Pieces
+from trainloop.checkpoints.export import Layout
+from trainloop.checkpoints.storage import CheckpointError
+from trainloop.versions.catalog import CommandError
+from trainloop.versions.output import size
 
 
 class Weights(Mapping[str, torch.Tensor]):
@@ -33,7 +36,7 @@ class Weights(Mapping[str, torch.Tensor]):
         if not isinstance(loaded, dict):
             raise CheckpointError(f"{folder / storage.STATE} is no state of a run")
         self.state = loaded
-        self._shards = _pieces(folder / "shards")
+        self._shards = Pieces(folder / "shards") if (folder / "shards").is_dir() else None
         model = self.state.get("model")
         if self._shards is None and not isinstance(model, dict):
             raise CheckpointError(f"{folder / storage.STATE} has no weights")
@@ -58,13 +61,60 @@ class Weights(Mapping[str, torch.Tensor]):
         return self._shards.shapes[name] if self._shards else (self._model[name].dtype, self._model[name].shape)
 
 
-def _pieces(folder: Path) -> Pieces | None:
-    if not folder.is_dir():
-        return None
-    from trainloop.versions.pieces import Pieces  # with DTensor, which takes a second
-
-    return Pieces(folder)
-
-
 def type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+class Pieces:
+    """Gives the whole tensors of a sharded checkpoint, without a model, and without the ranks that wrote them."""
+
+    def __init__(self, folder: Path) -> None:
+        from trainloop.checkpoints.shards import Shards  # with DTensor, which takes a second
+
+        self.folder, self._shards = folder, Shards(folder)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[torch.dtype, torch.Size]]:
+        found = {}
+        for name, [first, *_] in self._shards.pieces.items():
+            kind, _, parameter = name.partition("/")
+            if kind == "model" and "data" in first:
+                found[parameter] = (first["data"].dtype, torch.Size(first["shape"]))
+        return found
+
+    def whole(self, name: str) -> torch.Tensor:
+        try:
+            shape = self.shapes[name][1]
+            return self._shards.region(f"model/{name}", [0] * len(shape), shape)
+        except (RuntimeError, ValueError) as error:  # pieces that don't fit together, or more than the memory
+            raise CheckpointError(f"{self.folder} has pieces of {name} that can't be put together: {error}") from error
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result of an export."""
+
+    tensors: int
+    bytes: int  # of the whole file
+    infinite: list[str]  # tensors with numbers that are too large for the type asked for
+
+
+def write_weights(weights: Weights, file: Path, dtype: torch.dtype | None, about: dict[str, str]) -> Exported:
+    """Write all weights to `file`, which appears when it is complete; floating-point ones as `dtype`, where one is
+    given. `about` is text for the header.
+
+    Raises CommandError where the file can't be written, CheckpointError where a tensor can't be read.
+    """
+    forms = {name: weights.shape(name) for name in weights}
+    if dtype is not None:
+        forms = {name: (dtype if own.is_floating_point else own, shape) for name, (own, shape) in forms.items()}
+    layout = Layout(forms, about)
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        infinite = layout.write(file, partial, (weights[name] for name in layout.order))
+    except OSError as error:
+        raise CommandError(f"{file} can't be written ({size(layout.bytes)} are needed): {error.strerror}") from error
+    except (RuntimeError, TypeError) as error:
+        first = str(error).partition("\n")[0]
+        raise CheckpointError(f"a tensor of {weights.folder} can't be exported: {first}") from error
+    return Exported(len(layout.order), layout.bytes, infinite)

@@ -38,7 +38,7 @@ class Printed:
         self._say = say
         self._rules: dict[int, LineMatcher] = {}
         self.on_environment: Callable[[str], None] = lambda _line: None
-        """Gets the first line that says what the ranks run on (trainloop.distributed.machine), once."""
+        """Gets the first line that says what the ranks run on (trainloop.distributed.diagnostics), once."""
         self._has_environment = False
         self._matching = False
         self.given_up = False

@@ -1,38 +1,36 @@
-"""Where the agent assigns attempts that are continued, the world stays as it is while ranks are lost and others join.
+"""The world of a continued run stays as it is while ranks are lost and others join, as the agent assigns.
 
-`rank` and `size` never change (see `continuing`). `World`'s collectives raise GroupLostError where the group has broken
-meanwhile, so that nobody uses what such a collective leaves. In what is gathered, the lowest present rank's value
-stands in for those of absent ranks; in a sum they count as nothing. A rank that joins is alone until then: what it sums
-or gathers is its own.
+`rank` and `size` never change (see `continuing`). `World`'s collectives raise GroupLostError once the group has broken,
+so that nobody uses their results. Where values are gathered, absent ranks get the lowest present rank's; in a sum they
+count as nothing. A rank that joins is alone until then: it sums and gathers only its own values.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import Store, distributed_c10d
 
 from trainloop.continuing import start
-from trainloop.continuing.forming import Continuing
+from trainloop.continuing.forming import WAITING, Continuing
+from trainloop.continuing.orders import Order
+from trainloop.distributed.device import choose_backend, choose_device
 from trainloop.distributed.diagnostics import serve_flight_recorder
 from trainloop.distributed.serialization import decode, encode
-from trainloop.distributed.world import (
-    DistributedSettings,
-    PreflightCheck,
-    World,
-    choose_backend,
-    choose_device,
-    environment,
-    hand_over,
-)
+from trainloop.distributed.world import DistributedSettings, PreflightCheck, World, environment, hand_over
+from trainloop.progress import Progress
 
 T = TypeVar("T")
+#: Seconds between two checks whether the run has ended, and within which all idle ranks know.
+_PAUSE, _KNOWN_WITHIN = 0.2, 5.0
 
 
 class Summed:
@@ -115,7 +113,8 @@ class ContinuingWorld(World):
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[ContinuingWorld]:
-    """Do what `world.joined` does, with a group that can be formed anew. A rank that is to join others meets nobody.
+    """Join as `world.joined` does, a group that can be formed again. A rank that joins a running attempt meets nobody
+    yet.
 
     The group isn't left at the end: a rank that leaves first would break what others still wait for. The process ends
     anyway.
@@ -133,3 +132,49 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
         check(distributed_c10d._get_default_store(), rank, size)
     serve_flight_recorder(rank, both)
     yield ContinuingWorld(rank, size, local_rank, local_size, device, backend, continuing=continuing)
+
+
+class Idle:
+    """Is what a rank does while it is idle."""
+
+    def __init__(self, continuing: Continuing, progress: Progress) -> None:
+        self._continuing, self._progress = continuing, progress
+        self._attempt = 0  # that it is idle in
+        self._ended: Store | None = None
+
+    def __call__(self, order: Order) -> None:
+        """Be idle in an attempt; called again and again. Raises SystemExit when the run has ended."""
+        if order.attempt != self._attempt:
+            self._attempt = order.attempt
+            threading.Thread(target=self._attend, args=(order,), daemon=True, name="attending").start()
+            self._progress.enter("setup", message="waits for the other ranks of its replica")
+            self._progress.able(order.attempt, idle=True)
+        if self._ended is not None:
+            if self._continuing.rank == order.server:
+                _wait_until_known(self._ended, order)
+            raise SystemExit(0)
+
+    def _attend(self, order: Order) -> None:
+        with suppress(RuntimeError, OSError):  # then the rank that serves is lost, and another attempt follows
+            store = self._continuing.serve_or_find(order, time.monotonic() + WAITING)
+            while not store.check(["ended"]):
+                if self._continuing.superseded(order):
+                    return
+                time.sleep(_PAUSE)
+            store.add("known", 1)
+            self._ended = store
+
+
+def end_idle(continuing: Continuing) -> None:
+    """Report that the run has ended; for the lowest rank that trains, when all are at the end."""
+    group, store = continuing.membership.group, continuing.store
+    if group is not None and store is not None and group.idle:
+        with suppress(RuntimeError, OSError):
+            store.set("ended", "yes")
+            _wait_until_known(store, group)
+
+
+def _wait_until_known(store: Store, order: Order) -> None:
+    until = time.monotonic() + _KNOWN_WITHIN
+    while store.add("known", 0) < len(order.idle) and time.monotonic() < until:
+        time.sleep(_PAUSE)

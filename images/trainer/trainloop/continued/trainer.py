@@ -1,19 +1,13 @@
-"""A run goes on in its own processes when ranks are lost, and takes new ones in, where the agent can assign that.
+"""A run continues in its own processes when ranks are lost, and takes new ones in, where the agent can assign that.
 
 A step is made only after all that it gets from other ranks is there and good. So when the group breaks, each present
 rank is after the last step that it has made, or is given the state by one that is a step ahead; they form the group of
 the next attempt (`continuing`), share out the lost ranks' samples, and make the interrupted step again: the same
-samples, so that the batch stays whole. What else was interrupted, an evaluation or a save, is made again.
+samples, so that the batch stays whole. An evaluation or a save that was interrupted is made again too.
 
-With ZeRO-1 ranks need each other's weights after the update, so there a step that one rank has begun to make is made by
-all of the next group (`parallel.copies`).
-
-A rank that is to join builds all that a run has, makes a few passes whose results are thrown away, and waits. It is let
-in at a step's end, the same one on all ranks, because a sum that they make in each step says that there is a newer
+A rank that joins builds all that a run has, makes a few passes whose results are thrown away, and waits. It is let in
+at a step's end, the same one on all ranks, because a sum that they make in each step reports that there is a newer
 attempt.
-
-With FSDP2 the ranks of a replica go together (`membership`). When one is lost, the others of its replica wait, and the
-complete replicas train on. A rank is given its part of the state by the one at the same place in another replica.
 """
 
 from __future__ import annotations
@@ -30,36 +24,30 @@ from typing import Any
 import torch
 
 from trainloop import seeding
-from trainloop.checkpoints import restoring, stateful, storage
+from trainloop.checkpoints import storage
 from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.memory import NothingInMemory
-from trainloop.checkpoints.snapshots import TrainState
 from trainloop.checkpoints.surviving import InMemory
 from trainloop.config import Config
+from trainloop.continued.strategies import obstacle, spread, strategy_of
+from trainloop.continued.world import ContinuingWorld, Idle, Summed, end_idle, joined
 from trainloop.continuing import start
-from trainloop.continuing.membership import NO_STATE
-from trainloop.data import Fetched
-from trainloop.distributed import idle
-from trainloop.distributed.continued import ContinuingWorld, Summed, joined
-from trainloop.distributed.idle import Idle
-from trainloop.distributed.world import World, choose_device, environment
+from trainloop.distributed.device import choose_device
+from trainloop.distributed.world import World, environment
 from trainloop.distributed.world import joined as joined_for_good
 from trainloop.errors import TrainingError
-from trainloop.hooks import Hook
-from trainloop.metrics import MetricsLog, Window
+from trainloop.loader import Fetched
+from trainloop.metrics import Window
 from trainloop.optimization.optimizer import UpdateRule
 from trainloop.parallel.balance import Balancer, build_balancer
-from trainloop.parallel.copies import Mending
-from trainloop.parallel.strategies import Replica
 from trainloop.recovery import generators
-from trainloop.recovery.tensors import cloned, local, spread_as
+from trainloop.recovery.tensors import cloned, local
 from trainloop.resources import fit_threads
+from trainloop.state import restore_stateful
 from trainloop.tasks import Task
-from trainloop.trainer import Agreed, Trainer
+from trainloop.trainer import Agreed, Hook, Trainer
 
-#: Those of torch's optimizers whose step needs other ranks where a parameter is sharded.
-_REDUCING = ("Adafactor", "LBFGS", "Muon")
-#: Passes of a rank that joins: DDP orders its buckets anew, which is collective, in the second one's forward.
+#: Passes of a rank that joins: DDP orders its buckets again, which is collective, in the second one's forward.
 _REHEARSALS = 2
 
 
@@ -82,86 +70,19 @@ def ways(
     return joined_for_good, trainer
 
 
-def obstacle(config: Config, device: torch.device) -> str | None:
-    """Returns why a run can't go on without ranks that are lost; None where it can."""
-    parallel, communication = config.parallel, config.communication
-    feedback, zero1 = communication.compression in ("onebit", "powersgd"), parallel.strategy == "zero1"
-    replicas = parallel.data[0] if isinstance(parallel.data, tuple) else 1
-    reasons = {
-        f"with parallel.strategy {parallel.strategy} a lost rank's part of the state is nowhere else": (
-            zero1 and not parallel.copies
-        ),
-        "with one replica a lost rank's part of the state is nowhere else; with parallel.data: [2, ...], two replicas, "
-        "the other one trains on": parallel.strategy == "fsdp" and replicas == 1,
-        f"with zero1 on {device.type} an update that is queued can't be taken back": zero1 and device.type != "cpu",
-        "with communication.local_steps a lost rank's own steps are lost": communication.local_steps > 1,
-        "with delayed.pattern the gradients that a lost rank has added up are lost": config.delayed.pattern is not None,
-        f"what communication.compression {communication.compression} left out on a lost rank is lost": feedback,
-        "with precision.compute fp16 a step can't be made again": config.precision.compute == "fp16",
-        f"on {device.type} no group can be formed anew": device.type not in ("cpu", "cuda"),
-        f"with FSDP2 on {device.type} a step that is queued can't be taken back": (
-            parallel.strategy == "fsdp" and device.type != "cpu"
-        ),
-    }
-    return next((reason for reason, found in reasons.items() if found), None)
-
-
-def _reduces(optimizer: torch.optim.Optimizer) -> str | None:
-    """Returns why a step of an optimizer of shards can't be made by each rank alone; None where it can."""
-    for each in getattr(optimizer, "members", [optimizer]):
-        kind = type(each)
-        if not kind.__module__.startswith("torch.optim") or kind.__name__ in _REDUCING:
-            return f"{kind.__name__} may need other ranks within its step, which a lost one leaves half made"
-    return None
-
-
-def _spread(parts: Any, own: Any) -> Any:
-    """Returns nested values with parts of tensors as tensors that are sharded as this rank's own are."""
-    if isinstance(parts, dict) and isinstance(own, dict):
-        return {key: _spread(value, own.get(key)) for key, value in parts.items()}
-    if type(own) in (list, tuple) and isinstance(parts, list | tuple) and len(own) == len(parts):
-        return type(own)(map(_spread, parts, own))
-    return spread_as(parts, own)
-
-
-class _Nothing(NothingInMemory):
-    """Nothing is kept in memory, so that no step can be taken back."""
-
-    obstacle = "no state is kept in memory"
-    half_made = True
-
-    def hold(self) -> None:
-        pass
-
-    def go_back(self) -> None:
-        pass
-
-    def loaded(self) -> None:
-        pass
-
-    def random_after(self, step: int) -> None:
-        pass
-
-
 class ContinuedTrainer(Trainer):
     """Trains as `Trainer` does, through attempts that are continued."""
 
     world: ContinuingWorld
-    memory: InMemory | _Nothing
 
     def __init__(self, config: Config, world: ContinuingWorld, task: Task | None = None) -> None:
         super().__init__(config, world, task)
         self.continuing = world.continuing
-        self.memory = self.memory if isinstance(self.memory, InMemory) else _Nothing()
         self.continuing.hold = self.memory.hold
-        if config.parallel.strategy == "fsdp":
-            self.continuing.train_by(self.world.unit)
-            self.continuing.obstacle = self.continuing.obstacle or _reduces(self.optimizer)
-            self.memory.changing = partial(self._change, self.memory.changing)  # type: ignore[method-assign]
-        #: Where a rank has shards of the optimizer's state.
-        self.mending: Mending | None = None
-        if config.parallel.strategy == "zero1":
-            self.mending = Mending(self.optimizer, world, joins=world.is_alone)
+        self.strategy = strategy_of(config.parallel.strategy, self.replica, self.optimizer, self.world)
+        self.continuing.train_by(self.strategy.unit)
+        self.continuing.obstacle = self.continuing.obstacle or self.strategy.obstacle
+        self.memory.changing = partial(self._change, self.memory.changing)  # type: ignore[method-assign]
         self._summed: Summed | None = None  # of the newest step
         self._cut_off = False  # a pass has begun, and hasn't ended
         self._hooks_due = False  # the step is made, and `after_step` wasn't called
@@ -178,17 +99,17 @@ class ContinuedTrainer(Trainer):
         config = self.config  # the state comes from the ranks that train
         anew = config.checkpoint.model_copy(update={"resume": False, "start_from": None})
         self.config, memory = config.model_copy(update={"checkpoint": anew}), self.memory
-        self.memory = _Nothing()  # it begins when there is a state
+        self.memory = NothingInMemory()  # it begins when there is a state
         super().prepare()
         self.config, self.memory = config, memory
         self.progress.enter("setup", message="rehearses, to join the ranks that train")
         for _ in range(_REHEARSALS):
-            restoring.rehearse(self)
+            self.rehearse()
 
     def _train(self) -> bool:
         again = self.memory.resumed
         if self.world.is_alone:
-            if isinstance(self.memory, _Nothing):
+            if not isinstance(self.memory, InMemory):
                 raise TrainingError(f"this rank can't join the others: {self.memory.obstacle}")
             self.progress.ready()
             if self._form():
@@ -200,7 +121,7 @@ class ContinuedTrainer(Trainer):
             try:
                 return self._go_on(again)
             except Exception as error:
-                # Also what garbage has led to, in a hook's own collectives, say.
+                # Garbage from a broken collective leads to errors too, in a hook's own collectives, say.
                 if not self.continuing.broken:
                     raise
                 print(f"rank {self.world.rank}: interrupted after step {self.state.step}: {error!r}", file=sys.stderr)
@@ -227,7 +148,7 @@ class ContinuedTrainer(Trainer):
             last()
             if stopped or not last.newer:
                 if not stopped and self.world.is_main:
-                    idle.end(self.continuing)
+                    end_idle(self.continuing)
                 return stopped
             if self._form():
                 return True
@@ -236,7 +157,7 @@ class ContinuedTrainer(Trainer):
         """Returns whether a newer attempt is to begin after this step, the same on all ranks."""
         if self.continuing.able and self.memory.obstacle is not None:
             self._say_whether_able()
-        # Not before DDP has ordered its buckets anew, with those who have begun together.
+        # DDP first orders its buckets, among the ranks that have begun together.
         return self._summed is not None and self._summed.newer and self.state.step > self._started_at + 1
 
     def _agree(self, fetched: Fetched) -> Agreed:
@@ -272,15 +193,12 @@ class ContinuedTrainer(Trainer):
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
         super()._step(optimizer)
-        if self.mending is not None:
-            self.mending.updated = self.objectives is None  # else others' updates are still to come
-            start.check()  # weights that others send may not have come
+        self.strategy.stepped(is_last=self.objectives is None)
 
     def _advance(self, *arguments: Any) -> None:
         super()._advance(*arguments)
         self.continuing.committed()
-        if self.mending is not None:
-            self.mending.updated = False
+        self.strategy.advanced()
         known = (self._evaluated, self._all_evaluated, self._all_saved)
         # A run that went back to a checkpoint makes steps that it knows again.
         self._evaluated, self._all_evaluated, self._all_saved = (n if n < self.state.step else -1 for n in known)
@@ -312,17 +230,14 @@ class ContinuedTrainer(Trainer):
             super().save()
 
     def _form(self) -> bool:
-        """Form the group of the next attempt, and get ready to go on; returns whether this rank was stopped instead."""
+        """Form the next attempt's group, and prepare to continue; returns whether this rank was stopped instead."""
         while True:
             try:
                 whole = self._make_whole()
-                step = self.state.step if whole else NO_STATE
-                if self.mending is not None:
-                    number = self.mending.number(self.state.step, whole=whole)
-                    step = NO_STATE if number is None else number
+                step = self.strategy.number(self.state.step, whole=whole)
                 self.continuing.form(step, self._give, self._load, lambda: self._stop_requested, self._idle)
             except ValueError as error:
-                sentence = f"{error}: none can go on"
+                sentence = f"{error}: none can continue"
                 self.progress.cannot_continue(sentence)
                 raise TrainingError(sentence) from error
             except SystemExit as ended:
@@ -342,12 +257,10 @@ class ContinuedTrainer(Trainer):
         """Go back to the end of the last step that was made; returns whether this rank has the state after it."""
         if self.world.is_alone:
             return False
-        if self.mending is not None:
-            whole = self._hooks_due or not self.memory.half_made
-            self.mending.begin(self.state.updates + self.mending.updated, whole=whole)
-            if self.mending.updated:
-                self._advance(self._fetched, "step")
-        if self._hooks_due and not self._is_unfinished:
+        whole = self._hooks_due or not self.memory.half_made
+        if self.strategy.interrupt(self.state.updates, whole=whole):
+            self._advance(self._fetched, "step")
+        if self._hooks_due and not self.strategy.unfinished:
             try:
                 self._hooks_due = False
                 super()._call(self.after_step)
@@ -361,45 +274,29 @@ class ContinuedTrainer(Trainer):
         self.exchange.skip()
         self.judge.loss = None
         if self._cut_off:
-            # By what a task's own collective has left. DDP expects the backward of that forward.
+            # By what a task's own collective has left.
             self._cut_off = False
-            self._drop_pass()
+            self.strategy.drop_pass(self.rehearse)
         if self.continuing.broken and self.replica.wrapped and self.state.step <= self._started_at + 1:
-            # A rank that joins has ordered its buckets anew already. This rank may not have made the steps that do so.
+            # A rank that joins has ordered its buckets already. This rank may not have made the steps that do so.
             for _ in range(_REHEARSALS):
-                restoring.rehearse(self)
-        if not self.memory.half_made and not self._is_unfinished:
+                self.rehearse()
+        if not self.memory.half_made and not self.strategy.unfinished:
             self.memory.go_back()
         return not self.memory.half_made
 
-    @property
-    def _is_unfinished(self) -> bool:
-        """Returns whether the newest step is made but for weights that lost ranks haven't sent."""
-        return self.mending is not None and self.mending.unfinished
-
     def _change(self, changing: Callable[[], None]) -> None:
-        """The optimizer's step comes now, if the ranks of this replica haven't lost each other since the passes."""
+        """Let the optimizer's step begin, unless the ranks of this replica have lost each other since the passes."""
         if self.continuing.commits:
             start.check()
         changing()
-
-    def _drop_pass(self) -> None:
-        if self.config.parallel.strategy != "fsdp":
-            restoring.rehearse(self)
-            return
-        model: Any = self.replica.model
-        if not hasattr(model, "reset_iter_state"):  # before torch 2.13
-            raise TrainingError(f"torch {torch.__version__} can't drop a pass of FSDP2's that was cut off: 2.13 can")
-        model.reset_iter_state()
 
     def _give(self) -> dict[str, Any]:
         """Returns the state, for a rank that lacks it; of a sharded one this rank's part."""
         return {
             "model": local(self.replica.model.state_dict()),
-            "optimizer": {}
-            if self.mending is not None
-            else local(Replica.optimizer_state(self.replica, self.optimizer)),
-            "unfinished": self._is_unfinished,
+            "optimizer": self.strategy.optimizer_state(),
+            "unfinished": self.strategy.unfinished,
             "train": vars(self.state).copy(),
             "anomaly": (self.objectives or self.detector).state(),
             "stateful": {name: local(each.state_dict()) for name, each in self.stateful.items()},
@@ -413,29 +310,19 @@ class ContinuedTrainer(Trainer):
 
     def _load(self, state: dict[str, Any]) -> None:
         self.memory.changing()
-        if self.mending is None:
-            parameters, moments = dict(self.replica.model.named_parameters()), cloned(state["optimizer"])
-            for name, own in moments.items():
-                moments[name] = {key: spread_as(value, parameters[name]) for key, value in own.items()}
-            self.replica.load_optimizer(self.optimizer, moments)
-        else:
-            self.mending.unfinished = state["unfinished"]
-            self._hooks_due = state["unfinished"] and bool(self.after_step)
-        # Weights of a step that isn't finished come later, and where its update is still to be made it changes these.
-        coming = self.mending.weights(self.replica.model) if self.mending is not None and state["unfinished"] else {}
-        self.replica.load_model({**_spread(state["model"], self.replica.model.state_dict()), **coming})
-        self.state = TrainState(**cloned(state["train"]))
+        self.strategy.load(state["model"], state["optimizer"], unfinished=state["unfinished"])
+        self._hooks_due = state["unfinished"] and bool(self.after_step)
+        self.state.load(cloned(state["train"]))
         (self.objectives or self.detector).load(state["anomaly"])
         kept = {name: each.state_dict() for name, each in self.stateful.items()}
-        stateful.restore(self, _spread(cloned(state["stateful"]), kept))
+        restore_stateful(self.stateful, spread(cloned(state["stateful"]), kept), self.log.warn)
         self.balancer.weights = state["weights"]
         self._started_at, self.memory.resumed = state["startedAt"], state["resumed"]
         self._evaluated = state["evaluated"]
         self.judge.can_return, self.judge.rollbacks = state["verdict"]
         if self.checkpoints:
             self.checkpoints.parent, self.checkpoints.parents = state["parents"]
-        # With ZeRO-1 `form` compares other numbers than steps.
-        if self.continuing.anew if self.mending is None else self.world.is_alone:
+        if self.strategy.seeds_again(anew=self.continuing.anew):
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
         else:
             # It has drawn for this step, which it hadn't made.
@@ -449,23 +336,22 @@ class ContinuedTrainer(Trainer):
         attempt, present, state = self.continuing.attempt, self.world.present, self.state
         os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
         self.continuing.able = self.continuing.obstacle is None  # what is kept in memory begins below
-        if self.mending is not None:
-            self._mend(self.mending)
+        self._mend()
         self.progress.joined_again(state.step)
         if self.log.main != self.world.is_main:
-            self.log = MetricsLog(self.config.metrics, self.report_path, self.world.is_main)
+            self.log.become(self.world.is_main)
             if self.world.is_main and self._evaluated == state.step and not self._is_written():
                 self._evaluated = -1  # who was to write what came out of it is lost
         self.log.attempt = attempt
         self._share_out(present)
         self.loader.start(state.position, state.place)
-        # Of the steps since the last line a lost rank's numbers are lost.
+        # A lost rank's numbers since the last line are lost.
         self._window, self._ended = Window(), None
         nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
         if not absent:
             fit_threads(nodes.count(platform.node()), self.config.data.workers)
         [evaluated] = self.world.sum([self._evaluated == state.step])
-        self.memory.go_on(attempt)
+        self.memory.continue_as(attempt)
         self._say_whether_able()
         if evaluated == len(present):
             self._all_evaluated = state.step
@@ -484,10 +370,10 @@ class ContinuedTrainer(Trainer):
         lines = read_metrics(self.log.file) if self.log.file.exists() else []
         return any(line.get("kind") == "evaluation" and line.get("step") == self.state.step for line in lines)
 
-    def _mend(self, mending: Mending) -> None:
+    def _mend(self) -> None:
         """Bring this rank's shards to the step of all ranks; a step that was made but for some weights is now made."""
-        unfinished = mending.unfinished
-        mending.mend(self.state.updates)
+        unfinished = self.strategy.unfinished
+        self.strategy.mend(self.state.updates)
         if unfinished:
             if self._hooks_due:
                 self._hooks_due = False
@@ -504,10 +390,10 @@ class ContinuedTrainer(Trainer):
         self.loader.weights = [weight if rank in there else 0.0 for rank, weight in enumerate(weights)]
 
     def _adopt_checkpoint(self, checkpoints: Checkpointer) -> None:
-        """Take the checkpoint of this step for saved, where all ranks know so, or those who write it have it whole."""
+        """Count this step's checkpoint as saved, if all ranks know so, or all that write it have it whole."""
         step, own = self.state.step, ""
         if checkpoints.is_writer:
-            # What an older run has left there isn't this one's.
+            # A checkpoint that an older run has left there isn't this run's.
             here = [one for one in storage.survey(checkpoints.path).whole if one.step == step]
             own = here[0].name if here and here[0].created >= self._began else "none"
         known, found = zip(*self.world.gather((checkpoints.has_saved(step), own)), strict=True)

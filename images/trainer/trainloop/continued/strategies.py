@@ -1,0 +1,270 @@
+"""Each strategy gets its ranks to the same step after a fault: DDP, ZeRO-1 and FSDP2, each by a part of its own.
+
+With DDP (`Replicated`) each rank has the whole state, after the last step that it has made. A rank that is a step
+behind, or joins, is given the state.
+
+With ZeRO-1 (`InCopies`, on `parallel.copies`) ranks need each other's weights after the update. A step is made when all
+weights have come. Where the group breaks before that, ranks differ: some have updated their shards, and some haven't.
+No vote precedes the update, because a rank that has begun it still has the whole gradients. In the next group these go
+to the ranks that lack them, those make the update too, and all weights are sent again. So all ranks of the next group
+make the step that one rank has begun.
+
+With FSDP2 (`Sharded`) the ranks of a replica belong together (`continuing.membership`). When one is lost, the others of
+its replica wait, and the complete replicas train on. A rank is given its part of the state by the rank at the same
+place in another replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainloop.config import Config
+from trainloop.continued.world import ContinuingWorld
+from trainloop.continuing import start
+from trainloop.continuing.membership import NO_STATE
+from trainloop.errors import TrainingError
+from trainloop.parallel.copies import members_of, parameters_of
+from trainloop.parallel.strategies import Replica
+from trainloop.recovery.tensors import cloned, local, spread_as
+
+#: Optimizers of torch whose step needs other ranks where a parameter is sharded.
+_REDUCING = ("Adafactor", "LBFGS", "Muon")
+
+
+def obstacle(config: Config, device: torch.device) -> str | None:
+    """Returns why a run can't continue without lost ranks; None where it can."""
+    parallel, communication = config.parallel, config.communication
+    feedback, zero1 = communication.compression in ("onebit", "powersgd"), parallel.strategy == "zero1"
+    replicas = parallel.data[0] if isinstance(parallel.data, tuple) else 1
+    reasons = {
+        f"with parallel.strategy {parallel.strategy} a lost rank's part of the state is nowhere else": (
+            zero1 and not parallel.copies
+        ),
+        "with one replica a lost rank's part of the state is nowhere else; with parallel.data: [2, ...], two replicas, "
+        "the other one trains on": parallel.strategy == "fsdp" and replicas == 1,
+        f"with zero1 on {device.type} an update that is queued can't be taken back": zero1 and device.type != "cpu",
+        "with communication.local_steps a lost rank's own steps are lost": communication.local_steps > 1,
+        "with delayed.pattern the gradients that a lost rank has added up are lost": config.delayed.pattern is not None,
+        f"what communication.compression {communication.compression} left out on a lost rank is lost": feedback,
+        "with precision.compute fp16 a step can't be made again": config.precision.compute == "fp16",
+        f"on {device.type} no group can be formed again": device.type not in ("cpu", "cuda"),
+        f"with FSDP2 on {device.type} a step that is queued can't be taken back": (
+            parallel.strategy == "fsdp" and device.type != "cpu"
+        ),
+    }
+    return next((reason for reason, found in reasons.items() if found), None)
+
+
+class Replicated:
+    """With DDP every rank has the whole state."""
+
+    #: Whether the newest step is made but for weights that lost ranks haven't sent.
+    unfinished = False
+    #: Why this optimizer's steps can't be made again; None where they can.
+    obstacle: str | None = None
+    #: Neighbouring ranks that have a state together.
+    unit = 1
+
+    def __init__(self, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> None:
+        self.replica, self.optimizer, self.world = replica, optimizer, world
+
+    def stepped(self, *, is_last: bool) -> None:
+        """Note that the optimizer has made a step, which `is_last` in the run's step."""
+
+    def advanced(self) -> None:
+        """Note that the run's step is made."""
+
+    def interrupt(self, updates: int, *, whole: bool) -> bool:
+        """Interrupt training after so many updates; `whole` is whether the state is that after a step. Returns whether
+        the ranks will make the step that was cut off, because its update has begun.
+        """
+        return False
+
+    def number(self, step: int, *, whole: bool) -> int:
+        """Returns what ranks compare to find the newest state."""
+        return step if whole else NO_STATE
+
+    def drop_pass(self, rehearse: Callable[[], None]) -> None:
+        """Forget a forward pass without a backward. DDP expects the backward of that forward."""
+        rehearse()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Returns the optimizer's state, for a rank that lacks it; of a sharded one this rank's part."""
+        named: dict[str, Any] = local(Replica.optimizer_state(self.replica, self.optimizer))
+        return named
+
+    def load(self, model: dict[str, Any], optimizer: dict[str, Any], *, unfinished: bool) -> None:
+        """Load the state of another rank."""
+        parameters, moments = dict(self.replica.model.named_parameters()), cloned(optimizer)
+        for name, own in moments.items():
+            moments[name] = {key: spread_as(value, parameters[name]) for key, value in own.items()}
+        self.replica.load_optimizer(self.optimizer, moments)
+        self._load_model(model, {})
+
+    def _load_model(self, model: dict[str, Any], own: dict[str, Any]) -> None:
+        self.replica.load_model({**spread(model, self.replica.model.state_dict()), **own})
+
+    def seeds_again(self, *, anew: bool) -> bool:
+        """Returns whether a rank that was given the state draws other random numbers; `anew`: its unit had none."""
+        return anew
+
+    def mend(self, updates: int) -> None:
+        """Bring the ranks of a new group, which are after the same step, to its state; collective."""
+
+
+class Sharded(Replicated):
+    """With FSDP2 the ranks of a replica have the state together."""
+
+    def __init__(self, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> None:
+        super().__init__(replica, optimizer, world)
+        self.unit = world.unit
+        for each in members_of(optimizer):
+            kind = type(each)
+            if not kind.__module__.startswith("torch.optim") or kind.__name__ in _REDUCING:
+                self.obstacle = (
+                    f"{kind.__name__} may need other ranks within its step, which a lost one leaves half made"
+                )
+
+    def drop_pass(self, rehearse: Callable[[], None]) -> None:
+        model: Any = self.replica.model
+        if not hasattr(model, "reset_iter_state"):  # before torch 2.13
+            raise TrainingError(f"torch {torch.__version__} can't drop a pass of FSDP2's that was cut off: 2.13 can")
+        model.reset_iter_state()
+
+
+class InCopies(Replicated):
+    """With ZeRO-1 two ranks hold each shard, and present ranks bring their shards and weights to the same update."""
+
+    def __init__(self, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> None:
+        super().__init__(replica, optimizer, world)
+        self._members = members_of(optimizer)
+        #: Whether this rank has updated its shards, and maybe lacks what others send.
+        self._updated = False
+        self._mended = not world.is_alone
+        #: The number of the update that this rank's shards have; None: it has no shards, or they are half updated.
+        self._at: int | None = None
+        #: The gradients of that update, until all ranks have made it.
+        self._gradients: list[torch.Tensor | None] | None = None
+
+    def stepped(self, *, is_last: bool) -> None:
+        self._updated = is_last  # else others' updates are still to come
+        start.check()  # weights that others send may not have come
+
+    def advanced(self) -> None:
+        self._updated = False
+
+    def interrupt(self, updates: int, *, whole: bool) -> bool:
+        if self._mended:  # else another fault has come before the first one was mended
+            self._mended, self.unfinished = False, self._updated
+            self._at = updates + self._updated if whole or self._updated else None
+            self._gradients = [each.grad for each in self._parameters()] if self._updated else None
+        return self._updated
+
+    def number(self, step: int, *, whole: bool) -> int:
+        # A rank that has all weights after a step is ahead of one that doesn't have them yet.
+        if self.unfinished:
+            return 2 * step - 1
+        return 2 * step if whole else NO_STATE
+
+    def optimizer_state(self) -> dict[str, Any]:
+        return {}  # `mend` sends the shards
+
+    def load(self, model: dict[str, Any], optimizer: dict[str, Any], *, unfinished: bool) -> None:
+        self.unfinished = unfinished
+        own = dict[str, Any]()
+        if unfinished:
+            # Weights of this step come later, and where its update is still to be made it changes this rank's own.
+            held = set(self._parameters())
+            named = self.replica.model.named_parameters()
+            own = {name: parameter for name, parameter in named if parameter in held}
+        self._load_model(model, own)
+
+    def seeds_again(self, *, anew: bool) -> bool:
+        return self.world.is_alone  # the groups compare other numbers than steps
+
+    def mend(self, updates: int) -> None:
+        """Bring the ranks of a new group to the same update. Raises TrainingError where no present rank has a shard."""
+        world = self.world
+        at, gives = self._gather()
+        behind = [rank for rank in world.present if at[rank] == updates - 1]
+        giving = [rank for rank in world.present if at[rank] == updates and gives[rank]]
+        if self.unfinished and behind and giving:
+            self._give_gradients(giving[0])
+            if world.rank in behind:
+                self._update(updates)
+            at, _ = self._gather()  # no rank continues, and drops its gradients, before all have them
+        current = [rank for rank in world.present if at[rank] == updates]
+        for member in self._members:
+            for shard in range(world.size):
+                if not set(current).intersection(member.holders(shard)):
+                    first, second = member.holders(shard)
+                    raise TrainingError(
+                        f"no rank that is left has shard {shard} of the optimizer's state, which ranks {first} and "
+                        f"{second} held: the run can't continue, and restarts from memory or a checkpoint"
+                    )
+        if world.rank not in current:
+            self._at = None  # what it has may be half loaded when it is interrupted
+        for member in self._members:
+            for shard in range(world.size):
+                lacking = [rank for rank in member.holders(shard) if rank in world.present and rank not in current]
+                if lacking:
+                    moments = world.from_rank(member.source(shard, current), member.moments(shard))
+                    if world.rank in lacking:
+                        member.load_moments(shard, moments)
+        self._at = updates
+        if self.unfinished:
+            for member in self._members:
+                member.send(current)
+        world.barrier()
+        self._gradients, self._mended, self.unfinished = None, True, False
+
+    def _gather(self) -> tuple[list[int | None], list[bool]]:
+        found = self.world.gather((self._at, self._gradients is not None))
+        return [at for at, _ in found], [gives for _, gives in found]
+
+    def _give_gradients(self, source: int) -> None:
+        """Give the gradients of the update to all ranks, with the rates."""
+        own, groups = self._gradients or [], [group for member in self._members for group in member.param_groups]
+        about = ([each is not None for each in own], [group["lr"] for group in groups])
+        there, rates = self.world.from_rank(source, about)
+        given = list[torch.Tensor | None]()
+        for parameter, has in zip(self._parameters(), there, strict=True):
+            gradient = own[len(given)] if self.world.rank == source else torch.empty_like(parameter)
+            given.append(gradient if has else None)
+            if has and gradient is not None:
+                dist.broadcast(gradient.detach(), source)
+        self.world.barrier()
+        if self._gradients is None:
+            self._gradients = given
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+    def _update(self, updates: int) -> None:
+        for parameter, gradient in zip(self._parameters(), self._gradients or [], strict=True):
+            parameter.grad = gradient
+        for member in self._members:
+            member.update()
+            member.zero_grad(set_to_none=True)
+        self._at = updates
+
+    def _parameters(self) -> Iterable[torch.Tensor]:
+        return (each for member in self._members for each in parameters_of(member))
+
+
+def strategy_of(name: str, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> Replicated:
+    """Returns the part that continues a run with this `parallel.strategy`."""
+    kinds: dict[str, type[Replicated]] = {"zero1": InCopies, "fsdp": Sharded}
+    return kinds.get(name, Replicated)(replica, optimizer, world)
+
+
+def spread(parts: Any, own: Any) -> Any:
+    """Returns nested values with parts of tensors as tensors that are sharded as this rank's own are."""
+    if isinstance(parts, dict) and isinstance(own, dict):
+        return {key: spread(value, own.get(key)) for key, value in parts.items()}
+    if type(own) in (list, tuple) and isinstance(parts, list | tuple) and len(own) == len(parts):
+        return type(own)(map(spread, parts, own))
+    return spread_as(parts, own)

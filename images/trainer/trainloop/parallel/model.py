@@ -1,0 +1,127 @@
+"""A run's model is made, and spread over the ranks by the strategy that the settings name.
+
+What few runs need is imported when it is used: FSDP2 takes a second, and the time to start is part of every recovery.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from trainloop import seeding
+from trainloop.distributed.world import World
+from trainloop.errors import ConfigError
+from trainloop.optimization.optimizer import check_complete
+from trainloop.parallel.communication import GradientExchange
+from trainloop.parallel.delayed import DelayedSettings, NothingDelayed
+from trainloop.parallel.strategies import ParallelSettings, Plan, Replica, Values
+
+
+def build_model(
+    settings: ParallelSettings,
+    make: Callable[[], nn.Module],
+    world: World,
+    dtype: torch.dtype,
+    say: Callable[[str], None],
+) -> tuple[nn.Module, Values | None]:
+    """Returns the model that `make` makes, with its floating-point tensors as `dtype`, on the rank's device.
+
+    With fsdp it is on the meta device, and what computes its values comes with it; if that can't be recorded, the model
+    is whole on the host, and `say` reports why.
+    """
+    if world.size == 1 or settings.strategy != "fsdp":
+        return _to_be_trained(make(), dtype).to(world.device), None
+    from trainloop.parallel.deferred import recorded
+
+    random = seeding.capture(world.device)
+    try:
+        model, values = recorded(make)
+    except (RuntimeError, TypeError, ValueError) as error:
+        say(f"every rank makes the whole model on its host, because it can't be made on the meta device: {error}")
+        seeding.restore(random, world.device)
+        return _to_be_trained(make(), dtype), None
+    return _to_be_trained(model, dtype), values
+
+
+def _to_be_trained(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Returns the model with its floating-point tensors as `dtype`; complex ones (rotary positions) keep their own.
+
+    A model that is in evaluation mode, as transformers loads them, is put in training mode; layers in evaluation mode
+    within a model in training mode (a frozen BatchNorm) stay so.
+    """
+    model = model if model.training else model.train()
+    return model.double() if dtype == torch.float64 else model.float()
+
+
+def build_replica(
+    settings: ParallelSettings,
+    model: nn.Module,
+    world: World,
+    exchange: GradientExchange,
+    values: Values | None = None,
+    plan: Plan | None = None,
+    *,
+    by_turns: bool = False,
+) -> Replica:
+    """Returns `model` spread by `settings`; `model` and `values` are what `build_model` returns, `plan` is the task's
+    for tensor parallelism. `by_turns`: a backward gives only some parameters their gradients. One rank alone needs no
+    strategy.
+    """
+    if by_turns and (settings.strategy != "fsdp" or world.size == 1):
+        from trainloop.parallel.averaging import build_by_turns
+
+        return build_by_turns(settings.strategy, model, world, exchange)
+    if world.size > 1 and settings.strategy != "ddp":
+        from trainloop.parallel.sharded import build_sharded
+
+        return build_sharded(settings, model, world, exchange, values, plan)
+    if world.size > 1 and exchange.settings.local_steps > 1:
+        from trainloop.parallel.averaging import LocalSteps
+
+        return LocalSteps(settings, model, world, exchange)
+    return Replica(settings, model, world, exchange)
+
+
+def divided(world: World, settings: ParallelSettings) -> World:
+    """Returns the world of a layout. Raises ConfigError for one that the ranks can't have."""
+    tensor, data, parts = settings.tensor, settings.data, world.size // settings.tensor
+    replicas = data[0] if isinstance(data, tuple) else 1
+    if world.size % tensor:
+        raise ConfigError(
+            f"parallel.tensor is {tensor}, which doesn't divide the {world.size} rank(s): set one that does"
+        )
+    if data is not None and math.prod(data if isinstance(data, tuple) else [data]) != parts:
+        raise ConfigError(
+            f"parallel.data is {_shown(data)}, but {world.size} rank(s) by parallel.tensor {tensor} are {parts}: "
+            "set it to that, or leave it out, so that the number of ranks may change"
+        )
+    return replace(world, tensor=tensor, replicas=replicas)
+
+
+def _shown(data: int | tuple[int, int]) -> str:
+    return str(list(data) if isinstance(data, tuple) else data)
+
+
+def follow_freezing(replica: Replica, optimizer: torch.optim.Optimizer, settings: ParallelSettings) -> None:
+    """Have DDP reduce the gradients of the parameters that are trained now, which hooks may freeze in mid-run, the same
+    ones on every rank. DDP waits for those that it began with, so it begins again. FSDP2 follows by itself.
+
+    Raises ConfigError when the optimizer lacks one of them.
+    """
+    trained = [parameter.requires_grad for parameter in replica.model.parameters()]
+    if replica.wrapped is not None and replica.reduced and replica.trained != trained:
+        check_complete(replica.model, optimizer)
+        replica.wrap(settings)
+
+
+def delayed(settings: DelayedSettings, model: nn.Module) -> NothingDelayed:
+    """Returns the group that `settings` name. Raises ConfigError where the pattern names none, or all."""
+    if settings.pattern is None:
+        return NothingDelayed()
+    from trainloop.parallel.averaging import DelayedGroup
+
+    return DelayedGroup(settings, model)

@@ -1,0 +1,104 @@
+"""A script's state is its model, its optimizer and what else it names; it is taken, restored and given from here."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from trainloop.recovery.slots import Buffers
+from trainloop.recovery.tensors import (
+    OptimizerState,
+    cloned,
+    load,
+    local,
+    on_host,
+    parameters_between_steps,
+    spread_as,
+    state_of,
+)
+
+
+class Stateful(Protocol):
+    """Schedulers, scalers and averages of weights have these two."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> object: ...
+
+
+class ScriptState:
+    """Holds what is kept of a script; of a sharded model, and of ZeroRedundancyOptimizer, this rank has a part."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, others: dict[str, Stateful]) -> None:
+        self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        self._optimizer, self._others = optimizer, others
+        self._parameters = parameters_between_steps(self._model)
+        self.device = next(iter(self._parameters.values())).device
+        #: The optimizer of this rank's part.
+        self.own_optimizer: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
+        self.buffers = Buffers(self._model)
+        self._optimizer_state = OptimizerState(self.own_optimizer, self.device, optimizer)
+        #: Where the random numbers of `Recovery.parts` begin: the same on all ranks.
+        self.seed = 0
+
+    @property
+    def is_part(self) -> bool:
+        """Returns whether several ranks have the state together."""
+        sharded = any(hasattr(each, "device_mesh") for each in self._parameters.values())
+        return sharded or self.own_optimizer is not self._optimizer
+
+    def host(self) -> dict[str, Any]:
+        """Returns what the host has of the state, and changes."""
+        return {
+            "optimizer": self._optimizer_state.host(),
+            "others": {name: state_of(each) for name, each in self._others.items()},
+        }
+
+    def whole(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Returns the state, by what the host had of it."""
+        optimizer = local(self._optimizer_state.whole(host["optimizer"]))
+        others = local(host["others"])
+        return {"model": local(self._parameters), "optimizer": optimizer, "others": others, "seed": self.seed}
+
+    def give(self) -> dict[str, Any]:
+        """Returns the state as it is now, with the buffers, for a rank that lacks it."""
+        buffers = {name: local(each) for name, each in self.buffers.named().items()}
+        return {**self.whole(self.host()), "buffers": buffers}
+
+    @torch.no_grad()
+    def load(self, saved: dict[str, Any]) -> None:
+        """Load a state. Raises ValueError or KeyError where it isn't this model's."""
+        self._parameters = parameters_between_steps(self._model)
+        tensors: dict[str, Any] = {**self._parameters, **self.buffers.named()}
+        values = {**saved["model"], **saved["buffers"]}
+        for name, parameter in self._parameters.items():
+            if values[name].shape != local(parameter).shape:
+                raise ValueError(f"{name} has shape {list(values[name].shape)}")
+        optimizer = saved["optimizer"]
+        ordered = [parameter for group in self.own_optimizer.param_groups for parameter in group["params"]]
+        for number, state in optimizer["state"].items():
+            state.update({key: spread_as(value, ordered[number]) for key, value in state.items()})
+        self.own_optimizer.load_state_dict(optimizer)
+        if self.own_optimizer is not self._optimizer:
+            for group, part_of_it in zip(self._optimizer.param_groups, self.own_optimizer.param_groups, strict=True):
+                group.update({key: value for key, value in part_of_it.items() if key != "params"})
+        for state in self.own_optimizer.state.values():
+            # Where weights are on the host, torch has kept what it was given, and that is the file's.
+            state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
+        for name, tensor in tensors.items():
+            if name in values:
+                local(tensor).copy_(values[name])
+        for name, each in self._others.items():
+            load(each, saved["others"][name])
+        self.seed = saved["seed"]
+
+    @torch.no_grad()
+    def put_back(self, host: dict[str, Any]) -> None:
+        """Put back what the host had of the state."""
+        groups, _ = host["optimizer"]
+        for group, before in zip(self._optimizer.param_groups, groups, strict=True):
+            group.update(before)
+        for name, each in self._others.items():
+            load(each, host["others"][name])

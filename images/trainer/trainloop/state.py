@@ -1,0 +1,103 @@
+"""A run's state is what it needs to continue to the bit: its parts that have a state, and what its hooks keep.
+
+A checkpoint and the pod's memory keep it (`checkpoints`). They are given a `RunState`, and never the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from trainloop.distributed.world import World
+from trainloop.errors import listed
+from trainloop.optimization.anomaly import AnomalyDetector
+from trainloop.optimization.precision import Precision
+from trainloop.optimization.verdict import Judge
+from trainloop.parallel.communication import GradientExchange
+from trainloop.parallel.delayed import NothingDelayed
+from trainloop.parallel.strategies import Replica
+from trainloop.recovery.tensors import mapped
+
+if TYPE_CHECKING:
+    from trainloop.objectives import Objectives
+
+
+class Stateful(Protocol):
+    """Modules, optimizers and schedulers have these two."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> object: ...
+
+
+@dataclass
+class TrainState:
+    """Holds a run's position in a few numbers."""
+
+    step: int = 0  # global batches done
+    updates: int = 0  # of which the optimizer made a step
+    position: int = 0  # samples done
+    place: dict[str, Any] = field(default_factory=dict)  # in the data: an epoch, how many of its samples are done
+    batch: int = 0  # samples in a global batch, as at the first start
+    total: int = 0  # steps of the whole run
+    results: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    precision: str = ""  # that steps are computed in
+
+    def load(self, numbers: Mapping[str, Any]) -> None:
+        """Take over the numbers of another state. Raises TypeError for names that aren't a state's."""
+        vars(self).update(vars(TrainState(**numbers)))
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The parts of a run that have a state."""
+
+    world: World
+    seed: int
+    train: TrainState
+    replica: Replica
+    optimizer: torch.optim.Optimizer
+    precision: Precision
+    #: The loss and gradient norm of the steps before: of the run, or of each objective.
+    history: AnomalyDetector | Objectives
+    judge: Judge
+    delayed: NothingDelayed
+    exchange: GradientExchange
+    #: What hooks keep, by names of their own.
+    stateful: dict[str, Stateful]
+
+
+def stateful_states(stateful: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Returns the states of what hooks keep by name, DTensors whole on the host; collective."""
+    return {name: mapped(each.state_dict(), _whole) for name, each in stateful.items()}
+
+
+def restore_stateful(stateful: Mapping[str, Stateful], saved: dict[str, Any], warn: Callable[[str], None]) -> None:
+    """Load states of what hooks keep, and warn of those that only the checkpoint or only the program has."""
+    for name in stateful.keys() & saved.keys():
+        stateful[name].load_state_dict(_like(saved[name], stateful[name].state_dict()))
+    if lost := sorted(saved.keys() - stateful.keys()):
+        warn(f"the checkpoint has a state of {listed(lost)}, which no hook of this run has: it is left out")
+    if new := sorted(stateful.keys() - saved.keys()):
+        warn(f"the checkpoint has no state of {listed(new)}: it stays as this run's hooks made it")
+
+
+def _whole(tensor: Any) -> Any:
+    return tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _like(saved: Any, own: Any) -> Any:
+    """Returns the saved state with tensors spread over ranks where the program's own are."""
+    if isinstance(saved, dict) and isinstance(own, dict):
+        return {key: _like(value, own.get(key)) for key, value in saved.items()}
+    if type(own) in (list, tuple) and isinstance(saved, list | tuple) and len(own) == len(saved):
+        return type(own)(map(_like, saved, own))
+    if not hasattr(own, "full_tensor"):
+        return saved
+    # Imported when used: it takes half a second, and only FSDP2 needs it.
+    from trainloop.parallel.sharded import like
+
+    return like(saved, own)
