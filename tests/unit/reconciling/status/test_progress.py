@@ -119,8 +119,8 @@ def test_after_a_clock_was_set_back_news_goes_on() -> None:
     assert progress_of(decided(job(status), training(NOW - 3600, step=101), NOW - 3600).status).step == 101
 
 
-FAST = Recovery(seen=0.0, told=0.1, stopped=0.05, launched=0.12, joined=0.2, restored=0.25, first_step=0.4)
-SLOW = Recovery(seen=0.0, told=0.11, stopped=0.3, launched=0.31, joined=0.35, restored=0.36, first_step=0.41)
+FAST = Recovery(detected=0.0, assigned=0.1, stopped=0.05, launched=0.12, joined=0.2, restored=0.25, first_step=0.4)
+SLOW = Recovery(detected=0.0, assigned=0.11, stopped=0.3, launched=0.31, joined=0.35, restored=0.36, first_step=0.41)
 
 
 def status(attempt: int = 2, failed: int = 1, **fields: Any) -> JobStatus:
@@ -148,8 +148,8 @@ def test_each_part_is_up_to_the_slowest_worker_and_they_follow_each_other() -> N
     assert recovery_of(status(), progressing({0: FAST, 1: SLOW})) == RecoveryTimes(
         seconds=0.41,
         repeated_steps=12,
-        seen=0.0,
-        told=0.11,
+        detected=0.0,
+        assigned=0.11,
         stopped=0.19,
         launched=0.01,
         joined=0.04,
