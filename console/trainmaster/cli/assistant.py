@@ -71,7 +71,7 @@ def server(jobs: JobClient) -> MCPServer[Any]:
         raw["metadata"] = {key: value for key, value in raw["metadata"].items() if key != "managedFields"}
         return _data(f"job {name}", json_text(raw).splitlines())
 
-    def why(name: Annotated[str | None, Field(description="The job; without, all that are not fine.")] = None,
+    def why(name: Annotated[str | None, Field(description="The job; without it, all jobs in trouble.")] = None,
             namespace: Namespace = None) -> str:  # fmt: skip
         """Explain why a job is pending, failed or slow: one dominant cause, its evidence, and what to do next."""
         client = of(namespace)

@@ -122,7 +122,7 @@ class Connection:
         return replace(server, acting_as=self.acting_as)
 
     def answer_seconds(self) -> float | None:
-        """Returns how long each answer may take; None is for ever. Raises BadParameter."""
+        """Returns how long each answer may take; None: no limit. Raises BadParameter."""
         from trainmaster.client.transport import READ_SECONDS
 
         if self.request_timeout is None:

@@ -55,7 +55,7 @@ class SafeConsole(Console):
 def columns(
     names: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[int, Mapping[str, str]] | None = None
 ) -> Text:
-    """Returns a table of text as kubectl has it: no name is cut, whatever the terminal's width.
+    """Returns a table of text like kubectl's: no name is cut, whatever the terminal's width.
 
     `styles` maps a column's position to the styles of its cells.
     """

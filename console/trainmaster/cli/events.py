@@ -159,7 +159,7 @@ def _is_of_type(event: JobEvent, types: Sequence[str]) -> bool:
 
 
 def age(seconds: float) -> str:
-    """Returns a time as kubectl's ages have it: 119s, 5m20s, 3h, 47h, 5d3h, 200d."""
+    """Returns a time like kubectl's ages: 119s, 5m20s, 3h, 47h, 5d3h, 200d."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if whole < 120:

@@ -137,7 +137,7 @@ SHOWN_WORKERS = 8
 
 
 def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
-    """Yields the page line by line. Of many ranks only one that is asked for is shown whole."""
+    """Yields the page line by line. With many ranks only a requested one is shown whole."""
     yield one_line(f"Attempt {stacks.attempt}, {stacks.collected_at}: {len(stacks.ranks)} ranks have answered")
     for number, state in sorted(stacks.ranks.items()):
         if rank in (None, number):

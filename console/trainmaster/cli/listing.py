@@ -38,7 +38,7 @@ def show_jobs(
     watch: bool = False,
     output: str | None = None,
 ) -> None:
-    """Shows all jobs (with a selector, those that have such labels), and with `watch` each change for ever."""
+    """Shows all jobs (with a selector, those that have such labels), and with `watch` every change."""
     found = jobs.list(all_namespaces=all_namespaces, selector=selector)
     console, wide = SafeConsole(), output == "wide"
     none = none_found(jobs, all_namespaces, f" with {selector}" if selector else "")

@@ -1,4 +1,4 @@
-"""What commands write: objects for programs by `-o`, as kubectl does, and new files."""
+"""Writes commands' results: objects for programs by `-o`, as kubectl does, and new files."""
 
 from __future__ import annotations
 

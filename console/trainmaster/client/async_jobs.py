@@ -170,7 +170,7 @@ class AsyncJobClient:
     def watch_all(
         self, *, all_namespaces: bool = False, selector: str | None = None
     ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs, then each one that changes or is deleted, for ever; a deleted one with True."""
+        """Yields all jobs, then each one that changes or is deleted, forever; a deleted one with True."""
         return Watcher(self.transport, None if all_namespaces else self.namespace, selector).all()
 
     async def wait(
@@ -253,7 +253,7 @@ class AsyncJobClient:
         return await list_events(self.transport, None if all_namespaces else self.namespace)
 
     def watch_events(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-        """Yields the existing raw Events as ADDED, then each that is added or changed, for ever."""
+        """Yields the existing raw Events as ADDED, then each that is added or changed, forever."""
         return watch_events(self.transport, None if all_namespaces else self.namespace)
 
     async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:

@@ -218,7 +218,7 @@ class TaskReaders:
         task.add_done_callback(self._tasks.discard)
 
     async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: for ever)."""
+        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: forever)."""
         # The tasks read only while this one waits.
         await asyncio.sleep(0)
         found = []

@@ -85,7 +85,7 @@ class ThreadReaders:
         threading.Thread(target=self._read, args=(source, iterate(stream), ahead), daemon=True).start()
 
     async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: for ever)."""
+        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: forever)."""
         with self._changed:
             if not self._arrivals and seconds != 0:
                 self._changed.wait(seconds)

@@ -1,4 +1,4 @@
-"""`TrainingJob` is a job as the API server has it. `require` and its like refuse wrong arguments with a sentence."""
+"""`TrainingJob` is a job of the API server. `require` and its like refuse wrong arguments with a sentence."""
 
 from __future__ import annotations
 

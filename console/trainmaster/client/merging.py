@@ -119,7 +119,7 @@ class Readers(Protocol):
         """Starts to read a stream."""
 
     async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: for ever)."""
+        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: forever)."""
 
     def passed(self, source: Hashable, line: WorkerLine) -> None:
         """Makes room for further lines of a source when one of its lines has been consumed."""

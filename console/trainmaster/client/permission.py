@@ -1,6 +1,6 @@
 """Asks the API server, with the viewer's token, whether an action is allowed, as `kubectl auth can-i` does.
 
-Whatever shows a viewer data that was read with another token (a shared list, the history of a deleted job) asks first.
+Code that shows a viewer data read with another token (a shared list, the history of a deleted job) asks here first.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Gate:
         self._answers: OrderedDict[Access, tuple[float, bool]] = OrderedDict()
 
     async def allows(self, *wanted: Access, fresh: bool = False) -> bool:
-        """Returns whether all that is allowed; `fresh` asks again. Raises NotAllowed for an unknown user, NoCluster."""
+        """Returns whether all are allowed; `fresh` asks again. Raises NotAllowed for an unknown user, NoCluster."""
         return all([await self._allows(access, fresh) for access in wanted])
 
     async def require(self, *wanted: Access, fresh: bool = False) -> None:

@@ -156,7 +156,7 @@ def _of_pod() -> Server:
 
 
 def _pod_address() -> tuple[str, Path]:
-    """Returns the API server's address as a pod has it, and the file with its authority. Raises NoCluster."""
+    """Returns the API server's address inside a pod, and the file with its authority. Raises NoCluster."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     authority = Path(os.environ.get(AUTHORITY_VARIABLE) or SERVICE_ACCOUNT / "ca.crt")
     if not (host and port and authority.is_file()):

@@ -242,7 +242,7 @@ class JobView:
 
 
 def view_of(raw: Mapping[str, Any]) -> JobView:
-    """Returns the view of a job as the API server has it."""
+    """Returns the view of a job object of the API server."""
     metadata, status = mapping(raw.get("metadata")), mapping(raw.get("status"))
     progress, workers = mapping(status.get("progress")), mapping(status.get("workers"))
     phase = text(status.get("phase"), 20)

@@ -48,7 +48,7 @@ class Watcher:
                     yield changed
 
     async def all(self) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs, then each one that changes or is deleted, for ever; a deleted one with True."""
+        """Yields all jobs, then each one that changes or is deleted, forever; a deleted one with True."""
         known: dict[str, TrainingJob] = {}
         while True:
             answer = await self.transport.request("GET", self._path, query=label_query(self.selector))
@@ -141,7 +141,7 @@ async def list_events(transport: AsyncTransport, namespace: str | None) -> list[
 async def watch_events(
     transport: AsyncTransport, namespace: str | None
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields the existing Events as ADDED, then each that is added or changed, for ever."""
+    """Yields the existing Events as ADDED, then each that is added or changed, forever."""
     path = _path(namespace)
     known: dict[str, str] = {}
     while True:

@@ -1,6 +1,6 @@
 """Converts a JobSet (jobset.x-k8s.io/v1alpha2): the replicatedJobs that train become a job, the others Jobs.
 
-ReplicatedJobs with the same program train together, as groups if their resources differ. Of several programs, the one
+ReplicatedJobs with the same program train together, as groups if their resources differ. With several programs, the one
 with accelerators or torchrun trains, or else the one with the most pods. Others (a driver, a data server, a step that
 prepares data) become Jobs (batch/v1) as the JobSet controller would create them, and volume claims become claims.
 """

@@ -248,7 +248,7 @@ class StaticFile:
     etag: str
 
     def answer(self, request: web.Request) -> web.Response:
-        """Returns the file, or 304 if the browser has it."""
+        """Returns the file, or 304 if the browser has the same one."""
         # A browser keeps it, and checks each time whether it changed.
         headers = {"ETag": f'"{self.etag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         known = request.if_none_match or ()

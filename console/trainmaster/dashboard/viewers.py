@@ -1,4 +1,4 @@
-"""A viewer is whoever has one bearer token; their session is a transport with it, and what they are allowed.
+"""A viewer is the owner of one bearer token. Their session is a transport with it, and their permissions.
 
 Sessions are found by the SHA-256 of their token, and forgotten after minutes without a request. All share their
 connections to the API server, which knows viewers by their token alone. A token that the API server hasn't confirmed

@@ -277,7 +277,7 @@ class AnswerThreads:
         self._opened: list[Answers] = []
 
     def reopen(self) -> None:
-        """Opens the file again for all that is read from now on."""
+        """Opens the file again for all later reads."""
         self._generation += 1
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ _MOST_COUNTED = 100_000
 
 
 class Moved(Exception):
-    """A block was replaced while it was to be read: ask again."""
+    """A block was replaced before it was read: ask again."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TimeWindow:
 
 @dataclass(frozen=True)
 class Block:
-    """Block is a block of figures as the file's index has it."""
+    """Block is an entry of the file's index: a block of figures."""
 
     id: int
     level: int

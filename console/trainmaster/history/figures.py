@@ -280,7 +280,7 @@ def step_of(record: SampleRecord) -> int | None:
 
 
 def to_tail(record: SampleRecord, status: Mapping[str, float]) -> str:
-    """Returns a sample as the tail has it; `status` has the figures of the job's status at that time."""
+    """Returns a sample in the tail's form; `status` has the figures of the job's status at that time."""
     known = {name: [value for value in values if value is not None] for name, values in record.columns.items()}
     of_job: dict[str, float | None] = {
         STEP: step_of(record),

@@ -119,7 +119,7 @@ class HistoryStore:
         return _identity(self.file) != self._identities[self.file]
 
     def restore(self) -> None:
-        """Restores a deleted file from this connection, which still has it. Raises sqlite3.Error and OSError."""
+        """Restores a deleted file from this connection, which still holds it open. Raises sqlite3.Error and OSError."""
         self.file.parent.mkdir(0o700, parents=True, exist_ok=True)
         beside = self.file.with_name(f"{self.file.name}.restoring")
         beside.unlink(missing_ok=True)

@@ -4,8 +4,8 @@ The API server decides by the viewer's own token: the history has no rights, and
 a moment, by the SHA-256 of the token. The token itself goes to the API server alone, and into no log, file or error.
 
 A request has a place while its viewer is looked up, while its answer is made, and until that is sent. Tokens that the
-API server hasn't recognised lately have a few places of their own: whoever invents tokens delays other strangers for a
-moment, and no viewer.
+API server hasn't recognised lately have a few places of their own: a client that invents tokens delays other strangers
+for a moment, and no viewer.
 """
 
 from __future__ import annotations

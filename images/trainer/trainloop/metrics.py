@@ -34,7 +34,7 @@ class MetricsSettings(Settings):
     plot: bool = Field(True, description="Write report.md, report.html and curves at the end (needs matplotlib).")
     against: str | None = Field(None, description="Where a one-rank run's metrics.jsonl is, to compare with.")
     peak_tflops: float | None = Field(None, gt=0, description="A device's peak TFLOP/s, for MFU (H200 bf16: 989).")
-    tensorboard: bool = Field(False, description="Also write TensorBoard events (needs tensorboard).")
+    tensorboard: bool = Field(False, description="Write TensorBoard events too (needs tensorboard).")
     prometheus_file: str | None = Field(None, description="A .prom file for node_exporter's textfile collector.")
 
 

@@ -87,7 +87,7 @@ def _read(path: str) -> str:
 
 
 def bytecode(path: str, text: str) -> bytes:
-    """Returns a module's bytecode as its file has it."""
+    """Returns a module's bytecode as in its file."""
     # Without docstrings, which nobody reads there: 2 ms of a start.
     code = compile(text, path, "exec", dont_inherit=True, optimize=2)
     source_hash = importlib.util.source_hash(text.encode())

@@ -114,7 +114,7 @@ class PeerConnection:
             self._watch()
 
     def finish(self, unread: int = 0) -> None:
-        """Close when all that was sent has gone out.
+        """Close when everything sent has gone out.
 
         `unread`: so many bytes at most may still come, and the peer closes after it has sent them: closing before
         makes the peer's kernel throw away what it hasn't read yet (RFC 9112, section 9.6).

@@ -215,7 +215,7 @@ class AgentsSecrets:
         self._made.add(namespace)
 
     def doubt(self, namespace: str) -> None:
-        """Have the namespace's Secret made again, where it is missing, with the next pods.
+        """Recreate the namespace's Secret, if it is missing, with the next pods.
 
         An agent there knows no token, or another: somebody has deleted the Secret, or the namespace and all in it, and
         made one of the same name.

@@ -1,7 +1,7 @@
 """Reads kubeconfigs as kubectl does, and describes everything that is wrong with one in a sentence.
 
 The official client's loader raises whatever its dictionaries raise, ignores missing users and plugins, and waits for a
-plugin for ever. So it gets a kubeconfig that `selection` has checked, with the plugin's answer in it.
+plugin forever. So it gets a kubeconfig that `selection` has checked, with the plugin's answer in it.
 
 `selection` has `read_kubeconfig`: it finds and merges the files, and checks the chosen context with its cluster and
 user. `plugin` runs a user's exec plugin for its credentials. `errors` has `KubeconfigError`, and the checks of

@@ -1,7 +1,7 @@
 """The environment of a worker's container: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, and what the agent reads.
 
 MASTER_PORT is only for programs without the agent's rendezvous: each attempt has its own port (`wire.ports`), which the
-agent sets. Also here: paths in the container, devices and variables of the collective libraries, and grace periods.
+agent sets. Paths in the container, devices and variables of the collective libraries, and grace periods are here, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An assignment names an attempt, its workers, and whether to run it (docs/protocol.md, "The assignment").
 
-It comes to an agent three ways (the annotation's file, a push to the leader, the leader's broadcast), in any order and
-more than once. `newer` is the merge of them all: the highest attempt wins, at the same attempt `Hold` wins over `Run`.
-Each attempt's rendezvous has a port of its own, so that a rank left over can't join it (`master_port`).
+It reaches an agent in three ways (the annotation's file, a push to the leader, the leader's broadcast), in any order
+and more than once. `newer` is the merge of them all: the highest attempt wins, at the same attempt `Hold` wins over
+`Run`. Each attempt's rendezvous has a port of its own, so that a rank left over can't join it (`master_port`).
 """
 
 from __future__ import annotations

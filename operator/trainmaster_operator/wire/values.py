@@ -59,7 +59,7 @@ def whole(value: object, most: int = MAX_WHOLE) -> int | None:
 
 
 def decimal(value: object, most: int) -> int | None:
-    """Returns a whole number below `most` that is written in ASCII digits, as labels and names have it, else None."""
+    """Returns a whole number below `most` in ASCII digits, as in labels and names, else None."""
     if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > 16:
         return None
     return whole(int(value), most)

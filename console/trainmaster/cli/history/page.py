@@ -84,7 +84,7 @@ def ran_for(started: str | None, ended: str | None, now: datetime) -> str:
 
 
 def failure_words(failure: Mapping[str, Any] | None) -> str:
-    """Returns a failure (of the API) in one line: Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …
+    """Returns a failure of the API in one line: `Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …`.
 
     The last line that the rank wrote has the error itself.
     """

@@ -1,4 +1,4 @@
-"""What nodes have free, and what the scheduler says about pods that fit nowhere.
+"""Compares the nodes' free resources with pods, and reads the scheduler's messages about pods that fit nowhere.
 
 A node's free amount is what it can give (allocatable) less what the pods on it request. kube-scheduler writes, for a
 pod that fits nowhere (FitError in pkg/scheduler/framework, 1.25 to 1.36):
@@ -120,7 +120,7 @@ def is_ready(node: Object) -> bool:
 
 
 def shown(amount: Decimal, resource: str) -> str:
-    """Returns an amount as a manifest has it: 8, 500m, 128Gi."""
+    """Returns an amount in a manifest's form: 8, 500m, 128Gi."""
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
         for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
             if abs(amount) >= size:

@@ -1,4 +1,4 @@
-"""What ended the newest attempt: the rank that failed first, its node and its last lines, or where it hangs."""
+"""Explains the end of the newest attempt: the rank that failed first, its node and last lines, or where it hangs."""
 
 from __future__ import annotations
 

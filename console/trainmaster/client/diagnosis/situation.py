@@ -1,4 +1,4 @@
-"""What rules read and return: a situation of raw objects, and findings with their evidence and next steps.
+"""Rules read a situation of raw objects, and return findings with their evidence and next steps.
 
 A situation is all that could be read of a job and of what it depends on. The readers at the end take values out of raw
 objects; what isn't there, or is of another type, is empty.
@@ -83,7 +83,7 @@ class Diagnosis:
 class Situation:
     """Situation is the job with everything around it.
 
-    None stands for what wasn't read: it isn't needed, or the user may not read it (`unread` says so).
+    None is a thing that wasn't read: it isn't needed, or the user may not read it (listed in `unread`).
     """
 
     job: TrainingJob

@@ -1,6 +1,6 @@
 """The JSON objects that a history answers: the server makes them, and the client validates them before anybody reads.
 
-A field that is missing is null, as what isn't known is: a history of another release may not have it. A field of
+A missing field is null, like an unknown value: a history of another release may lack it. A field of
 another kind is an error that names it. Bounds keep a hostile answer from filling memory: a list ends at its maximum or
 at its first wrong item.
 """

@@ -12,7 +12,7 @@ The history is where the user says, else where the kubeconfig or an administrato
 A history knows a viewer by the bearer token that the API server knows, and asks the API server what may be seen with
 it. It gets the kubeconfig's token, through the proxy in a header of its own, because the proxy keeps Authorization for
 itself. A user without a bearer token (with a certificate, say) asks as a service account of theirs: the API server
-makes a token for it (TokenRequest) for whoever may create `serviceaccounts/token`. A token for the history's own
+makes a token for it (TokenRequest) for users who may create `serviceaccounts/token`. A token for the history's own
 audience would need rights for the history to check it, and nobody could make one for users of an identity provider.
 """
 

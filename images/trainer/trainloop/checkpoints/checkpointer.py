@@ -47,7 +47,7 @@ class CheckpointSettings(Settings):
         "auto", description="shared: all ranks see the directory. auto: find out if they do, or nodes have their own."
     )
     seconds: float = Field(1800, gt=0, description="How long a save may take before it counts as a hang.")
-    resume: bool = Field(True, description="Go on from the newest valid checkpoint.")
+    resume: bool = Field(True, description="Continue from the newest valid checkpoint.")
     start_from: str | None = Field(
         None,
         description="Tag or name of a checkpoint to start from, DIRECTORY/NAME for another directory's. A restart "
@@ -149,7 +149,7 @@ class Checkpointer:
         return self.parent is not None and self.parent.startswith(f"step-{step:09d}.")
 
     def any_there(self) -> bool:
-        """Returns whether there is anything in the directory that is, or was to be, a checkpoint."""
+        """Returns whether the directory contains a checkpoint, or the beginning of one."""
         return any(self.world.gather(any(storage.survey(self.path))))
 
     def to_go_on_from(self) -> Iterator[Checkpoint]:

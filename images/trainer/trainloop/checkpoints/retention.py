@@ -37,7 +37,7 @@ def prune(
 def superseded(
     written: Checkpoint, found: Survey, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()
 ) -> list[Checkpoint]:
-    """Returns all that was `found` but the `keep` checkpoints that were written last, the `best`, and those with a tag.
+    """Returns those of `found` that aren't among the `keep` newest checkpoints, the `best`, or those with a tag.
 
     `written` stays: of it alone it is known that it can be read. Broken ones, by the survey or by their names in
     `broken`, don't count; they are superseded when all that count have a later step.

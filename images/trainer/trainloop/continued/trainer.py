@@ -3,7 +3,7 @@
 A step is made only after all that it gets from other ranks is there and good. So when the group breaks, each present
 rank is after the last step that it has made, or is given the state by one that is a step ahead; they form the group of
 the next attempt (`continuing`), share out the lost ranks' samples, and make the interrupted step again: the same
-samples, so that the batch stays whole. An evaluation or a save that was interrupted is made again too.
+samples, so that the batch stays whole. An interrupted evaluation or save is repeated too.
 
 A rank that joins builds all that a run has, makes a few passes whose results are thrown away, and waits. It is let in
 at a step's end, the same one on all ranks, because a sum that they make in each step reports that there is a newer
@@ -390,7 +390,7 @@ class ContinuedTrainer(Trainer):
         self.loader.weights = [weight if rank in there else 0.0 for rank, weight in enumerate(weights)]
 
     def _adopt_checkpoint(self, checkpoints: Checkpointer) -> None:
-        """Count this step's checkpoint as saved, if all ranks know so, or all that write it have it whole."""
+        """Count this step's checkpoint as saved, if all ranks know it is, or all writers have completed it."""
         step, own = self.state.step, ""
         if checkpoints.is_writer:
             # A checkpoint that an older run has left there isn't this run's.

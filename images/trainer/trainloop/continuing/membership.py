@@ -6,9 +6,9 @@ with the one before, so of two groups one lacks a member that has left for the o
 
 Ranks of one group may be a step apart when it breaks, because only some had all of the last reduction. They compare
 steps when they have met: the newest counts, and ranks that lack it are given it. A step that only a lost rank had made
-is made again.
+is repeated.
 
-Where a state is sharded, the ranks of a unit have it together, and an incomplete unit doesn't train. Its ranks keep a
+Where a state is sharded, the ranks of a unit hold it together, and an incomplete unit doesn't train. Its ranks keep a
 state that grows old, unnoticed if the order was missed, so that state counts for nothing: only units all of whose ranks
 have a state are asked for the newest step. A lost rank comes back without a state, so such a unit was complete in each
 attempt since it got its state; it takes the place of the member that every attempt shares with the one before.

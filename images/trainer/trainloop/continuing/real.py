@@ -87,7 +87,7 @@ class Real:
         return self._backends[device.type]
 
     def end(self) -> None:
-        """Fail all that is under way, but for what gloo forgets. Any thread may call it, more than once."""
+        """Fail everything under way, except what gloo forgets. Any thread may call it, more than once."""
         for kind, backend in list(self._backends.items()):
             if kind != "cpu":
                 with suppress(RuntimeError):

@@ -39,7 +39,7 @@ def decode(message: torch.Tensor) -> Any:
 
 
 def _plain(value: Any, pieces: list[torch.Tensor]) -> Any:
-    """Returns the value as JSON has it; the bytes of tensors go to `pieces`."""
+    """Returns the value in JSON's types; the bytes of tensors go to `pieces`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):

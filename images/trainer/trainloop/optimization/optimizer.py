@@ -1,7 +1,7 @@
 """The optimizer steps on gradients that were clipped by their global norm.
 
 The order in a step is: all gradients are there (accumulated and reduced), unscale, clip, check, step. Clipping after
-the step, as some recipes have it, does nothing.
+the step, as in some recipes, does nothing.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class PrecisionSettings(Settings):
 
     compute: Literal["auto", "fp64", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="auto: bf16 on accelerators that all have it, else fp32. bf16 and fp16 compute under autocast with "
+        description="auto: bf16 if all accelerators support it, else fp32. bf16 and fp16 compute under autocast with "
         "fp32 weights; fp64 and fp32 are used throughout.",
     )
     tf32: bool = Field(True, description="Let fp32 matrix products use TF32 on devices that have it.")

@@ -65,7 +65,8 @@ class ParallelSettings(Settings):
 
 
 class Replica:
-    """A model is spread over ranks with DistributedDataParallel, or as subclasses have it. One rank has the bare model.
+    """A model is spread over ranks with DistributedDataParallel, or by a subclass in its own way. One rank has the bare
+    model.
 
     Methods that return or load a state are collective.
     """
@@ -107,7 +108,7 @@ class Replica:
         return nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Returns the optimizer with its state where the strategy has it; it has made no step yet."""
+        """Returns the optimizer with its state in the strategy's place; it has made no step yet."""
         return optimizer
 
     def after_step(self, step: int) -> int:

@@ -48,7 +48,7 @@ _STOP = 0
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of a run."""
+    """Kept is the part of a run that is kept."""
 
     #: Returns what of the state the host has and changes, as it is after the step that it has just queued.
     host: Callable[[], Any]

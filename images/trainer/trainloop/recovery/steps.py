@@ -142,7 +142,7 @@ class Hold:
             self._device.copy([self._flag], [self._one])
 
     def clear(self) -> None:
-        """Let steps be made again: the device has nothing queued."""
+        """Allow steps again: the device has nothing queued."""
         if self.works:
             self._device.copy([self._flag, *self._views], [self._zero] * (1 + KEPT))
 

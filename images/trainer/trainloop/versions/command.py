@@ -160,7 +160,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--best",
         metavar="RESULT",
-        help="Keep the best by this result: accuracy, loss:min (default: the run's checkpoint.best)",
+        help="Keep the best by: accuracy, loss:min (default: the run's checkpoint.best)",
     )
     one.add_argument("-n", "--dry-run", action="store_true", help="Print what would be deleted, and delete nothing")
     _output(one)

@@ -2,7 +2,7 @@
 
 Ranks are asked all at once and given STACKS_SECONDS, and as long as a first dump takes where they have a flight
 `recorder`; ranks that have answered aren't waited for any longer. If a rank can't print its stacks, `py-spy` prints
-them, if the image has it and the kernel allows that; the kernel's view is always added.
+them, if the image contains it and the kernel allows that; the kernel's view is always added.
 """
 
 from __future__ import annotations

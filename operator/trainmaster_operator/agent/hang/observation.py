@@ -77,7 +77,7 @@ class Observation:
 
     @property
     def groups(self) -> dict[int, int]:
-        """Returns the attempt whose group ranks are in, as far as they say so, by local rank."""
+        """Returns the attempt whose group ranks are in, if they report it, by local rank."""
         found = self._heartbeats.ranks.items()
         return {rank - self._own[0]: progress.group for rank, progress in found if progress.group is not None}
 

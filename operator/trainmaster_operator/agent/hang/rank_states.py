@@ -64,7 +64,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     for it, nobody hangs.
 
     Steps are compared as far as they are known: a rank that reports them less often than it does them may have done
-    more, so all ranks that may have done the fewest go on to the next criterion.
+    more, so all ranks that may have done the fewest pass to the next criterion.
     """
     late = [state for state in ranks.values() if is_over(state)]
     if not late:
@@ -135,7 +135,7 @@ def _innocence(state: RankState) -> int:
 
 
 def _patience(states: Iterable[RankState], steps: int) -> Iterable[float]:
-    """Yields the seconds that are left to each rank at something long that has done no more than `steps`."""
+    """Yields the remaining seconds of each rank at something long that has done at most `steps`."""
     for state in states:
         silent = state.silent_seconds
         if state.patient and silent is not None and silent <= state.limit_seconds and steps_of(state) <= steps:

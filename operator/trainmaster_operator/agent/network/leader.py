@@ -176,7 +176,7 @@ class Leader:
         return self._drain()
 
     def watch(self, peer: int, now: Now) -> list[LeaderAction]:
-        """An operator begins to watch: all that is known, then each change. A ninth pushes out the oldest."""
+        """An operator begins to watch: it gets everything known, then each change. A ninth pushes out the oldest."""
         while len(self._streams) >= MAX_STREAMS:
             self._actions.append(Close(self._streams.pop(0)))
         workers = self.workers()

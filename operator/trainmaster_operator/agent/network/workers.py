@@ -205,9 +205,9 @@ class KeptReports:
         self._lines = {key: line for key, line in self._lines.items() if key[0] >= attempt}
 
     def can_continue(self, failed: Report, others: Collection[int], *, continued: bool) -> bool:
-        """Returns whether the ranks that live of these workers, and of the one that has failed, say that they can go on
-        in a continued attempt. `continued`: whether the attempt that fails is one, which has only workers that can,
-        until they report something else.
+        """Returns whether the ranks that live of these workers, and of the one that has failed, say that they can
+        continue in a continued attempt. `continued`: whether the attempt that fails is one, which has only workers that
+        can, until they report something else.
         """
         reports = self.of(failed.attempt, others)
         some = failed.able or any(report.able for report in reports) or (continued and len(reports) < len(others))

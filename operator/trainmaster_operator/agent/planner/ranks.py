@@ -207,7 +207,7 @@ def unspared(run: Run) -> tuple[int, ...]:
 
 
 def sweep_due(run: Run, now: float) -> bool:
-    """Returns whether to kill all that is left: the grace is over, or the launcher or all ranks have ended."""
+    """Returns whether to kill the remaining processes: the grace is over, or the launcher or all ranks have ended."""
     if run.sweeping:
         return False
     if now >= run.last_kill_at:

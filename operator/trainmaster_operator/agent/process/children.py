@@ -212,7 +212,7 @@ def rank_processes(root: int) -> dict[int, int]:
     """Returns the ranks that a user's own launcher has started, `root` or a process below it: pids by local rank.
 
     A rank's environment says which one it is, and differs in that from the launcher's, which may have inherited a rank
-    from the manifest. Of a rank and its own children (loaders) the rank comes first. Empty where there are none.
+    from the manifest. A rank comes before its own children (loaders). Empty where there are none.
     """
     outside = _launchers_variables(root)
     found: dict[int, int] = {}

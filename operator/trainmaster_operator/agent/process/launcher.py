@@ -213,7 +213,7 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
     """Returns what all ranks of this worker have in their environment in every attempt, and the names of all the rest.
 
-    Some of it is read when a module is imported, or when Python starts, so the warm process has it too.
+    Some of it is read when a module is imported, or when Python starts, so the warm process gets it too.
     """
     any_attempt = Assignment("", 1, (settings.worker,), None, ("",), 0)
     attempts = attempt_variables(settings, any_attempt, 0, base, trainer_port=1)
@@ -278,7 +278,7 @@ _PROXIES, _NO_PROXIES = ("http_proxy", "HTTP_PROXY"), ("no_proxy", "NO_PROXY")
 
 
 def trainer_environment(port: int, token_file: str, base: Mapping[str, str]) -> dict[str, str]:
-    """Returns what makes a Trainer report to this port; nothing if the user has it report elsewhere.
+    """Returns what makes a Trainer report to this port; nothing if it reports elsewhere by the user's wish.
 
     A proxy for HTTP would be asked for the loopback address too, where `no_proxy` doesn't name it (urllib.request).
     """

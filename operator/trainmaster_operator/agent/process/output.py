@@ -334,7 +334,7 @@ class AttemptOutput:
         return ""
 
     def evidence(self, local_rank: int, *, by_torchrun: bool) -> str:
-        """Returns a rank's last lines: its exception where torch's error file has it, else what it printed last."""
+        """Returns a rank's last lines: its exception if torch's error file contains one, else its last output."""
         name = f"rank-{local_rank}"
         found = filter(None, map(read_error_file, self._error_files(local_rank, by_torchrun)))
         return with_assertion(next(found, "") or self.last_lines(name), lambda: self._tail(f"{name}.err"))

@@ -150,8 +150,8 @@ class RunProcesses:
         """Returns whether a launcher starts the ranks, which the job's spec alone decides.
 
         torchrun's agents wait in the store for one another, each for a key of all others (torch 2.13, local_elastic_
-        agent, `_assign_worker_ranks`), so it never meets workers whose ranks start without it. Whatever a worker finds
-        out by itself (no memory, a Python that is deaf, a process that was killed) must not bring torchrun in.
+        agent, `_assign_worker_ranks`), so it never meets workers whose ranks start without it. Everything that a worker
+        finds out by itself (no memory, a Python that is deaf, a process that was killed) must not bring torchrun in.
         """
         return self._warm is None or self._warm.needs_launcher
 

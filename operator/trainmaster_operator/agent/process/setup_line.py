@@ -127,7 +127,7 @@ class SetupLine:
 def _unquoted(text: str, line: str) -> str:
     """Returns what the setup line printed, without the lines in which the shell quotes it (as it does a syntax error).
 
-    Reports go on into statuses, events and evidence, and the line may hold what isn't meant for their readers.
+    Reports end up in statuses, events and evidence, and the line may hold secrets that their readers must not see.
     """
     parts = [part for part in map(str.strip, re.split(r"[\n;&|]+", line)) if len(part) >= MIN_QUOTE]
     return "\n".join(

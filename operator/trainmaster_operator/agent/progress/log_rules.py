@@ -35,7 +35,7 @@ _WHOLE = ("step", "totalSteps")
 
 
 class LineMatcher:
-    """LogRules has what the lines of one rank have said so far. `preset`: its name; a pattern goes before it."""
+    """LogRules collects the values of one rank's lines. `preset`: its name; a pattern goes before it."""
 
     def __init__(self, pattern: str, preset: str) -> None:
         self._own = compile_pattern(pattern) if pattern else None
@@ -51,7 +51,7 @@ class LineMatcher:
 
     def read(self, data: bytes, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
         """Match what has come; returns whether it has anything new. `data`: all of it, to look for marks once;
-        `unfinished`: a line that may go on, of which only a bar that is whole says anything."""
+        `unfinished`: a line that may grow; only a complete bar in it counts."""
         before, bars_before = dict(self._fields), dict(self.bars)
         if self._own is not None:
             self._match(self._own, lines)
@@ -173,7 +173,7 @@ def read_bar(line: str) -> Optional[Bar]:
 
 
 class Bars:
-    """Bars turns the bars of one rank into steps. Of several kinds of bar the longest is the training's.
+    """Bars turns the bars of one rank into steps. If there are several kinds of bar, the longest is the training's.
 
     `first_epoch`: the number that the first epoch's bar shows, where that is known.
     """

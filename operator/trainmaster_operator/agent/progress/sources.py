@@ -10,10 +10,10 @@ In this order; a source that is nearer to what the script itself says goes befor
 
 If the rank never reports what a step takes, that is derived from its steps (`StepTimes`).
 
-Only the first is watched by itself. Of the others a rank counts as alive for longer than they say: while it prints, and
-while its collectives advance, because nobody has said that an evaluation or a checkpoint between two reports is short.
-With a pattern of the job's own only lines that match count, and lines recognised by themselves are shown and never
-watched.
+Only the first is watched by itself. With the others a rank counts as alive for longer than they report: while it
+prints, and while its collectives advance, because nobody has said that an evaluation or a checkpoint between two
+reports is short. With a pattern of the job's own only lines that match count, and lines recognised by themselves are
+shown and never watched.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Sources:
     def silent_seconds(self, rank: int, now: float) -> float:
         """Returns for how long a rank has shown no progress, and no life where that counts.
 
-        Of a rank that isn't watched it is known in a hang that the one that waits for it was silent for the limit.
+        If an unwatched rank hangs, the rank that waits for it was silent for the limit.
         """
         if not self._is_watched(rank):
             return min(now - self._started_at, self._settings.progress_timeout)

@@ -172,7 +172,7 @@ class WarmProcess:
         self._send_order()
 
     def confirm(self) -> None:
-        """All that was ordered has announced itself, whenever the answer comes."""
+        """Every ordered rank has announced itself, whenever the answer comes."""
         self._answer("")
 
     @property

@@ -183,7 +183,7 @@ class _Walk:
                 yield from self._any(kind.item, item, here, outer, alone=alone)
 
     def _remedy(self, struct: Struct, name: str, outer: tuple[tuple[Struct, str], ...]) -> str | None:
-        """Returns what to do about an unknown field, or None if a newer Kubernetes may have it."""
+        """Returns what to do about an unknown field, or None if a newer Kubernetes may support it."""
         self._unknown += 1
         if self._unknown > _MOST_UNKNOWN:
             return None

@@ -417,7 +417,7 @@ def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]
 
 
 def _may_be_new(field: str, known: tuple[str, ...]) -> bool:
-    """Returns whether a later release may support a field here: this release doesn't have it in a pod."""
+    """Returns whether a later release may support a field here: this release doesn't support it in a pod."""
     place, _, name = field.partition(".")
     is_odd = not re.fullmatch(r"[a-z][A-Za-z]+", name) or nearest(field, known, VERY_SIMILAR) is not None
     return not is_odd and (place == "status" or (place == "spec" and name not in pod_spec().fields))

@@ -142,7 +142,7 @@ RESOURCE_NAMES: Mapping[str, str] = {
 
 
 def resource_name(accelerator: Accelerator) -> str:
-    """Returns the extended resource that `gpus` counts. (Parsing refuses a custom kind without a name.)"""
+    """Returns the extended resource that `gpus` counts; parsing refuses a custom kind without a name."""
     return accelerator.resource_name or RESOURCE_NAMES.get(accelerator.kind, "")
 
 

@@ -97,8 +97,8 @@ class Interconnect(SpecModel):
 
     nvlink: StrictBool | None = Field(
         None,
-        description="false disables NVLink (NCCL's P2P and NVLS). true enables it if the GPUs have it, regardless of "
-        "the image's nccl.conf. Unset leaves the choice to NCCL.",
+        description="false disables NVLink (NCCL's P2P and NVLS). true enables it if the GPUs have NVLink, regardless "
+        "of the image's nccl.conf. Unset leaves the choice to NCCL.",
     )
     rdma: RDMA | None = Field(
         None,

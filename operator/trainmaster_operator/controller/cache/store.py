@@ -196,8 +196,8 @@ class Store:
     def record_progress(self, key: JobKey, line: ProgressLine, now: float, most_ranks: int) -> bool | None:
         """Record how far some of a worker's ranks are; returns whether it is the attempt's first, None when too old.
 
-        Progress asks for no pass by itself: it comes every second, and status has it every few. A worker's recovery
-        from a fault asks for one, once.
+        Progress asks for no pass by itself: it comes every second, and is written to the status every few. A worker's
+        recovery from a fault asks for one, once.
         """
         attempt, worker, ranks = line.attempt, line.worker, line.ranks
         record = self._records.get(key)

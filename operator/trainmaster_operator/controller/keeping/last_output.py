@@ -1,6 +1,6 @@
 """Keeps what pods print while they end: the log of each pod that ends is followed until its container has ended.
 
-With the pod the kubelet removes its log, and nothing else has it. It doesn't matter who ends the pod (a drain, a
+The kubelet removes a pod's log with the pod, and there is no other copy. It doesn't matter who ends the pod (a drain, a
 preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down). Before the operator itself deletes a
 pod, it begins to read. Each pass over a job asks for all of its pods that end.
 

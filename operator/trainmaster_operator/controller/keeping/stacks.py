@@ -88,7 +88,7 @@ class StacksKeeper:
             collecting.task.cancel()
 
     async def close(self) -> None:
-        """End; whoever waits for an answer that wasn't written asks again."""
+        """End; a user who waits for an unwritten answer asks again."""
         tasks = [one.task for one in self._jobs.values() if one.task is not None]
         for task in tasks:
             task.cancel()

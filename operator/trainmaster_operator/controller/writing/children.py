@@ -3,11 +3,11 @@
 - **Create.** A child that isn't known is made by a create, which fails where an object of its name exists. So nothing
   of somebody else's is ever written over, not even what was made a moment ago.
 - **Apply** carries the uid and the resourceVersion of what was decided on, as an update does. It fails where the object
-  was changed, deleted or made again since: a deposed leader's late write loses.
+  was changed, deleted or recreated since: a deposed leader's late write loses.
 - After either failure the object is read. If it is another one than was decided on, the job is decided on again; if
   only its status has changed, it is applied again: nothing is written a second time unseen.
-- **Who owns the fields.** An apply drops the fields that the manager's last *apply* had and this one hasn't. What a
-  create wrote belongs to another entry of `metadata.managedFields` and would stay for ever (the node selector of a
+- **Ownership of fields.** An apply drops the fields that the manager's last *apply* had and this one hasn't. What a
+  create wrote belongs to another entry of `metadata.managedFields` and would stay forever (the node selector of a
   Kueue flavor that the job has left). So before the first apply that entry is declared to be an apply, as client-go
   does for kubectl (`util/csaupgrade`). It is one more write for a child; a set that is only scaled to zero needs none.
 """

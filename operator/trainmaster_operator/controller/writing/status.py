@@ -44,7 +44,7 @@ REMEMBERED = 4_096
 
 
 def to_wire(status: JobStatus) -> dict[str, Any]:
-    """Returns a status as the API has it: camelCase, without unset fields."""
+    """Returns a status in the API's form: camelCase, without unset fields."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -1,4 +1,4 @@
-"""Sends the desired assignment to pods that don't have it, and touches those whose agents haven't seen it.
+"""Sends the desired assignment to pods that lack it, and touches those whose agents haven't seen it.
 
 The assignment follows from the status alone, so a restarted operator publishes the same. An annotation can reach a
 pod's file late (measured: 5 of 8 pods under churn didn't show it after a minute). So pods whose agents haven't seen the
@@ -27,7 +27,7 @@ TOUCH_FOR_SECONDS = 60.0
 
 
 def desired_assignment(situation: Situation) -> Assignment:
-    """Returns the current attempt as the status has it; attempt 1 for a job that has none yet."""
+    """Returns the status' current attempt; attempt 1 for a job that has none yet."""
     status = situation.status
     attempt = max(status.attempt, 1)
     full = first_assignment(situation.identity, situation.spec)

@@ -1,4 +1,4 @@
-"""What was observed of a job, and the facts that follow from it.
+"""Holds the observations of a job, and derives facts from them.
 
 `snapshot` has the frozen values that the controller's store builds: job, pods, children, reports. `situation` combines
 them with the status: the workers, who is up, and which container ended in which attempt. `members` says which ranks are

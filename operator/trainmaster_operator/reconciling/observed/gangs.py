@@ -1,11 +1,11 @@
-"""What a gang scheduler or Kueue has granted.
+"""Reads what a gang scheduler or Kueue has granted.
 
 A PodGroup schedules a gang (`scheduling.gang`). It is created before the first pod and deleted after the last one, so
 it reserves nothing for a job that is suspended, waiting or over. A gang that finds no room hasn't failed:
 `startupSeconds` begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
 
 Kueue admits a job in its Workload, with a flavor for each resource. Pods need the flavor's node labels and tolerations,
-so flavors are read before any pod is created. Of an elastic job Kueue may admit fewer workers than requested.
+so flavors are read before any pod is created. Kueue may admit fewer workers of an elastic job than requested.
 """
 
 from __future__ import annotations

@@ -56,8 +56,10 @@ MAX_FAILURES = 10
 
 
 def create(situation: Situation) -> Transition | None:
-    """Opens attempt 1 of a new job, or of one that was suspended before it ever ran. The pods' template has it from the
-    start."""
+    """Opens attempt 1 of a new job, or of one that was suspended before it ever ran.
+
+    The pods' template contains it from the start.
+    """
     if situation.status.attempt > 0:
         return None
     started = to_text(situation.now)

@@ -177,7 +177,7 @@ def _keep_default_group() -> None:
     """Keep the first default process group for the process's life, as it is kept in a rank that was started.
 
     There DDP's first step imports torch.distributed.nn.functional, whose functions have the group as a default argument
-    from then on; here that was imported before there was a group. Once nobody has it, a rank may hang at its end: DDP's
+    from then on; here that was imported before there was a group. Once it is dropped, a rank may hang at its end: DDP's
     reducer joins gloo's threads with Python's lock held, and one of them waits for that lock (torch 2.13).
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
