@@ -23,9 +23,9 @@ class Gang(SpecModel):
 
     scheduler: Literal["volcano", "coscheduling", "kubernetes", "kueue"] = Field(
         ...,
-        description="Gang scheduler: Volcano, the coscheduling plugin (set podTemplate.spec.schedulerName, unless it is "
-        "part of the default scheduler), Kubernetes itself (1.36, feature gate GenericWorkload), or Kueue, which admits the "
-        "whole job by a Workload.",
+        description="Gang scheduler: Volcano, the coscheduling plugin (set podTemplate.spec.schedulerName, unless it "
+        "is part of the default scheduler), Kubernetes itself (1.36, feature gate GenericWorkload), or Kueue, which "
+        "admits the whole job by a Workload.",
     )
     timeout_seconds: PositiveWholeSeconds | None = Field(
         None,
