@@ -9,10 +9,6 @@ from collections.abc import Callable, Iterable
 
 import typer
 
-from trainmaster.client import ClientError
-from trainmaster_operator.api.printable import printable
-from trainmaster_operator.kubeconfig import KubeconfigError
-
 _completed: list[str] = []
 
 
@@ -29,6 +25,9 @@ def path_completed() -> bool:
 
 def beginning(read: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
     """Returns the names that begin so; none where they can't be read."""
+    from trainmaster.client import ClientError
+    from trainmaster_operator.api.printable import printable
+    from trainmaster_operator.kubeconfig import KubeconfigError
 
     try:
         return [printable(name) for name in read() if name.startswith(incomplete)]

@@ -350,9 +350,15 @@ class ProviderToken:
     @classmethod
     def of(cls, found: Kubeconfig) -> ProviderToken:
         """Loads the kubeconfig with the official client. Raises KubeconfigError."""
-        # Its import takes longer than a command, and hardly any kubeconfig needs it.
-        from kubernetes.client import Configuration
-        from kubernetes.config import load_kube_config
+        # The console doesn't require it: its import takes longer than a command, and few kubeconfigs need it.
+        try:
+            from kubernetes.client import Configuration
+            from kubernetes.config import load_kube_config
+        except ImportError as error:
+            raise KubeconfigError(
+                f"kubeconfig {found.path}: the user has an auth-provider, which needs another package: "
+                "pip install kubernetes; or log in with an exec plugin"
+            ) from error
 
         configuration = Configuration()
         try:

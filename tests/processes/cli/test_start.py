@@ -22,6 +22,32 @@ def test_help_needs_nothing_heavy() -> None:
     assert result.stdout == "[]\n"
 
 
+def test_everything_but_the_operator_runs_without_the_operators_packages() -> None:
+    """The base install has neither kopf, nor kubernetes, nor cryptography, nor a local cluster."""
+    program = """
+import importlib, pkgutil, sys
+missing = ("kopf", "kubernetes", "cryptography", "trainmaster_local", "torch", "mcp", "pyarrow")
+sys.modules.update(dict.fromkeys(missing))
+import trainmaster
+names = {module.name for module in pkgutil.walk_packages(trainmaster.__path__, "trainmaster.")}
+for name in sorted(names - {"trainmaster.cli.assistant"}):
+    importlib.import_module(name)
+print(len(names))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(result.stdout) > 100
+
+
+def test_the_operator_says_what_to_install_where_it_is_missing() -> None:
+    program = "import sys; sys.modules['kopf'] = None; from trainmaster.cli.main import app; app()"
+    command = [sys.executable, "-c", program, "operator", "run", "-A"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (
+        1,
+        "error: the operator isn't installed: pip install 'trainmaster[operator]'\n",
+    )
+
+
 def test_wrong_usage_is_a_line_without_a_box_where_there_is_no_terminal() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "trainmaster.cli.dtj", "status", ""], capture_output=True, text=True, check=False

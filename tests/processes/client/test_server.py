@@ -278,3 +278,8 @@ def test_the_official_client_is_loaded_for_auth_providers_only(tmp_path: Path) -
                 env={**os.environ, "NO_PROXY": "*"},
             )
             assert done.stdout.startswith(loaded)
+        program = f"import sys; sys.modules['kubernetes'] = None; {program}"
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "kubeconfig")], capture_output=True, text=True, check=False
+        )
+        assert "the user has an auth-provider, which needs another package: pip install kubernetes" in done.stderr
