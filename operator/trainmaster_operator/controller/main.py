@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import Field, fields
+from importlib.util import find_spec
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from trainmaster_operator import __version__
@@ -47,6 +48,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "trainmaster-ope
     _add_run(commands)
     _add_keys(commands)
     given = parser.parse_args(arguments)
+    if find_spec("kopf") is None:
+        # The console installs this package for its models alone.
+        parser.exit(1, "error: the operator isn't installed: pip install 'trainmaster-operator[controller]'\n")
     code: int = given.function(given)
     return code
 
