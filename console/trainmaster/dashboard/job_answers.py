@@ -76,15 +76,10 @@ class JobAnswers:
     @_heavy
     async def why(self, request: web.Request) -> web.Response:
         """Answers why the job is as it is."""
-        viewer = viewer_of(request)
-
-        async def read() -> web.Response:
-            job = await _living(request)
-            situation = await gather(viewer.transport.for_diagnosis(), job)
-            diagnosis = await self._in_thread(lambda: diagnose(situation))
-            return answer(diagnosis.to_json())
-
-        return await viewer.party.heavy(read)
+        job = await _living(request)
+        situation = await gather(viewer_of(request).transport.for_diagnosis(), job)
+        diagnosis = await self._in_thread(lambda: diagnose(situation))
+        return answer(diagnosis.to_json())
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
