@@ -30,7 +30,7 @@ def key_id(public_key: bytes) -> str:
 
 
 def job_token(agents_secret: str, job_uid: str) -> str:
-    """Returns the token of a job's agents' port; empty, so that no request is accepted, if the namespace has no Secret."""
+    """Returns the token of a job's agents' port; empty, which accepts no request, if there is no Secret."""
     if not agents_secret:
         return ""
     # Imported here, because it costs 3 ms of an agent's start and is needed only later.
