@@ -313,7 +313,7 @@ class Leader:
         return line is not None
 
     def _stops_others(self, report: Report) -> bool:
-        """Returns whether a rank of the current attempt's group has failed; a rank that waits to join stops no others."""
+        """Returns whether a rank of the current attempt's group has failed; a rank that only joins stops no others."""
         assignment = self._assignment
         if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
             return False

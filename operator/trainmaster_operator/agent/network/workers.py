@@ -221,7 +221,7 @@ MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
 
 
 class KeptLines:
-    """KeptLines keeps at most `most` bytes in all. A line that doesn't fit is dropped, with the one that it replaces."""
+    """KeptLines keeps at most `most` bytes. A line that doesn't fit is dropped, with the one that it replaces."""
 
     def __init__(self, most: int) -> None:
         self._most = most
