@@ -2,7 +2,7 @@
 
 - **Packed** (`build`): the sources are one entry of the zipapp, deflated as one text: 61 KB instead of 78 KB by file,
   and 240 KB with bytecode, of the 1 MiB that a ConfigMap holds. So a job keeps its first version.
-- **Unpacked** into the state folder, at an agent's first start in a pod. Importing the files takes 12 ms once Python has
+- **Unpacked** into the state folder, at an agent's first start in a pod. Imports take 12 ms once Python has
   cached their bytecode there, and 50 ms before; from an archive it takes 90 ms, each time.
 - **Found** by PYTHONPATH, the only way to a rank, a torchrun and a launcher of the job's own. That precedes
   site-packages, so `stand_in` checks whether the image or the job has its own `trainloop`.
