@@ -106,7 +106,7 @@ def spawn(
 
 @contextlib.contextmanager
 def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
-    """Yields descriptors for reading a child's stdout and stderr, and the child's streams, which are closed afterwards."""
+    """Yields descriptors for reading a child's stdout and stderr, and its streams, which are closed afterwards."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     try:

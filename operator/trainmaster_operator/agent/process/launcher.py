@@ -89,7 +89,7 @@ def _rank_zero(variables: Mapping[str, str]) -> str:
 
 
 def find_launcher(line: CommandLine, environ: Mapping[str, str]) -> str:
-    """Returns the path of a command line's program; raises LaunchError, with its own text if the agent chose torchrun."""
+    """Returns the path of a command's program; raises LaunchError, with its own text if the agent chose torchrun."""
     try:
         return find_program(line.arguments[0], environ)
     except LaunchError:
