@@ -69,7 +69,7 @@ def package_sources() -> Mapping[str, str]:
 
 
 def library_sources() -> Mapping[str, str]:
-    """Returns the source of each of the library's modules by its path; this package's wheel contains all of trainloop."""
+    """Returns the source of each of the library's modules by its path; this package's wheel has all of trainloop."""
     sources = {"trainloop/__init__.py": _read(os.path.join(_PACKAGE, _STAND_IN))}
     installed = os.path.join(_PACKAGE, "library")
     checkout = os.path.join(_PACKAGE, "..", "..", "images", "trainer")

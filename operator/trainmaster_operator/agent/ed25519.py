@@ -122,7 +122,7 @@ def _odd_multiples(point: _Point) -> list[_Addend]:
 
 
 def _digits(scalar: int) -> list[int]:
-    """Returns the scalar's non-adjacent form, lowest digit first: zeros, and odd digits at least _WIDTH places apart."""
+    """Returns the scalar's non-adjacent form, lowest digit first: zeros, and odd digits _WIDTH or more places apart."""
     found = []
     while scalar:
         digit = 0

@@ -211,7 +211,7 @@ class KeptReports:
         """
         reports = self.of(failed.attempt, others)
         some = failed.able or any(report.able for report in reports) or (continued and len(reports) < len(others))
-        # A worker whose joining ranks have no group yet has no state, and doesn't report that it can continue.
+        # A worker whose joining ranks have no group yet has no state, so it doesn't report that it can continue.
         passed_over = ("Failed", "Starting") if continued else ("Failed",)
         return some and all(report.able or report.state in passed_over for report in reports)
 

@@ -146,7 +146,7 @@ def _deadline_passed(state: State, _event: events.DeadlinePassed, now: Now) -> S
 
 
 def may_launch(state: State, now: Now) -> bool:
-    """Returns whether the attempt only waits for the setup line."""
+    """Returns whether at most the setup line still delays the attempt's ranks."""
     if continuing.is_absent(state):
         # Joining ranks need no peers before they are ready.
         return True

@@ -34,9 +34,7 @@ NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
 
 
 class Recorded(NamedTuple):
-    """Recorded has the progress of a rank's default process group, and a message about its oldest unfinished
-    collective.
-    """
+    """Recorded has a rank's last collective of the default group, and a message about its oldest unfinished one."""
 
     collective: Optional[int]
     message: str

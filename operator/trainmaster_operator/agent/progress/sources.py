@@ -227,7 +227,7 @@ class StepTimes:
 
     def _observe(self, step: int, start: int, now: float) -> None:
         if self._last is not None and step < self._last:
-            # Another training in the same process, or a loop that rolled back.
+            # The process trains again from an earlier step, or its loop rolled back.
             self._intervals.clear()
             self._began = None
         self._last, self._at = step, now

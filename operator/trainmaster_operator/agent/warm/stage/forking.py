@@ -62,7 +62,7 @@ class Forks:
         processes = [(str(each["localRank"]), each) for each in order["ranks"]]
         distributed = hasattr(sys.modules.get("torch.distributed"), "TCPStore")
         if distributed and order["store"] is not None:
-            # Before the ranks, which wait for it.
+            # The store starts first, because the ranks wait for it.
             processes.insert(0, (STORE, order["store"]))
         for name, rank in processes:
             try:
