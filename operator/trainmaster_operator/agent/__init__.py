@@ -1,22 +1,22 @@
 """The agent runs as PID 1 in every worker (docs/architecture.md, "The agent"; docs/protocol.md).
 
-It brings its ranks to the state that the highest assignment it has seen asks for, reports how they ended, and never
-trains an attempt twice. Standard library only, Python 3.9 and later, because it runs in users' images. Each room
-imports only those below it (an import-linter contract); from the top:
+It brings its ranks to the state that the highest known assignment asks for, reports how they ended, and never trains an
+attempt twice. It uses only the standard library and runs on Python 3.9 and later, because it runs in users' images.
+Each package imports only those below it (an import-linter contract); from the top:
 
 - `main` is the command line; `executor` has the loop, the queue of events, and the actions that the planner asks for.
 - `network/` is the leader and its followers, HTTP for the operator, and the way to the leader.
-- `warm/` keeps a process from which ranks are forked, with everything slow imported.
+- `warm/` keeps a process that has imported all slow modules, and forks ranks from it.
 - `hang/` finds ranks that make no progress, and which of all ranks stopped first.
-- `progress/` finds out how far ranks are whose script says nothing.
-- `process/` runs an attempt: the setup line, the launcher, its ranks, what they print and leave behind.
-- `planner/` decides: what is known (`state`), what happened (`events`), what to do (`plan`). Pure.
-- `library/` brings `trainloop.recovery` to where the job's Python finds it. `build` makes the zipapp.
-- `settings` are the manifest's; `authority` reads assignments and verifies them by `ed25519`.
-- `loop` waits for descriptors, timers and signals; `connection` and `http` are above it. `errors` end the agent or a
+- `progress/` finds the progress of ranks whose script doesn't report it.
+- `process/` runs an attempt: the setup line, the launcher, its ranks, their output and the files that they leave.
+- `planner/` decides: `state` is the knowledge, `events` change it, `plan` chooses the next actions. Pure.
+- `library/` makes `trainloop.recovery` importable for the job's Python. `build` makes the zipapp.
+- `settings` come from the manifest; `authority` reads assignments and verifies them by `ed25519`.
+- `loop` waits for descriptors, timers and signals; `connection` and `http` build on it. `errors` end the agent or a
   request.
 
-Values are NamedTuples: of a start, a hundred of them cost 9 ms, and frozen dataclasses 55.
+Values are NamedTuples: a hundred of them add 9 ms to a start, a hundred frozen dataclasses 55 ms.
 """
 
 __version__ = "0.1.0"

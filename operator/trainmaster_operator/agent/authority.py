@@ -1,9 +1,9 @@
-"""This agent accepts the operator's assignments for its own job, and none that can't be meant.
+"""The agent accepts only plausible assignments that the operator signed for this agent's own job.
 
-An assignment decides which program's data this worker's ranks unpack and which host they join, and everybody who may
-read pods can read it. So each of its three ways in (push, the leader's broadcast, the annotation) passes
-`Authority.read`, which alone makes an `Assignment` of what came: the fields are plausible, the job and its hosts are
-this agent's, and one of the keys in the pod's environment has signed exactly that.
+An assignment decides which program's data this worker's ranks unpack and which host they join, and anyone who may read
+pods can read it. So all three routes (push, the leader's broadcast, the annotation) pass `Authority.read`, the only
+place that makes an `Assignment` of received data. It checks that the fields are plausible, that the job and its hosts
+are this agent's, and that one of the keys in the pod's environment has signed exactly this text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REMEMBERED = 8
 
 
 class Authority:
-    """Authority reads assignments; nothing else makes an `Assignment` of what came."""
+    """Authority reads assignments; nothing else makes an `Assignment` of received data."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._keys = settings.public_keys
@@ -41,7 +41,7 @@ class Authority:
         self._highest = 0
 
     def read(self, data: Any) -> Assignment:
-        """Returns the assignment that a JSON object is; raises ProtocolError with the field and its value."""
+        """Parses and verifies an assignment's JSON object; raises ProtocolError with the field and its value."""
         assignment = Assignment.parse(data)._replace(signed=data)
         if assignment.job != self._job:
             raise ProtocolError(f"assignment.job: {assignment.job!r} is not this job's uid ({self._job!r})")
@@ -81,10 +81,10 @@ def _signature(value: Any) -> bytes:
 
 
 class AssignmentFile:
-    """AssignmentFile is the downward API's file, read again whenever it changes.
+    """AssignmentFile polls the downward API's file for changes.
 
     The kubelet replaces such files by swapping the symbolic link `..data`, so the file's own inode changes; `stat`
-    follows the link. Level-triggered: `poll` costs one `stat`, and a file that can't be read is read again.
+    follows the link. Level-triggered: `poll` costs one `stat`, and retries a file that can't be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -92,7 +92,7 @@ class AssignmentFile:
         self._seen: tuple[int, ...] | None = None
 
     def poll(self) -> Any:
-        """Returns what the file holds, when it has changed since the last call; else None. Raises ProtocolError."""
+        """Returns the file's content if it has changed since the last call, else None. Raises ProtocolError."""
         try:
             status = os.stat(self.path)
             seen = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -101,8 +101,8 @@ class AssignmentFile:
             with open(self.path, "rb") as file:
                 text = file.read(MAX_ASSIGNMENT_BYTES + 1)
         except OSError:
-            # Not there yet, or between two versions: the next poll sees it.
+            # The file doesn't exist yet, or is being replaced: the next poll reads it.
             return None
         self._seen = seen
-        # The annotation isn't set: the pod was made by hand, or the file is from before the first patch.
+        # The annotation isn't set: someone made the pod by hand, or the file is older than the first patch.
         return parse_text(text) if text.strip() else None

@@ -1,9 +1,8 @@
 """Build the agent as one file: `python -m trainmaster_operator.agent.build <out.pyz>`.
 
-The file holds the sources, which any Python from 3.9 on reads, and in a folder of its own bytecode of the Python that
-builds it, which saves that Python the compilation and costs another one nothing (`bench/agent_start.py` compares).
-Beside them is the library that the agent brings to the job's Python (`library`). Built again from the same sources by
-the same Python it is the same file: its hash names it.
+The file holds the sources, for any Python from 3.9 on, and in a separate folder the bytecode for the Python that builds
+it. That Python needn't compile them, and others lose nothing (`bench/agent_start.py` compares). It also holds the
+library for the job's Python (`library`). The same sources and the same Python give the same file, so its hash names it.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ sys.exit(main())
 """
 # Bit 0: checked by hash instead of by time; bit 1 unset: not checked against the source at all (PEP 552).
 _UNCHECKED_HASH = b"\x01\x00\x00\x00"
-# Later ones write an object that occurs twice once only, and recognize it by its reference count: what else the process
-# has loaded would show in the file.
+# Later versions write an object that occurs twice only once, and recognize it by its reference count, so the file would
+# depend on the other modules that the process has loaded.
 _MARSHAL_VERSION = 2
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# `trainloop.recovery`, and what it imports of trainloop.
+# `trainloop.recovery`, and the modules of trainloop that it imports.
 _LIBRARY = (
     "recovery/*.py",
     "continuing/*.py",
@@ -45,7 +44,7 @@ _STAND_IN = "agent/library/stand_in.py"
 
 @functools.cache
 def zipapp_bytes() -> bytes:
-    """Returns the zipapp's content, which takes 0.4 s of a processor to make."""
+    """Returns the zipapp's content, which takes 0.4 s of CPU time to make."""
     archive = io.BytesIO()
     archive.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(archive, "a") as bundle:
@@ -53,13 +52,13 @@ def zipapp_bytes() -> bytes:
         for path, text in package_sources().items():
             _add(bundle, path, text.encode())
             _add(bundle, f"{sys.implementation.cache_tag}/{path}c", bytecode(path, text))
-        # As one entry, which is smaller by a quarter.
+        # One entry for all is a quarter smaller.
         _add(bundle, ENTRY, json.dumps(library_sources()).encode())
     return archive.getvalue()
 
 
 def package_sources() -> Mapping[str, str]:
-    """Returns the source of each module of the agent by its path in the zipapp."""
+    """Returns the source of each of the agent's modules by its path in the zipapp."""
     sources = {"trainmaster_operator/__init__.py": ""}
     for part in ("agent", "wire"):
         for path in sorted(glob.glob(os.path.join(_PACKAGE, part, "**", "*.py"), recursive=True)):
@@ -70,7 +69,7 @@ def package_sources() -> Mapping[str, str]:
 
 
 def library_sources() -> Mapping[str, str]:
-    """Returns the source of each module of the library by its path: this package's wheel has all of trainloop."""
+    """Returns the source of each of the library's modules by its path; this package's wheel has all of trainloop."""
     sources = {"trainloop/__init__.py": _read(os.path.join(_PACKAGE, _STAND_IN))}
     installed = os.path.join(_PACKAGE, "library")
     checkout = os.path.join(_PACKAGE, "..", "..", "images", "trainer")
@@ -87,8 +86,8 @@ def _read(path: str) -> str:
 
 
 def bytecode(path: str, text: str) -> bytes:
-    """Returns a module's bytecode as in its file."""
-    # Without docstrings, which nobody reads there: 2 ms of a start.
+    """Returns a module's bytecode in the format of a .pyc file."""
+    # Leaving out docstrings, which nobody reads there, saves 2 ms of a start.
     code = compile(text, path, "exec", dont_inherit=True, optimize=2)
     source_hash = importlib.util.source_hash(text.encode())
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + source_hash + marshal.dumps(code, _MARSHAL_VERSION)
@@ -97,7 +96,7 @@ def bytecode(path: str, text: str) -> bytes:
 def _add(bundle: zipfile.ZipFile, path: str, data: bytes) -> None:
     entry = zipfile.ZipInfo(path, _TIME)
     entry.external_attr = 0o644 << 16
-    # A ConfigMap holds 1 MiB, and unpacking costs 4 ms of a start.
+    # A ConfigMap holds 1 MiB; unpacking costs 4 ms of a start.
     bundle.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
 
 

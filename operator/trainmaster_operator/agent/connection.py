@@ -1,6 +1,6 @@
-"""A TCP connection is non-blocking and has bounded buffers, and lines of JSON are read from it at a bounded pace.
+"""A TCP connection is non-blocking, has bounded buffers, and reads lines of JSON at a bounded pace.
 
-What happens to a connection is an event in the executor's queue.
+It reports what happens to it as events in the executor's queue.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TCP_OPTIONS = (
     (socket.TCP_KEEPIDLE, 5),
     (socket.TCP_KEEPINTVL, 2),
     (socket.TCP_KEEPCNT, 3),
-    # Else the kernel sends again for a quarter of an hour: it probes no connection on which something is under way.
+    # Without it the kernel retransmits for 15 minutes: keepalive doesn't probe a connection with unacknowledged data.
     (socket.TCP_USER_TIMEOUT, UNSEEN_SECONDS * 1_000),
 )
 
 
 class Readable(NamedTuple):
-    """Something has arrived on a connection."""
+    """Readable says that data has arrived on a connection."""
 
     peer: int
 
@@ -42,10 +42,10 @@ class Closed(NamedTuple):
 
 
 class PeerConnection:
-    """Owns a connected socket, which `peer` names. `Closed` comes once, when the peer, an error, or the end of what was
-    left to send after `finish` ends it; not after `close`.
+    """PeerConnection owns a connected socket, identified by `peer`.
 
-    What is sent to many is kept once for all of them: the bytes are referred to until they have gone out.
+    It emits `Closed` once: when the peer closes, on an error, or when all data is sent after `finish`. `close` emits
+    none. Data for many peers is kept once: the buffers hold references to the bytes.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PeerConnection:
         self._watch()
 
     def send(self, data: bytes) -> None:
-        """Send, now or when the peer accepts it."""
+        """Send the data now, or as soon as the peer accepts it."""
         if self.closed or self._finishing or not data:
             return
         self._pending.append(data)
@@ -87,7 +87,7 @@ class PeerConnection:
             self._lose()
 
     def read(self) -> Optional[bytes]:
-        """Returns what has arrived; None if that is nothing, or nobody reads it any more."""
+        """Returns the data that has arrived; None if there is none, or nobody reads it any more."""
         if self.closed:
             return None
         try:
@@ -107,17 +107,17 @@ class PeerConnection:
         return None
 
     def pause(self, seconds: float) -> None:
-        """Read nothing for so long: the peer's own buffers fill up, and it waits."""
+        """Stop reading for `seconds`: the peer's buffers fill up, and it waits."""
         if not self.closed:
             self._paused = True
             self._loop.call_later(seconds, self._resume)
             self._watch()
 
     def finish(self, unread: int = 0) -> None:
-        """Close when everything sent has gone out.
+        """Close once all data is sent.
 
-        `unread`: so many bytes at most may still come, and the peer closes after it has sent them: closing before
-        makes the peer's kernel throw away what it hasn't read yet (RFC 9112, section 9.6).
+        `unread`: up to this many bytes may still arrive, after which the peer closes. Closing earlier makes the peer's
+        kernel discard the data that it hasn't read yet (RFC 9112, section 9.6).
         """
         self._finishing = True
         self._unread = unread
@@ -195,7 +195,7 @@ def json_line(data: Mapping[str, Any]) -> bytes:
 
 
 class JsonLines:
-    """The objects in the lines of a connection. A few lines that are none are ignored."""
+    """JsonLines parses a connection's lines as JSON objects. It ignores a few lines that aren't objects."""
 
     def __init__(self, longest: int = MAX_LINE_BYTES) -> None:
         self._lines = LineBuffer(longest)
@@ -204,8 +204,10 @@ class JsonLines:
         """Lines that have come."""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Yields the objects that are complete now. Raises ProtocolError where these are no lines of JSON objects: one
-        has no end, or many are something else."""
+        """Yields the objects that are complete now.
+
+        Raises ProtocolError if a line doesn't end, or if too many lines aren't JSON objects.
+        """
         for line in self._lines.feed(data):
             self.count += 1
             try:
@@ -221,7 +223,10 @@ class JsonLines:
 
 
 class Pace:
-    """How fast a peer is read, in bytes. A line counts as LINE_BYTES at least: it costs more than its length."""
+    """Pace limits the bytes read from a peer.
+
+    Each line counts as at least LINE_BYTES, because it costs more than its length.
+    """
 
     LINE_BYTES = 1_024
 
@@ -232,7 +237,7 @@ class Pace:
         self._at = now
 
     def spend(self, size: int, lines: int, now: float) -> float:
-        """Returns the seconds to wait before more is read, after so many bytes and lines; 0: none."""
+        """Returns the seconds to wait before reading more, after this many bytes and lines; 0: none."""
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now
         self._left -= max(size, max(1, lines) * self.LINE_BYTES)

@@ -1,10 +1,10 @@
-"""Ed25519 signatures (RFC 8032, section 5.1) are verified in pure Python: users' images bring no library for it.
+"""Verify Ed25519 signatures (RFC 8032, section 5.1) in pure Python, because users' images may lack a library for it.
 
-Only verification is here. It handles nothing secret, so it needs no constant time. The check is the one without the
-cofactor, as OpenSSL does it: R is computed from S, the key and the message, and compared as bytes, so that there is one
-encoding of a valid signature. Points are in extended coordinates (Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves
-Revisited", 2008), and the two scalar multiplications share their doublings (Straus), each by its non-adjacent form of
-width 5: about 250 doublings and 85 additions.
+The module only verifies. It handles no secrets, so it needs no constant time. The check is the one without the
+cofactor, as in OpenSSL: it computes R from S, the key and the message, and compares bytes, so a valid signature has
+only one encoding. Points are in extended coordinates (Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited",
+2008), and the two scalar multiplications share their doublings (Straus), each by its non-adjacent form of width 5:
+about 250 doublings and 85 additions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BASE: _Point = (_BASE_X, _BASE_Y, 1, _BASE_X * _BASE_Y % _P)
 
 
 def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Returns whether the signature of the message was made with the key's private half; False for malformed ones."""
+    """Returns whether the key's private half signed this message; False for malformed input."""
     if len(public_key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     encoded_r, s = signature[:32], int.from_bytes(signature[32:], "little")
@@ -38,7 +38,7 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
     # S beyond the group's order would be a second signature of the same message (RFC 8032, section 8.4).
     if s >= _L or point is None or _is_of_small_order(point):
         return False
-    # Here, because it costs milliseconds of an agent's start, and is needed with the first assignment only.
+    # Imported here, because it costs milliseconds of an agent's start and the first assignment comes later.
     from hashlib import sha512
 
     k = int.from_bytes(sha512(encoded_r + public_key + message).digest(), "little") % _L
@@ -47,13 +47,13 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def is_key(public_key: bytes) -> bool:
-    """Returns whether this is the encoding of a point that can be a public key."""
+    """Returns whether these bytes encode a point that can be a public key."""
     point = _decode(public_key) if len(public_key) == KEY_BYTES else None
     return point is not None and not _is_of_small_order(point)
 
 
 def _decode(encoded: bytes) -> Optional[_Point]:
-    """RFC 8032, section 5.1.3; None if no point has this encoding."""
+    """Decode a point (RFC 8032, section 5.1.3); None if no point has this encoding."""
     number = int.from_bytes(encoded, "little")
     sign, y = number >> 255, number & (2**255 - 1)
     if y >= _P:
@@ -80,7 +80,7 @@ def _encode(point: _Point) -> bytes:
 
 
 def _is_of_small_order(point: _Point) -> bool:
-    """Returns whether eight times the point is the neutral element: such a key fits signatures that nobody made."""
+    """Returns whether eight times the point is the neutral element: such a key accepts forged signatures."""
     for _ in range(3):
         point = _double(point)
     x, y, z, _ = point
@@ -112,7 +112,7 @@ def _addend(point: _Point) -> _Addend:
 
 
 def _odd_multiples(point: _Point) -> list[_Addend]:
-    """1, 3, 5, ... times the point, as many as a digit can ask for."""
+    """Returns 1, 3, 5, ... times the point, one for each odd digit."""
     twice = _addend(_double(point))
     found = [_addend(point)]
     for _ in range(2 ** (_WIDTH - 2) - 1):
@@ -122,7 +122,7 @@ def _odd_multiples(point: _Point) -> list[_Addend]:
 
 
 def _digits(scalar: int) -> list[int]:
-    """The scalar's non-adjacent form, lowest digit first: zeros, and odd digits at least _WIDTH places apart."""
+    """Returns the scalar's non-adjacent form, lowest digit first: zeros, and odd digits _WIDTH or more places apart."""
     found = []
     while scalar:
         digit = 0
@@ -137,7 +137,7 @@ def _digits(scalar: int) -> list[int]:
 
 
 def _sum_of_multiples(one: int, first: _Point, other: int, second: _Point) -> _Point:
-    """one * first + other * second."""
+    """Returns one * first + other * second."""
     columns = [(_digits(one), _odd_multiples(first)), (_digits(other), _odd_multiples(second))]
     total: _Point = (0, 1, 1, 0)
     for place in range(max(len(digits) for digits, _ in columns) - 1, -1, -1):

@@ -1,10 +1,10 @@
-"""These errors end the agent or a request; what comes over a wire raises `wire.errors.ProtocolError`."""
+"""These errors end the agent or a request; malformed messages raise `wire.values.ProtocolError`."""
 
 from __future__ import annotations
 
 
 class AgentError(Exception):
-    """AgentError is the base of what the agent raises itself; the text is one sentence for a person."""
+    """AgentError is the base of the agent's own errors; the text is one sentence for the user."""
 
 
 class UsageError(AgentError):

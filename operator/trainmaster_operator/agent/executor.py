@@ -1,10 +1,10 @@
-"""The executor: one loop, one queue of events, and the actions that the planner asks for.
+"""The executor runs one loop, one queue of events, and the planner's actions.
 
-Sockets, processes, files, timers and signals put events into the queue during a round of the loop; after it the
-executor takes them one after the other. In a turn (`_take`) the state is updated, the plan made, and its actions
-performed, until the plan is empty. No turn begins inside another one: an action's result is part of its turn, and
-whatever else it causes waits in the queue. A pushed assignment and a change of the contact with the leader have their
-turns at once, before what is in the queue. So all decisions can be read, and tested, in `planner` alone.
+During a round of the loop, sockets, processes, files, timers and signals put events into the queue; after the round the
+executor handles them one by one. In each turn (`_take`) it updates the state, makes a plan and performs its actions,
+until the plan is empty. Turns don't nest: an action's result belongs to its turn, and any other event that it causes
+waits in the queue. A pushed assignment and a change of the contact with the leader get their turns at once, before the
+queue. So all decisions can be read, and tested, in `planner` alone.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ QueuedEvent = Union[events.Event, messages.NetworkEvent]
 
 
 class AgentExecutor:
-    """AgentExecutor does everything in the loop's thread; `run` returns the exit code."""
+    """AgentExecutor works entirely in the loop's thread; `run` returns the exit code."""
 
     def __init__(self, settings: AgentSettings, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._settings = settings
@@ -99,9 +99,9 @@ class AgentExecutor:
         self._network = Network(self._loop, settings, self._events.append, _now())
 
     def run(self, terminated_already: bool) -> int:
-        """Run until SIGTERM or a report that is made by exiting; returns the process's exit code.
+        """Run until SIGTERM or until a report has to be made by exiting; returns the process's exit code.
 
-        `terminated_already`: SIGTERM came before there was a loop. Raises LaunchError where the port is taken.
+        `terminated_already`: SIGTERM came before the loop existed. Raises LaunchError if the port is taken.
         """
         children.adopt_orphans()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -123,7 +123,7 @@ class AgentExecutor:
         return 1 if self._state.exit_code is None else self._state.exit_code
 
     def _settle(self) -> None:
-        """Handle the events one after the other, and do what each of them asks for."""
+        """Handle the queued events one by one, and perform the actions that each requires."""
         now = _now()
         self._network.tick(now)
         if self._watch is not None and now.steady >= self._watch.deadline:
@@ -152,7 +152,7 @@ class AgentExecutor:
             self._receive(now)
 
     def _take(self, event: events.Event, now: Now) -> None:
-        """Give an event its turn."""
+        """Handle one event in a turn."""
         self._state = update(self._state, event, now)
         self._carry_out(now)
 
@@ -172,8 +172,8 @@ class AgentExecutor:
             self._processes.ended = run is None or self._state.ended is not None
 
     def _wait(self) -> None:
-        """Run one round of the loop, at most until the next deadline of the plan, the network or the watch."""
-        # Not of now: a deadline may have passed while the plan's actions were performed.
+        """Run one round of the loop, until the next deadline of the plan, the network or the watch at the latest."""
+        # Not the present time: a deadline may have passed while the plan's actions ran.
         planned = wake_at(self._state, self._planned_at)
         watched = math.inf if self._watch is None else self._watch.deadline
         deadline = min(math.inf if planned is None else planned, self._network.deadline, watched)
@@ -201,7 +201,7 @@ class AgentExecutor:
         return None
 
     def _warm_up(self, action: actions.WarmUp) -> None:
-        # Here, because a job that starts cold doesn't need it.
+        # Imported here, because a cold-starting job doesn't need it.
         from trainmaster_operator.agent.process import launcher
         from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
@@ -222,7 +222,7 @@ class AgentExecutor:
         except (LaunchError, OSError) as error:
             return events.LaunchFailed(problem_of(error))
         self._processes = run
-        # Here, because the ranks have been started by now: their start doesn't wait for it.
+        # Imported here, after the ranks' start, so that the start doesn't wait for it.
         from trainmaster_operator.agent.hang.watch import RankWatch
 
         self._watch = RankWatch(settings, run)
@@ -246,10 +246,10 @@ class AgentExecutor:
         return failed
 
     def _serve_trainer(self, attempt: int) -> int:
-        """Listen for what Hugging Face's Trainer reports of an attempt; returns the port, 0 if nobody listens."""
+        """Listen for an attempt's reports from Hugging Face's Trainer; returns the port, 0 if none could be opened."""
         if self._settings.progress_preset == NONE:
             return 0
-        # Here, because an agent that waits for its first assignment doesn't need it.
+        # Imported here, because an agent without an assignment doesn't need it.
         from trainmaster_operator.agent.progress.trainer import TrainerServer
 
         if self._trainer is None:
@@ -261,7 +261,9 @@ class AgentExecutor:
             self._watch.report(body, _now())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
-        """Describe it in a thread: code and packages may lie on a lost file server, and the agent still answers."""
+        """Describe the environment in a thread: code and packages may be on a dead file server, and the agent must
+        still answer.
+        """
         import threading
 
         code = self._state.code.has
@@ -311,7 +313,7 @@ class AgentExecutor:
 
     @property
     def _launched(self) -> RunProcesses:
-        """Returns the processes of the newest attempt: nothing is planned for them before there are some."""
+        """Returns the newest attempt's processes; the planner plans nothing for them before they exist."""
         assert self._processes is not None
         return self._processes
 
@@ -337,7 +339,7 @@ class AgentExecutor:
             self._complain(f"{self._settings.assignment_file}: {error}")
 
     def _receive(self, now: Now) -> None:
-        """Give the planner the contact with the leader, where it has changed, and put messages into the queue."""
+        """Queue messages, and update the planner's contact with the leader if it has changed."""
         contact = self._network.contact(now)
         if contact != self._state.contact:
             self._take(events.LeaderContactChanged(contact), now)
@@ -357,7 +359,7 @@ class AgentExecutor:
                 self._events.append(message)
 
     def _answer_push(self, event: messages.Pushed, now: Now) -> None:
-        """Answer a pushed assignment with the one that holds now."""
+        """Answer a pushed assignment with the one that is valid now."""
         try:
             pushed = self._authority.read(event.data)
         except ProtocolError as error:
@@ -375,7 +377,7 @@ class AgentExecutor:
         self._network.server.answer(event.peer, answer)
 
     def _send_found(self, found: Sequence[Found], now: Now) -> list[events.Event]:
-        """Send what the watch over the ranks has for the leader; returns what it has for the planner."""
+        """Send the rank watch's messages to the leader; returns its events for the planner."""
         known: list[events.Event] = []
         for each in found:
             if isinstance(each, actions.SendToLeader):
@@ -391,7 +393,7 @@ class AgentExecutor:
     # Views
 
     def _ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank of the attempt launched last."""
+        """Returns the newest progress of each rank of the last launched attempt."""
         return {} if self._watch is None else self._watch.ranks
 
     def _show_state(self) -> dict[str, Any]:
@@ -414,7 +416,7 @@ class AgentExecutor:
 
 
 def _save(write: Callable[[], None]) -> Optional[events.SaveFailed]:
-    """Returns why something can't be written; None: it was."""
+    """Returns the error if writing fails, else None."""
     try:
         write()
     except OSError as error:

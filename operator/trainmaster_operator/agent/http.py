@@ -1,7 +1,8 @@
-"""The agents' port needs this much of HTTP/1.1 (RFC 9112): bounded requests with a Content-Length, plain responses.
+"""The agents' port needs only this part of HTTP/1.1 (RFC 9112): bounded requests with a Content-Length, plain
+responses.
 
 A connection carries one request. kube-apiserver pools its connections to a pod for all users of `pods/proxy`, so a
-token that counted for a connection would let the next user in.
+token that authorized a whole connection would let the next user in.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ REASONS = {
 
 
 class BadRequest(Exception):
-    """BadRequest is answered with `status` and a message, and whose connection is then closed."""
+    """BadRequest makes the server answer with `status` and a message, and close the connection."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -41,7 +42,7 @@ class BadRequest(Exception):
 
 
 class Head(NamedTuple):
-    """Head is what comes before a request's body; header names are in lower case."""
+    """Head is the part of a request before its body; header names are in lower case."""
 
     method: str
     path: str
@@ -51,8 +52,10 @@ class Head(NamedTuple):
 
 
 class Request:
-    """Request is read from the first bytes of a connection. Its head is parsed once, and before its body is there: who
-    sends it decides whether the body is waited for."""
+    """Request reads the request at the beginning of a connection.
+
+    It parses the head once, before the body has arrived: the sender's identity decides whether to wait for the body.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -61,17 +64,17 @@ class Request:
         self._head: Optional[Head] = None
 
     def __len__(self) -> int:
-        """Returns the bytes that are kept."""
+        """Returns the number of buffered bytes."""
         return len(self._buffer)
 
     @property
     def begun(self) -> bool:
-        """Returns whether a request has begun that isn't complete."""
+        """Returns whether a request has begun but isn't complete."""
         return bool(self._buffer) or self._head is not None
 
     @property
     def missing(self) -> int:
-        """Returns the bytes of the body that haven't come."""
+        """Returns how many bytes of the body are missing."""
         return 0 if self._head is None else max(0, self._head.length - len(self._buffer))
 
     def feed(self, data: bytes) -> None:
@@ -79,9 +82,9 @@ class Request:
         self._pieces += 1
 
     def head(self) -> Optional[Head]:
-        """Returns the head, None while it isn't complete. Raises BadRequest."""
+        """Returns the head, or None if it isn't complete. Raises BadRequest."""
         if self._head is None:
-            # Only what is new is searched, and three bytes before it that may begin the end.
+            # Search only new bytes, and the last three before them, which may begin the end.
             end = self._buffer.find(HEAD_END, max(0, self._searched - len(HEAD_END) + 1))
             self._searched = len(self._buffer)
             if (self._searched if end < 0 else end) > MAX_HEAD_BYTES:
@@ -95,17 +98,17 @@ class Request:
         return self._head
 
     def body(self) -> Optional[bytes]:
-        """Returns the body, None while it isn't complete."""
+        """Returns the body, or None if it isn't complete."""
         length = 0 if self._head is None else self._head.length
         return bytes(self._buffer[:length]) if len(self._buffer) >= length else None
 
     def rest(self) -> bytes:
-        """Returns what follows the request."""
+        """Returns the bytes after the request."""
         return bytes(self._buffer[0 if self._head is None else self._head.length :])
 
 
 def parse_head(data: bytes) -> Head:
-    """Read a request's head, without the empty line that ends it. Raises BadRequest."""
+    """Parse a request's head, without the empty line that ends it. Raises BadRequest."""
     first, *lines = data.decode("latin-1").split("\r\n")
     parts = first.split(" ")
     if len(parts) != 3 or not parts[0].isalpha() or not parts[1].startswith("/") or parts[2][:7] != "HTTP/1.":
@@ -127,7 +130,7 @@ def parse_head(data: bytes) -> Head:
 
 
 def response(status: int, body: str = "", content_type: str = "text/plain; charset=utf-8") -> bytes:
-    """Returns a whole response, with which the connection ends."""
+    """Returns a whole response that ends the connection."""
     data = body.encode()
     lines = [f"HTTP/1.1 {status} {REASONS[status]}", "Connection: close"]
     if status != 204:

@@ -1,4 +1,4 @@
-"""This is the agent's command line."""
+"""The agent's command line runs the agent or prints its state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _record_termination(_number: int, _frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    # Before anything else: PID 1 has no default action for SIGTERM, so one that comes early would be lost.
+    # This must come first: PID 1 has no default action for SIGTERM, so an early one would be lost.
     signal.signal(signal.SIGTERM, _record_termination)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["run"]:
@@ -65,7 +65,7 @@ def _run(given: list[str]) -> int:
         return _refuse(os.environ.get("TRAINMASTER_TERMINATION_LOG", ""), str(error), EXIT_USAGE)
     from trainmaster_operator.agent.executor import AgentExecutor
 
-    # With it ranks could speak for any job of the namespace.
+    # With the secret, ranks could impersonate any job of the namespace.
     environ = {name: value for name, value in os.environ.items() if name != AGENTS_SECRET_VARIABLE}
     try:
         return AgentExecutor(settings, command, environ).run(_terminated)
@@ -103,7 +103,7 @@ def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -
 
 
 def _state() -> int:
-    """Ask the agent of this container; what it left on disk where it doesn't answer."""
+    """Print the state of this container's agent, or its saved report if it doesn't answer."""
     from trainmaster_operator.agent.errors import AgentError
     from trainmaster_operator.agent.process.state_folder import read_report
     from trainmaster_operator.agent.settings import read_settings

@@ -1,4 +1,4 @@
-"""The manifest configures the agent through the environment (docs/protocol.md, "Files and environment")."""
+"""The manifest configures the agent by environment variables (docs/protocol.md, "Files and environment")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, 
 
 
 class AgentSettings(NamedTuple):
-    """The settings of one worker; times are in seconds."""
+    """AgentSettings has one worker's settings; times are in seconds."""
 
     worker: int
     """The worker's global index."""
@@ -70,7 +70,7 @@ class AgentSettings(NamedTuple):
 
 
 def read_settings(environ: Mapping[str, str]) -> AgentSettings:
-    """Read the settings; raises UsageError with the variable, its value and what it should be."""
+    """Read the settings; raises UsageError with the variable, its value and what is allowed."""
     launcher = environ.get("TRAINMASTER_LAUNCHER") or "torchrun"
     if launcher not in ("torchrun", "exec"):
         raise UsageError(f"TRAINMASTER_LAUNCHER: {launcher!r} is no launcher; use torchrun or exec")

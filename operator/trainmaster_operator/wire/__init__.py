@@ -1,12 +1,12 @@
-"""Operator and agents send each other these messages, and both import them from here (docs/protocol.md is the prose).
+"""The operator and the agents exchange these messages and both import this package (docs/protocol.md is the prose).
 
-Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to read:
+Standard library only, Python 3.9, frozen NamedTuples, pure. Read in this order:
 
-- `limits`, `names`: the facts. `log_rules`: patterns that read progress out of what ranks print.
-- `values`: readers of JSON that others wrote, and the one exception that they raise.
+- `limits`, `names`: the constants. `log_rules`: patterns that find progress in ranks' output.
+- `values`: readers of untrusted JSON, and the one exception that they raise.
 - `assignment` (operator -> agents) and `signing`; `report` and `ranks` (agents -> operator).
 - `stream` (leader -> operator) and `joining` (between a leader and its followers) are the lines that hold them.
 
-`X.parse(data)` checks and bounds decoded JSON and raises `ProtocolError`, nothing else; `x.to_wire()` is the JSON
-object again. Nothing is imported here: an agent's start pays for every module.
+`X.parse(data)` checks and bounds decoded JSON and raises only `ProtocolError`; `x.to_wire()` is the inverse. This file
+imports nothing, because every module slows an agent's start.
 """

@@ -1,8 +1,8 @@
 """An assignment names an attempt, its workers, and whether to run it (docs/protocol.md, "The assignment").
 
-It reaches an agent in three ways (the annotation's file, a push to the leader, the leader's broadcast), in any order
-and more than once. `newer` is the merge of them all: the highest attempt wins, at the same attempt `Hold` wins over
-`Run`. Each attempt's rendezvous has a port of its own, so that a rank left over can't join it (`master_port`).
+It reaches an agent by three routes (the annotation's file, a push to the leader, the leader's broadcast), in any order
+and more than once. `newer` merges them: the highest attempt wins, and for equal attempts `Hold` wins over `Run`. Each
+attempt's rendezvous has its own port, so that a leftover rank can't join it (`master_port`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MicroK8s' cluster agent, CockroachDB, MongoDB."""
 def master_port(job_uid: str, attempt: int) -> int:
     """Returns the port of an attempt's rendezvous.
 
-    Each job walks through the ports from a place and with a stride of its own: jobs on one network hardly meet at a
-    port, and two that did don't meet again at the next attempt.
+    Each job visits the ports from its own start and with its own stride: jobs on one network rarely share a port, and
+    two that do differ again at the next attempt.
     """
     from hashlib import sha256
 
@@ -37,7 +37,7 @@ def master_port(job_uid: str, attempt: int) -> int:
 
 
 def port_at(place: int) -> int:
-    """Returns the port at a place from 0 to below PORTS, in rising order."""
+    """Returns the port at a place (0 <= place < PORTS), in rising order."""
     port = FIRST_PORT + place
     for taken in _TAKEN:
         if port >= taken:
@@ -46,12 +46,12 @@ def port_at(place: int) -> int:
 
 
 def is_master_port(port: int) -> bool:
-    """Returns whether it is a port that an operator gives an attempt."""
+    """Returns whether an operator may give this port to an attempt."""
     return FIRST_PORT <= port <= LAST_PORT and port not in _TAKEN
 
 
 class Assignment(NamedTuple):
-    """Assignment is one attempt. Its lists are in rank order, so that a position in them is a NODE_RANK."""
+    """Assignment is one attempt. Its lists are in rank order, so a position in them is a NODE_RANK."""
 
     job: str
     """The job's uid."""
@@ -79,12 +79,15 @@ class Assignment(NamedTuple):
 
     @property
     def master(self) -> str:
-        """Returns the host that rank 0, or the lowest rank that is present, listens on."""
+        """Returns the host of rank 0, or else of the lowest present rank, which serves the rendezvous."""
         return self.hosts[self.master_place]
 
     @classmethod
     def parse(cls, data: object) -> Assignment:
-        """Check a JSON object; raises ProtocolError with the field and its value. Unknown fields are ignored."""
+        """Parses and checks a JSON object; raises ProtocolError with the field and its value.
+
+        Unknown fields are ignored.
+        """
         if not isinstance(data, dict):
             raise ProtocolError(f"assignment: {shown(data)} is not an object")
         workers = _list(data, "workers")
@@ -145,7 +148,7 @@ class Assignment(NamedTuple):
         }
 
     def held(self) -> Assignment:
-        """Returns the same attempt, whose ranks shall stop and wait."""
+        """Returns the same attempt as a Hold: its ranks stop and wait."""
         return self._replace(state="Hold")
 
     def first_rank(self, node_rank: int, own: int) -> int:
@@ -153,23 +156,23 @@ class Assignment(NamedTuple):
         return node_rank * own if self.processes is None else sum(self.processes[:node_rank])
 
     def world_size(self, own: int) -> int:
-        """Returns the number of ranks of the attempt; `own`: this worker's number of ranks."""
+        """Returns the attempt's number of ranks; `own`: this worker's number of ranks."""
         return len(self.workers) * own if self.processes is None else sum(self.processes)
 
     def present(self, node_rank: int, own: int) -> tuple[int, ...]:
-        """Returns a worker's local ranks that are in the attempt's group; `own`: this worker's number of ranks."""
+        """Returns a worker's local ranks in the attempt's group; `own`: this worker's number of ranks."""
         first, absent = self.first_rank(node_rank, own), set(self.absent)
         count = own if self.processes is None else self.processes[node_rank]
         return tuple(local_rank for local_rank in range(count) if first + local_rank not in absent)
 
     def uid_of(self, worker: int) -> str:
-        """Returns the pod that is named for a worker; empty if none is, as in the first attempt."""
+        """Returns the pod uid listed for a worker; empty if there is none, as in the first attempt."""
         return self.uids[self.workers.index(worker)] if self.uids is not None and worker in self.workers else ""
 
     def node_rank(self, worker: int, uid: str) -> int | None:
         """Returns the NODE_RANK of a worker's pod, or None if its index or its uid isn't listed.
 
-        A continued attempt lists an empty uid for a worker whose ranks are absent: any pod of it may prepare to join.
+        A continued attempt lists an empty uid for a worker whose ranks are absent: any of its pods may prepare to join.
         """
         if worker not in self.workers:
             return None
@@ -180,7 +183,7 @@ class Assignment(NamedTuple):
 
 
 def is_digest(text: str) -> bool:
-    """Returns whether a text is a SHA-256 as an archive's digest is written: it becomes the name of a file."""
+    """Returns whether a text is a SHA-256 digest in an archive's format; it becomes a file name."""
     return len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
 
 
@@ -192,7 +195,7 @@ def newer(one: Assignment | None, other: Assignment) -> bool:
 
 
 def parse_text(text: object) -> Any:
-    """Returns the JSON of an assignment's text, to be checked by `Assignment.parse`. Raises ProtocolError."""
+    """Returns the JSON of an assignment's text, for `Assignment.parse` to check. Raises ProtocolError."""
     if not isinstance(text, (str, bytes)):
         raise ProtocolError("assignment: not a text")
     if len(text) > limits.MAX_ASSIGNMENT_BYTES:
@@ -220,7 +223,7 @@ def _whole(value: object, name: str, least: int, most: int) -> int:
 
 
 def _absent(value: object, continues: int | None, most: int) -> tuple[int, ...]:
-    """Returns ranks below `most` in order: not all of them, and none where no attempt is continued."""
+    """Returns the absent ranks, sorted and below `most`: never all of them, and none unless an attempt is continued."""
     if value is None or value == []:
         return ()
     if continues is None or not isinstance(value, list) or len(value) >= most:

@@ -1,7 +1,7 @@
-"""A leader and the agents that have joined it send each other these lines (docs/protocol.md, "The agents' port").
+"""A leader and its followers exchange these lines (docs/protocol.md, "The agents' port").
 
-Progress, evidence and output are the lines of the stream (`stream`, `output`). `Ping` also stands for every line that
-this side doesn't know: a newer agent may send more.
+Progress, evidence and output use the stream's lines (`stream`). A line of an unknown kind counts as a `Ping`: a newer
+agent may send more kinds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reported(NamedTuple):
 
 
 class Stalled(NamedTuple):
-    """A rank of the follower is over its limit."""
+    """Stalled says that a rank of the follower is over its limit."""
 
     attempt: int
 
@@ -46,7 +46,7 @@ class Stalled(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The follower has accepted a higher assignment."""
+    """Seen says that the follower has accepted a higher assignment."""
 
     attempt: int
 
@@ -55,14 +55,14 @@ class Seen(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """The follower has started an attempt in this environment; the leader compares it across workers."""
+    """Environment describes a started attempt's environment on one worker; the leader compares it across workers."""
 
     attempt: int
     environment: Mapping[str, str]
 
     @property
     def line(self) -> str:
-        """Returns the devices and libraries that the ranks run on, for a person."""
+        """Returns one line about the ranks' devices and libraries, for people."""
         found = self.environment
         nccl = next((value for name, value in found.items() if name.startswith("nvidia-nccl")), "")
         named = {
@@ -80,7 +80,7 @@ class Environment(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """The leader passes an assignment on as it came, with its signatures, which are still to be verified."""
+    """The leader forwards an assignment unchanged, with its signatures, which the follower verifies."""
 
     assignment: Mapping[str, Any]
 
@@ -89,7 +89,7 @@ class Assigned(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The operator has recorded the end that the follower reported."""
+    """Ack says that the operator has recorded the end that the follower reported."""
 
     attempt: int
 
@@ -108,7 +108,7 @@ class Watched(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A rank failed: stop the ranks of this attempt; SIGTERM comes after `after_seconds`, SIGKILL a grace later."""
+    """A rank failed: stop this attempt's ranks, with SIGTERM after `after_seconds` and SIGKILL a grace period later."""
 
     attempt: int
     grace_seconds: float
@@ -127,9 +127,9 @@ class Stop(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """A rank somewhere stalled: send the evidence of your ranks, in at most `bytes` of text.
+    """A rank somewhere stalled: send your ranks' evidence, with at most `bytes` of text.
 
-    With a `request` it is an operator that asks, of ranks that may all be well: nothing follows from the answers.
+    With a `request` an operator asks, even about healthy ranks: the answers have no consequences.
     """
 
     attempt: int
@@ -142,7 +142,7 @@ class Collect(NamedTuple):
 
 
 class Hung(NamedTuple):
-    """`rank` stopped first; its worker reports Hung."""
+    """Hung says that `rank` stopped first; its worker reports Hung."""
 
     attempt: int
     rank: int
@@ -153,7 +153,7 @@ class Hung(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """Nobody hangs: there is good reason to wait so long."""
+    """Patience says that no rank hangs: there is good reason to wait this long."""
 
     attempt: int
     seconds: float
@@ -163,7 +163,7 @@ class Patience(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """The workers' environments differ in these lines."""
+    """Mismatch lists the differences between the workers' environments."""
 
     attempt: int
     lines: tuple[str, ...]
@@ -173,7 +173,7 @@ class Mismatch(NamedTuple):
 
 
 class Modules(NamedTuple):
-    """A rank had imported these modules when it did its first step; those that others of them import are left out."""
+    """Modules lists a rank's imports at its first step, without those that other listed modules import."""
 
     names: tuple[str, ...]
 
@@ -188,7 +188,7 @@ LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mis
 
 
 def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
-    """Parse a follower's line, in which `worker` of progress and evidence may be missing. Raises ProtocolError."""
+    """Parse a follower's line; `worker` may be missing in progress and evidence. Raises ProtocolError."""
     kind = data.get("type")
     if kind in ("progress", "evidence"):
         return parse_ranks_line({"worker": 0, **data})
@@ -214,7 +214,7 @@ def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
 
 
 def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
-    """Parse a leader's line. Raises ProtocolError with what is wrong."""
+    """Parse a leader's line. Raises ProtocolError with the reason."""
     kind = data.get("type")
     if kind == "assignment":
         return Assigned(mapping_in(data, "assignment"))
@@ -255,9 +255,9 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
 def module_names(
     data: object, most: int = limits.MAX_MODULES, most_characters: int = limits.MAX_MODULES_CHARACTERS
 ) -> tuple[str, ...]:
-    """Returns the names of a list that can be modules', as many as may be sent; raises ProtocolError for another thing.
+    """Returns a list's valid module names, up to the limits; raises ProtocolError if it isn't a list of names.
 
-    What a rank has imported under a stranger name is ignored: it was made by a program, not found in a folder.
+    Names that can't be a module's are ignored: a program made such a module, no file contains it.
     """
     if not isinstance(data, list):
         raise ProtocolError(f"modules.names: {shown(data)} is not a list")

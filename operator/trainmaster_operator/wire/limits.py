@@ -1,4 +1,4 @@
-"""These are the protocol's limits; the table "Limits" of docs/protocol.md shows the same (tests/unit/wire)."""
+"""The protocol's limits are here; tests/unit/wire compares them with the table "Limits" of docs/protocol.md."""
 
 from __future__ import annotations
 

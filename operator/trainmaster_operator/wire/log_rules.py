@@ -1,7 +1,7 @@
-"""Log rules read a rank's progress out of what it prints: the groups of their patterns, and the presets' names.
+"""Log rules read a rank's progress from its output: the groups of their patterns, and the presets' names.
 
-The operator checks a pattern before a job is made, the agent before it matches one: what it says has to fit the rank's
-progress, and to match a line within a time that an agent can spare.
+The operator checks a pattern before it makes a job, the agent before it matches one: its groups have to fit the rank's
+progress, and a match must take no more time than an agent can spare.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXAMPLE = r"(?P<step>\d+)"
 
 
 def check_pattern(pattern: str) -> Optional[str]:
-    """Returns what is wrong with a pattern and what to do, as the rest of a sentence about it; None: nothing."""
+    """Returns a pattern's problem and its remedy, as the rest of a sentence about it; None if it's valid."""
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         return f"is too long; use at most {MAX_PATTERN_CHARACTERS} characters"
     try:
@@ -44,14 +44,17 @@ def check_pattern(pattern: str) -> Optional[str]:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern as it is matched: digits and word characters are ASCII's."""
+    """Compile a pattern for matching: only ASCII digits and word characters count as such."""
     return re.compile(pattern, re.ASCII)
 
 
 def _too_costly(tree: Any, *, repeated: bool) -> Optional[str]:
-    """Returns why matching could take forever: what is repeated may match a text in several ways, whose number doubles
-    with every repetition (Kirrage, Rathnayake and Thielecke, "Static Analysis for Regular Expression Denial-of-Service
-    Attacks", 2013). More is refused than is costly: `(a|b)*` is harmless, and may be written `[ab]*`."""
+    """Returns why a match could take exponential time, or None.
+
+    A repeated part that matches a text in several ways doubles their number with every repetition (Kirrage, Rathnayake
+    and Thielecke, "Static Analysis for Regular Expression Denial-of-Service Attacks", 2013). The check refuses some
+    harmless patterns: `(a|b)*` can be written as `[ab]*`.
+    """
     for operator, argument in tree:
         name = str(operator)
         if name in ("POSSESSIVE_REPEAT", "ATOMIC_GROUP"):
@@ -74,7 +77,7 @@ def _too_costly(tree: Any, *, repeated: bool) -> Optional[str]:
 
 
 def _trees(argument: Any) -> list[Any]:
-    """Returns the patterns in an operator's argument: of a group, an assertion, alternatives."""
+    """Returns the patterns in the argument of a group, an assertion or alternatives."""
     if hasattr(argument, "data") and hasattr(argument, "state"):
         return [argument]
     if isinstance(argument, (tuple, list)):
@@ -83,7 +86,7 @@ def _trees(argument: Any) -> list[Any]:
 
 
 def _parser() -> Any:
-    """Returns Python's own parser of patterns, which has another name from Python 3.11 on."""
+    """Returns Python's own parser of patterns, which has a new name since Python 3.11."""
     try:
         return re._parser  # type: ignore[attr-defined]
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Names that both sides know: labels, annotations, headers, variables of the environment, Python's own."""
+"""Both sides use these names of labels, annotations, headers, environment variables and Python interpreters."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PYTHON = r"python(\d(\.\d+)?)?t?"
 
 
 def is_python(program: str) -> bool:
-    """Returns whether a program, a path or a name, is an interpreter of Python."""
+    """Returns whether a program, given by path or name, is a Python interpreter."""
     return re.fullmatch(_PYTHON, posixpath.basename(program)) is not None
 
 
 def group_of(address: str) -> str:
-    """Names the addresses that count as one: of IPv6 the /64 that one machine usually has to itself."""
+    """Returns the group that an address counts in: for IPv6 the /64, which one machine usually has to itself."""
     if ":" not in address:
         return address
     packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])

@@ -1,5 +1,6 @@
-"""A rank's progress is how far it is, as its script writes it to a file (docs/protocol.md, "Progress"); a rank's state
-says what it does while its job stalls ("A stalled rank").
+"""A rank's script writes its progress to a file (docs/protocol.md, "Progress").
+
+A rank's state describes it while its job stalls ("A stalled rank").
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NUMBERS = {
 
 
 class RankProgress(NamedTuple):
-    """RankProgress is what one rank wrote to its progress file; a field that it left out is None or empty."""
+    """RankProgress is the content of one rank's progress file; a missing field is None or empty."""
 
     step: Optional[int] = None
     total_steps: Optional[int] = None
@@ -77,7 +78,7 @@ class RankProgress(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> RankProgress:
-        """Check one rank's progress and bound it. Raises ProtocolError with the field that is wrong."""
+        """Parse and bound one rank's progress. Raises ProtocolError with the field that is wrong."""
         if not isinstance(data, Mapping):
             raise ProtocolError(f"progress.ranks: {shown(data)} is not an object")
         fields: dict[str, Any] = {name: optional_whole(data, key) for name, key in _WHOLE.items()}
@@ -90,7 +91,7 @@ class RankProgress(NamedTuple):
 
     @classmethod
     def salvage(cls, data: object) -> RankProgress | None:
-        """Returns the fields of a script's file that are well-formed; None if it is no object."""
+        """Returns the well-formed fields of a script's file; None if it isn't an object."""
         if not isinstance(data, Mapping):
             return None
         fields = {name: data[key] for name, key in _WHOLE.items() if is_whole(data.get(key))}
@@ -110,7 +111,7 @@ def parse_rank_progress(value: object) -> dict[int, RankProgress]:
 
 
 def ranks_of(value: object, name: str) -> dict[int, Any]:
-    """Returns an object by rank, with no more of them than a worker can have. Raises ProtocolError."""
+    """Returns an object keyed by rank, with at most as many ranks as a worker can have. Raises ProtocolError."""
     if not isinstance(value, Mapping):
         raise ProtocolError(f"{name}: {shown(value)} is not an object")
     if len(value) > limits.MAX_PROCESSES:
@@ -166,7 +167,7 @@ class RankState(NamedTuple):
 
     @classmethod
     def parse(cls, data: object, most: int = limits.MAX_EVIDENCE_BYTES) -> RankState:
-        """Check and bound a rank's state, its text to `most` characters. Raises ProtocolError."""
+        """Parse and bound a rank's state, and its text to `most` characters. Raises ProtocolError."""
         if not isinstance(data, Mapping):
             raise ProtocolError(f"evidence.ranks: {shown(data)} is not an object")
         section, waits = data.get("section"), data.get("waits")
@@ -193,7 +194,7 @@ class RankState(NamedTuple):
 
 
 def parse_rank_states(value: object) -> dict[int, RankState]:
-    """Returns the `ranks` of an evidence line, their texts bounded together. Raises ProtocolError."""
+    """Returns the `ranks` of an evidence line, with a common limit for their texts. Raises ProtocolError."""
     found: dict[int, RankState] = {}
     left = limits.MAX_EVIDENCE_BYTES
     for rank, data in ranks_of(value, "evidence.ranks").items():

@@ -1,6 +1,6 @@
-"""A report is a worker's state in an attempt: in the stream, in the saved report and in the termination message.
+"""A report is a worker's state in an attempt, used in the stream, the saved report and the termination message.
 
-A worker's end has a reason, and the agent an exit code: the kubelet shows them, and the job's rules match them.
+A worker's end has a reason and the agent an exit code: the kubelet shows them, and the job's rules match them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EXIT_CODES = {
 
 
 class Report(NamedTuple):
-    """Report is a worker's state in one attempt; `at` is its machine's clock, in seconds since the epoch."""
+    """Report is a worker's state in one attempt; `at` is in seconds since the epoch, by its machine's clock."""
 
     attempt: int
     worker: int
@@ -83,12 +83,12 @@ class Report(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Returns whether nothing of the attempt runs on this worker any more."""
+        """Returns whether no process of the attempt runs on this worker any more."""
         return self.state in ENDED
 
     @classmethod
     def parse(cls, data: object) -> Report:
-        """Check a report and bound it. Raises ProtocolError with the field that is wrong."""
+        """Parse and bound a report. Raises ProtocolError with the field that is wrong."""
         if not isinstance(data, dict):
             raise ProtocolError(f"report: {shown(data)} is not an object")
         state = data.get("state")
@@ -114,7 +114,7 @@ class Report(NamedTuple):
 
     @classmethod
     def read(cls, data: object) -> Report | None:
-        """Returns the same, or None if it isn't a report."""
+        """Returns the parsed report, or None if it isn't one."""
         try:
             return cls.parse(data)
         except ProtocolError:
@@ -148,7 +148,10 @@ class Report(NamedTuple):
         return EXIT_BY_REASON.get(self.reason) or self.exit_code or 1
 
     def termination_message(self) -> str:
-        """Returns a line of JSON of at most 4,000 bytes. The error's beginning is cut: its end names what happened."""
+        """Returns one line of JSON, at most 4,000 bytes.
+
+        It cuts the error's beginning, because the end names the cause.
+        """
         error = self.error
         while True:
             line = json.dumps(self._replace(error=error).to_wire(), separators=(",", ":"))
@@ -158,13 +161,13 @@ class Report(NamedTuple):
 
 
 def merge(known: Report | None, report: Report) -> Report:
-    """Returns the report of a worker in an attempt that holds when one more arrives, by whichever way.
+    """Returns a worker's valid report in an attempt after one more has arrived, by any route.
 
-    An end outlasts what was reported before it. An end that only says that the agent was lost gives way to one that
-    says how the ranks ended, whichever is later: an agent that starts again without a saved end, and a leader whose
-    follower is silent, know less than an agent that saw it. Otherwise the later end holds, because agents correct
-    themselves: a bystander's broken connection is often seen before the exit of the rank that caused it. A report of
-    another pod is of the worker's newer life, but a worker that has finished stays finished.
+    An end wins over any earlier state. An end that only reports a lost agent gives way to one that reports how the
+    ranks ended, whichever is later: an agent that restarts without a saved end, and a leader whose follower is silent,
+    know less than an agent that saw it. Otherwise the later end wins, because agents correct themselves: they often see
+    a bystander's broken connection before the exit of the rank that caused it. A report of another pod is about the
+    worker's newer life, but a finished worker stays finished.
     """
     if known is None or not known.ended:
         return report

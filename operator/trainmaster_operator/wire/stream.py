@@ -1,4 +1,4 @@
-"""A leader sends the operator what it knows of all workers, in these lines (docs/protocol.md, "The agents' port")."""
+"""A leader sends the operator its knowledge of all workers in these lines (docs/protocol.md, "The agents' port")."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_BYTES = 1_024
 
 
 class WorkerLine(NamedTuple):
-    """The leader knows an agent by its pod's uid, and the highest attempt that the agent has seen."""
+    """WorkerLine has a known agent's pod uid, and the highest attempt that it has seen."""
 
     worker: int
     uid: str
@@ -37,7 +37,7 @@ class WorkerLine(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> WorkerLine:
-        """Check a line, or an entry of a hello. Raises ProtocolError."""
+        """Parse a line, or an entry of a hello. Raises ProtocolError."""
         if not isinstance(data, Mapping):
             raise ProtocolError(f"hello.workers: {shown(data)} is not an object")
         return cls(
@@ -52,7 +52,7 @@ class WorkerLine(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """The first line names the leader, and the workers that it knows."""
+    """Hello, the first line, names the leader and its known workers."""
 
     leader: int
     uid: str
@@ -61,7 +61,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Hello:
-        """Check a line. Raises ProtocolError."""
+        """Parse a line. Raises ProtocolError."""
         workers = data.get("workers")
         if not isinstance(workers, list) or len(workers) > limits.MAX_WORKERS:
             raise ProtocolError(
@@ -80,7 +80,7 @@ class Hello(NamedTuple):
 
 
 class ReportLine(NamedTuple):
-    """A worker's report has a number in the leader's life."""
+    """ReportLine has a worker's report, numbered within the leader's life."""
 
     seq: int
     report: Report
@@ -90,7 +90,7 @@ class ReportLine(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """A worker measures when each part was done, in seconds from the fault by its own clock; None: it doesn't know."""
+    """Recovery has a worker's time of each phase, in seconds after the fault by its own clock; None if unknown."""
 
     detected: Optional[float] = None
     """The worker knew of the fault. More than 0 only for a hang, which began with the last progress."""
@@ -109,7 +109,7 @@ class Recovery(NamedTuple):
 
     @classmethod
     def within(cls, data: Any, name: str) -> Recovery | None:
-        """Returns a field of a line; None if it is missing. Raises ProtocolError."""
+        """Returns the recovery in a line's field; None if it is missing. Raises ProtocolError."""
         if data.get(name) is None:
             return None
         found = mapping_in(data, name)
@@ -122,7 +122,7 @@ class Recovery(NamedTuple):
 
 
 class ProgressLine(NamedTuple):
-    """The line says how far ranks of a worker are; `more`: the worker's next line has its other ranks."""
+    """ProgressLine has the progress of a worker's ranks; `more`: the worker's next line has its other ranks."""
 
     attempt: int
     worker: int
@@ -138,7 +138,7 @@ class ProgressLine(NamedTuple):
 
 
 class EvidenceLine(NamedTuple):
-    """The line says how ranks stand; `more`: the worker's next line has its other ranks."""
+    """EvidenceLine has the states of a worker's ranks; `more`: the worker's next line has its other ranks."""
 
     attempt: int
     worker: int
@@ -154,7 +154,7 @@ class EvidenceLine(NamedTuple):
 
 
 class OutputLine(NamedTuple):
-    """OutputLine is the end of what a worker's container has printed, in attempt `attempt` and before."""
+    """OutputLine is the end of a worker's container log, up to attempt `attempt`."""
 
     attempt: int
     worker: int
@@ -165,7 +165,7 @@ class OutputLine(NamedTuple):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> OutputLine:
-        """Check a line, in which `worker` may be missing. Raises ProtocolError."""
+        """Parse a line; `worker` may be missing. Raises ProtocolError."""
         lines, after = data.get("lines"), data.get("after")
         if not isinstance(lines, list) or not isinstance(after, list) or len(lines) != len(after):
             raise ProtocolError(f"output.lines: {shown(lines)} and {shown(after)} aren't two lists of one length")
@@ -191,7 +191,7 @@ class OutputLine(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Ping is a sign of life, a line of a kind that a newer agent knows, or one that can't be this job's."""
+    """Ping is a sign of life, a line of an unknown kind from a newer agent, or an impossible line for this job."""
 
     def to_wire(self) -> dict[str, Any]:
         return {"type": "ping"}
@@ -202,9 +202,9 @@ RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
 
 
 def parse_line(line: bytes, most_ranks: int = limits.MAX_PROCESSES) -> StreamLine:
-    """Parse one line. Raises ProtocolError with what is wrong.
+    """Parse one line. Raises ProtocolError with the reason.
 
-    `most_ranks` is how many a worker of the job has. A line with more of them is ignored.
+    `most_ranks` is the job's number of ranks per worker. A line with more ranks is ignored.
     """
     try:
         data = loads(line)
@@ -232,7 +232,7 @@ def parse_line(line: bytes, most_ranks: int = limits.MAX_PROCESSES) -> StreamLin
 
 
 def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
-    """Returns a line of progress, or else of evidence, checked. Raises ProtocolError with what is wrong."""
+    """Parses a line of progress or evidence. Raises ProtocolError with the reason."""
     attempt, worker = whole_in(data, "attempt"), whole_in(data, "worker", limits.MAX_INDEX)
     at, more = time_in(data, "at"), data.get("more") is True
     if data.get("type") == "progress":
@@ -243,7 +243,7 @@ def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
 
 
 def split(line: RanksLine) -> list[RanksLine]:
-    """Returns the same in lines of at most MAX_RANKS_IN_LINE ranks, in order; one line if there are no ranks."""
+    """Splits a line into lines of at most MAX_RANKS_IN_LINE ranks, in order; one line if there are no ranks."""
     ranks, most = sorted(line.ranks), limits.MAX_RANKS_IN_LINE
     pieces = [ranks[at : at + most] for at in range(0, len(ranks), most)] or [[]]
     last = len(pieces) - 1
@@ -265,12 +265,12 @@ def _ranks_to_wire(line: ProgressLine | EvidenceLine) -> dict[str, Any]:
 
 
 def output_share(workers: int) -> int:
-    """Returns how long the line of one of so many workers may be, so that a leader can keep them all [bytes]."""
+    """Returns the longest output line of each of `workers` workers, so that a leader can keep them all [bytes]."""
     return max(_LEAST_BYTES, min(limits.MAX_OUTPUT_BYTES, limits.MAX_KEPT_OUTPUT_BYTES // max(workers, 1)))
 
 
 def newest_lines(lines: Iterable[tuple[int, str]], limit: int) -> list[tuple[int, str]]:
-    """Returns the last lines, with their times, of which a line of at most `limit` bytes can be made."""
+    """Returns the last lines, with their times, that fit in an output line of at most `limit` bytes."""
     kept: list[tuple[int, str]] = []
     left = limit - _HEAD_BYTES
     for time, line in reversed(list(lines)):
@@ -282,16 +282,16 @@ def newest_lines(lines: Iterable[tuple[int, str]], limit: int) -> list[tuple[int
 
 
 class LineBuffer:
-    """LineBuffer cuts a connection's bytes into lines, none of them longer than `longest` bytes."""
+    """LineBuffer splits a connection's bytes into lines of at most `longest` bytes."""
 
     def __init__(self, longest: int = limits.MAX_LINE_BYTES) -> None:
         self._longest = longest
         self._rest = bytearray()
-        # So many bytes of the rest hold no line's end: a line that comes byte by byte is searched once.
+        # These bytes of the rest contain no line end, so a line that arrives byte by byte is searched only once.
         self._searched = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Returns the lines that are complete now. Raises ProtocolError when one is too long, or doesn't end."""
+        """Returns the lines that are complete now. Raises ProtocolError if one is too long."""
         self._rest += chunk
         while (end := self._rest.find(b"\n", self._searched)) >= 0:
             line = bytes(self._rest[:end])

@@ -1,9 +1,9 @@
-"""These readers read JSON that others wrote: ranks, agents, annotations, statuses, anybody who may edit an object.
+"""These readers read untrusted JSON: from ranks, agents, annotations, statuses, and anyone who may edit an object.
 
-JSON of the right form can still hold what breaks a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and
-`float(10**400)` raise OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep
-RecursionError, a lone surrogate UnicodeEncodeError wherever it is printed. So every value goes through one of these
-readers, which are total: what isn't a plausible value of the kind asked for is None, empty or cut.
+Well-formed JSON can still break a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and `float(10**400)` raise
+OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep RecursionError, and printing a lone
+surrogate UnicodeEncodeError. So every value passes one of these readers, which are total: for an implausible value they
+return None, an empty value or a cut one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Whole numbers that every reader of JSON agrees on.
+# All JSON readers agree on whole numbers up to this one.
 MAX_WHOLE = 2**53
-# It is beyond any loss, rate or count of seconds, and a million of them still add up to a finite number.
+# No loss, rate or count of seconds is larger, and the sum of a million of them is still finite.
 MAX_NUMBER = 1e100
-# The end of the year 9999, in seconds since the epoch: what `datetime` can show.
+# The end of the year 9999, `datetime`'s limit, in seconds since the epoch.
 MAX_TIME = 253_402_300_799.0
 
 
@@ -25,13 +25,13 @@ class ProtocolError(ValueError):
 
 
 def camel(name: str) -> str:
-    """Returns a field's name as it is in JSON: `first_step` is `firstStep`."""
+    """Returns a field's JSON name: `first_step` is `firstStep`."""
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
 
 
 def loads(text: str | bytes) -> Any:
-    """Does what `json.loads` does, but raises only ValueError."""
+    """Decodes JSON like `json.loads`, but raises only ValueError."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -39,12 +39,12 @@ def loads(text: str | bytes) -> Any:
 
 
 def is_whole(value: object, most: int = MAX_WHOLE) -> bool:
-    """Returns whether it is a whole number from 0 to below `most`; true and 1.0 are none."""
+    """Returns whether a value is a whole number from 0 to below `most`; true and 1.0 aren't."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
 
 
 def is_number(value: object) -> bool:
-    """Returns whether it is a plausible number: finite, and within MAX_NUMBER of zero."""
+    """Returns whether a value is a plausible number: finite, and at most MAX_NUMBER from zero."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
@@ -76,7 +76,7 @@ def mappings(value: object) -> Sequence[Mapping[str, Any]]:
 
 
 def text(value: object, limit: int | None = 1_000) -> str:
-    """Returns the beginning of a string as valid Unicode; empty for what isn't a string."""
+    """Returns the beginning of a string as valid Unicode; empty if the value isn't a string."""
     if not isinstance(value, str):
         return ""
     cut = value[:limit]
@@ -84,9 +84,9 @@ def text(value: object, limit: int | None = 1_000) -> str:
 
 
 def last_lines(error: str, limit: int) -> str:
-    """Returns the last lines of an error in at most `limit` characters, of a long one the beginning.
+    """Returns an error's last lines, at most `limit` characters; of a long line the beginning.
 
-    An error's last line says what happened, and its first words name the exception.
+    An error's last line states the error, and its first words name the exception.
     """
     if len(error) <= limit:
         return error
@@ -104,7 +104,7 @@ def last_lines(error: str, limit: int) -> str:
 
 
 def shown(value: object) -> str:
-    """Returns a value as a message shows it: short, on one line, and never an error of its own."""
+    """Formats a value for a message: short, on one line, and without ever raising."""
     if isinstance(value, str):
         return repr(text(value, 40))
     if isinstance(value, Mapping):
@@ -126,7 +126,7 @@ def whole_in(data: Mapping[str, Any], name: str, most: int = MAX_WHOLE) -> int:
 
 
 def optional_whole(data: Mapping[str, Any], name: str) -> int | None:
-    """Returns the same, or None if it is null or missing. Raises ProtocolError."""
+    """Returns a whole number like `whole_in`, or None if the field is null or missing. Raises ProtocolError."""
     return None if data.get(name) is None else whole_in(data, name)
 
 

@@ -1,4 +1,4 @@
-"""A hung rank lives but makes no progress; this room finds what ranks wait for, and for which of them the others wait.
+"""A hung rank lives but makes no progress; this package finds what ranks wait for, and which rank the others wait for.
 
 Pure, in this order:
 
@@ -6,6 +6,6 @@ Pure, in this order:
 - `stall` has the leader's part (the question to all workers, their answers, the conclusion) and a worker's part: when
   it asks, when it judges by itself, when it reports.
 
-What touches files and processes: `watch` carries out what `stall` decides. It reads `agent/progress` through
+Two parts use files and processes: `watch` carries out the decisions of `stall`. It reads `agent/progress` through
 `observation`, and collects `evidence`.
 """

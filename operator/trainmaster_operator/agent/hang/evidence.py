@@ -1,8 +1,8 @@
-"""The evidence of a worker's ranks in a stall is how each stands, with the stacks of all its threads.
+"""The evidence of a worker's ranks in a stall is each rank's state, with the stacks of all its threads.
 
-Ranks are asked all at once and given STACKS_SECONDS, and as long as a first dump takes where they have a flight
-`recorder`; ranks that have answered aren't waited for any longer. If a rank can't print its stacks, `py-spy` prints
-them, if the image contains it and the kernel allows that; the kernel's view is always added.
+The agent asks all ranks at once, and allows STACKS_SECONDS, or the time of a first dump if they have a flight
+`recorder`; it doesn't wait any longer once all have answered. If a rank can't print its stacks, `py-spy` prints them,
+if the image contains it and the kernel allows it; the kernel's view is always added.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GONE_OR_STOPPED = ("T", "t", "X", "Z")
 
 
 class CollectedEvidence:
-    """Evidence is what is collected of the ranks; `poll` it every POLL_SECONDS until it is complete."""
+    """CollectedEvidence collects the evidence of the ranks; `poll` it every POLL_SECONDS until it is complete."""
 
     def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float) -> None:
         self._folder = folder
@@ -54,7 +54,7 @@ class CollectedEvidence:
             self._ask(rank)
 
     def poll(self, now: float) -> bool:
-        """Read what has come; returns whether it is complete."""
+        """Read the new answers; returns whether the evidence is complete."""
         grown = False
         for rank in self._ranks:
             before = self.stacks(rank)
@@ -69,19 +69,19 @@ class CollectedEvidence:
         return answered or now >= self._begun + STACKS_SECONDS
 
     def complete(self, states: Mapping[int, RankState]) -> dict[int, RankState]:
-        """Returns the ranks' states by their progress with what was collected added to each."""
+        """Returns the ranks' states with the collected evidence added to each."""
         return {rank: self._completed(rank, state) for rank, state in states.items()}
 
     def stacks(self, rank: int) -> str:
-        """Returns what a rank has printed since it was asked."""
+        """Returns a rank's output since it was asked."""
         return self._stacks.get(rank, "")
 
     def kernel_view(self, rank: int) -> str:
-        """Returns what the kernel showed of a rank when it was asked."""
+        """Returns the kernel's view of a rank at the time of the question."""
         return self._views.get(rank, "")
 
     def read_stacks(self, rank: int) -> str:
-        """Read once more what a rank has printed since it was asked."""
+        """Read a rank's output since it was asked once more."""
         if rank in self._ranks:
             files = self._ranks[rank].files
             printed = "".join(tail_of(path, MAX_STACKS_BYTES, self._sizes[path]) for path in files)
@@ -99,14 +99,14 @@ class CollectedEvidence:
         return state._replace(
             state=self._states.get(rank, ""),
             collective=None if recorded is None else recorded.collective,
-            # A collective with nobody waits for what the device has to do before it.
+            # A collective without peers waits for the device's earlier work.
             waits="device" if alone and pending else waits,
             pending=pending and not alone,
             text=self._text(rank),
         )
 
     def _read_line(self, rank: int) -> None:
-        """Read the line of source in which a rank with a device is, in a thread: its volume may be what hangs."""
+        """Read the source line of a rank that uses a device, in a thread: its volume may be what hangs."""
         frame = newest_frame(self.stacks(rank))
         if rank not in self._with_device or frame is None or (rank, *frame) in self._lines:
             return
@@ -125,7 +125,7 @@ class CollectedEvidence:
         threading.Thread(target=read, name="source", daemon=True).start()
 
     def _text(self, rank: int) -> str:
-        """Returns everything that is known of a rank, for a person."""
+        """Returns all evidence of a rank as text for people."""
         recorded = self._recorded.get(rank)
         waits_in = f"flight recorder: {recorded.message}" if recorded else ""
         process, *threads = self.kernel_view(rank).split("\n")
@@ -147,7 +147,7 @@ class CollectedEvidence:
             self._recorders[rank.rank] = recorder
 
     def _spy(self, rank: RankProcess) -> bool:
-        """Have py-spy print a rank's stacks (it reads the process's memory; ptrace(2) may be forbidden)."""
+        """Start py-spy to print a rank's stacks (it reads the process's memory; ptrace(2) may be forbidden)."""
         try:
             program = children.find_program("py-spy", rank.environ)
         except LaunchError:

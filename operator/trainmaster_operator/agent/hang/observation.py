@@ -1,4 +1,4 @@
-"""An attempt's ranks are observed from outside: whether they are up, how far they are, whether they are silent."""
+"""An attempt's ranks are observed from outside: whether they are up, their progress, and their silence."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ UP_SECONDS = 1.0
 
 
 class Observation:
-    """Observes the ranks of an attempt, which were started at `started_at`, on the monotonic clock.
+    """Observation observes an attempt's ranks, started at `started_at` on the monotonic clock.
 
-    `folder` is theirs; `present` are the global ranks in the group, all where it is None. In a continued attempt ranks
-    were woken at `regrouped_at` (seconds since the epoch), and are up when they are in its group.
+    `folder` is the attempt's; `present` are the global ranks in the group, None: all. In a continued attempt ranks were
+    woken at `regrouped_at` (seconds since the epoch), and are up once they are in its group.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class Observation:
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank that is in the group."""
+        """Returns the newest progress of each rank in the group."""
         return {rank: progress for rank, progress in self._sources.ranks.items() if rank in self._present}
 
     @property
     def words(self) -> dict[int, str]:
-        """Returns what ranks say of continuing, by local rank: those that wait to join too."""
+        """Returns the ranks' readiness to continue, by local rank, including those that wait to join."""
         found = self._heartbeats.ranks.items()
         return {rank - self._own[0]: progress.continuing for rank, progress in found if progress.continuing}
 
     @property
     def groups(self) -> dict[int, int]:
-        """Returns the attempt whose group ranks are in, if they report it, by local rank."""
+        """Returns the attempt of each rank's group, if the rank reports it, by local rank."""
         found = self._heartbeats.ranks.items()
         return {rank - self._own[0]: progress.group for rank, progress in found if progress.group is not None}
 
     @property
     def _settled(self) -> bool:
-        """Returns whether nothing is awaited of the ranks, so that their files may be read less often."""
+        """Returns whether no change is expected of the ranks, so that their files may be read less often."""
         if not self._continued:
             return self.up
         formed = all(self.groups.get(rank - self._own[0]) == self._attempt for rank in self._present)
@@ -91,11 +91,14 @@ class Observation:
         return formed and all(self.words.get(rank - self._own[0]) == "ready" for rank in joining)
 
     def receive(self, body: object, now: float) -> None:
-        """The Trainer of this worker's first rank has reported."""
+        """Record a report from the Trainer of this worker's first rank."""
         self._sources.receive(body, now)
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:
-        """Read the sources; returns what to publish now. `all_started`: all of this worker's ranks were."""
+        """Read the sources; returns the progress to publish now.
+
+        `all_started`: whether all of this worker's ranks were.
+        """
         self.refresh(now.steady)
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
             self.up = True
@@ -107,20 +110,20 @@ class Observation:
         return None
 
     def finish(self, now: Now) -> Optional[ProgressLine]:
-        """Returns what the ranks wrote last, because they are about to be reported as ended, or are gone."""
+        """Returns the ranks' last progress, because their end is about to be reported, or they are gone."""
         self.refresh(now.steady)
         return self._line(now) if self._unpublished else None
 
     def refresh(self, now: float) -> None:
-        """Read the sources for a decision, which must not compare ranks by what was read before it was due."""
+        """Read the sources again for a decision, which must not compare ranks by old data."""
         self._unpublished = self._sources.poll(now) or self._unpublished
 
     def states(self, now: float) -> dict[int, RankState]:
-        """Returns this worker's ranks that train as they are now, by what is known of their progress."""
+        """Returns the present states of this worker's training ranks, by their known progress."""
         return {rank: self._sources.state(rank, now) for rank in self._present if not self._is_idle(rank)}
 
     def _is_idle(self, rank: int) -> bool:
-        """Returns whether a rank of the group waits for others that are lost, so that nobody waits for it."""
+        """Returns whether a rank of the group waits for lost ranks, so that no rank waits for it."""
         progress = self._heartbeats.ranks.get(rank)
         return progress is not None and (progress.continuing, progress.group) == ("idle", self._attempt)
 
@@ -129,12 +132,12 @@ class Observation:
 
     @property
     def first_step_at(self) -> Optional[float]:
-        """Returns when the last of the ranks whose progress is known had done its first step; None while one hasn't."""
+        """Returns when the last of the ranks with known progress finished its first step; None while one hasn't."""
         done = {rank: at for rank, at in self._sources.first_step_at.items() if rank in self._present}
         return max(done.values()) if done and len(done) == len(self.ranks) else None
 
     def _until_over(self, now: float) -> float:
-        """Returns when the next rank is over its limit if it stays silent, in seconds from now."""
+        """Returns the seconds until the next rank exceeds its limit if it stays silent."""
         watched = (state for state in self.states(now).values() if state.limit_seconds and not is_over(state))
         left = (state.limit_seconds - (state.silent_seconds or 0.0) for state in watched)
         return min(left, default=math.inf) + JUST_OVER_SECONDS

@@ -1,9 +1,9 @@
-"""This module finds the rank of a stalled job that stopped first, the one that all the others wait for.
+"""This module finds the rank of a stalled job that stopped first and that all the others wait for.
 
-Only ranks whose progress is known are watched: of a script that says nothing, nobody knows how long its step takes.
-Often it is rank 0 alone that says anything. Then it stands for all of them: when it is over its limit, each of the
-others may be the one that it waits for, and what all of them show (collectives, stacks, the kernel's state) decides.
-Everything here is pure; `evidence` collects what it works on.
+It only watches ranks whose progress is known: if a script reports none, nobody knows how long its steps take. Often
+only rank 0 reports progress. Then it represents all: when it is over its limit, each of the others may be the one that
+it waits for, and the evidence of all (collectives, stacks, the kernel's state) decides. Everything here is pure;
+`evidence` collects the data.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple, Optional
 from trainmaster_operator.agent.process.stacks import threads_of
 from trainmaster_operator.wire.ranks import RankState
 
-# Where a rank's main thread stands while it waits for its peers, by the frames that faulthandler or py-spy print.
+# A rank's main thread has these frames, as printed by faulthandler or py-spy, while it waits for its peers.
 _COLLECTIVES = r"torch/distributed/|_engine_run_backward|in barrier\b"
-# And where it waits for its device. Most of what does that has no frame, because it is written in C (Tensor.item), so
-# the line of the script in which the newest frame is counts too; without a device it would mean nothing.
+# It has these while it waits for its device. Most such functions are written in C and have no frame (Tensor.item), so
+# the script's line of the newest frame counts too; without a device it would mean nothing.
 _SYNCHRONIZES = r"torch/(?:cuda|xpu|npu|accelerator)/[^\n]*\bsynchronize\b|\bsynchronize \(torch/"
 _READS_DEVICE = (
     r"\.(?:item|tolist|cpu|synchronize|nonzero)\(|\.to\([^)]*cpu|\b(?:float|int|bool)\("
@@ -28,7 +28,7 @@ NEWEST_FRAMES = 6
 
 
 class Classification(NamedTuple):
-    """The rank that stopped first and a message about it; or how many seconds more there is reason to wait."""
+    """Classification has the rank that stopped first and a message about it, or the seconds that are worth waiting."""
 
     rank: int
     message: str
@@ -36,12 +36,12 @@ class Classification(NamedTuple):
 
 
 def is_over(state: RankState) -> bool:
-    """Returns whether a rank has been silent for longer than it may."""
+    """Returns whether a rank has been silent for longer than its limit."""
     return state.silent_seconds is not None and 0 < state.limit_seconds < state.silent_seconds
 
 
 def is_stopped(state: RankState) -> bool:
-    """Returns whether somebody has stopped the rank's process."""
+    """Returns whether the rank's process was stopped by a signal."""
     return state.state in ("T", "t")
 
 
@@ -51,20 +51,20 @@ def steps_of(state: RankState) -> int:
 
 
 def _most_steps(state: RankState) -> int:
-    """Returns the most steps that a rank can have done."""
+    """Returns the upper limit of a rank's finished steps."""
     return steps_of(state) + state.unreported
 
 
 def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     """Returns which of all known ranks stopped first; None if no rank is over its limit.
 
-    In order: a process that somebody has stopped; the fewest steps; the fewest collectives entered; one whose process
-    waits in the kernel for a device; one that waits for nobody (`_innocence`); the longest silence. Before all but the
-    first: while a rank is at something long, its time for that not over, and has done no more steps than those who wait
-    for it, nobody hangs.
+    The criteria, in order: a stopped process; the fewest steps; the fewest collectives entered; a process that waits in
+    the kernel for a device; a rank that waits for no other (`_innocence`); the longest silence. An exception precedes
+    all but the first: no rank hangs while one is in a long operation, within its limit, and has done no more steps than
+    the ranks that wait for it.
 
-    Steps are compared as far as they are known: a rank that reports them less often than it does them may have done
-    more, so all ranks that may have done the fewest pass to the next criterion.
+    Steps are compared as far as they are known: a rank may have done more than it reports, so all ranks that may have
+    done the fewest pass to the next criterion.
     """
     late = [state for state in ranks.values() if is_over(state)]
     if not late:
@@ -80,7 +80,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     fewest = min(map(_most_steps, watched.values()))
     behind = {rank: state for rank, state in watched.items() if steps_of(state) <= fewest}
     counted = all(state.collective is not None for state in behind.values())
-    # No step of the others is known, so they are compared with those that have done the fewest.
+    # The others' steps are unknown, so they are compared with the ranks that have done the fewest.
     others = {rank: state for rank, state in ranks.items() if rank not in watched}
     if not any(map(is_over, behind.values())):
         others = {}
@@ -107,10 +107,10 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
 
 
 def waits_for(stacks: str, line: str, *, has_device: bool, alone: bool) -> str:
-    """Returns what the main thread waits for by its newest frames, one of WAITS; empty if there is no stack.
+    """Returns what the main thread waits for by its newest frames, one of WAITS; empty without a stack.
 
-    `line`: the script's line that the newest frame names. `alone`: the rank is the only one of its job, so what looks
-    like a collective waits for the device.
+    `line`: the script's line of the newest frame. `alone`: the rank is the only one of its job, so an apparent
+    collective is a wait for the device.
     """
     threads = threads_of(stacks)
     if not threads:
@@ -124,22 +124,22 @@ def waits_for(stacks: str, line: str, *, has_device: bool, alone: bool) -> str:
 
 
 def _waits_for_others(state: RankState) -> bool:
-    # A collective of its own that isn't done is what a rank waits for in `loss.item()`.
+    # In `loss.item()` a rank waits for its own unfinished collective.
     return state.waits == "collective" or state.pending
 
 
 def _innocence(state: RankState) -> int:
-    """Returns how sure it is, by what a rank shows, that it waits for others."""
-    # A rank that has given no stacks isn't to blame for that before one that is known to be at something else.
+    """Returns the certainty that a rank waits for others."""
+    # A rank without stacks is suspected after one that is known to do something else.
     return 3 if _waits_for_others(state) else {"": 2, "device": 1}.get(state.waits, 0)
 
 
 def _patience(states: Iterable[RankState], steps: int) -> Iterable[float]:
-    """Yields the remaining seconds of each rank at something long that has done at most `steps`."""
+    """Yields the remaining seconds of each rank that is in a long operation and has done at most `steps`."""
     for state in states:
         silent = state.silent_seconds
         if state.patient and silent is not None and silent <= state.limit_seconds and steps_of(state) <= steps:
-            # Never 0, which would say that nobody is at something long.
+            # Never 0, which would mean that no rank is in a long operation.
             yield max(state.limit_seconds - silent, 0.001)
 
 
@@ -152,7 +152,7 @@ def _describe(rank: int, state: RankState) -> str:
 
 
 def _compare(first: int, ranks: Mapping[int, RankState], counted: bool) -> str:
-    """Returns why it was this rank and not another."""
+    """Returns the reason for choosing this rank."""
     own = ranks[first]
     others = [state for rank, state in ranks.items() if rank != first]
     if not others:

@@ -1,12 +1,12 @@
-"""A stall is diagnosed by the leader and the workers together: which rank of the whole job stopped first? Pure.
+"""The leader and the workers together diagnose a stall: which rank of the whole job stopped first? Pure.
 
-A worker whose rank is over its limit sends `stalled`; the leader asks all workers for evidence (`collect`), waits for
-their answers for ANSWER_SECONDS at most, and sends all of them the conclusion: `hung`, and the worker with that rank
-reports it, or `patience`. A worker that has sent nothing since, and isn't known to have come further than the others,
-is named before them: its leader reports it as lost, because it can't.
+A worker whose rank is over its limit sends `stalled`; the leader asks all workers for evidence (`collect`), waits at
+most ANSWER_SECONDS for their answers, and sends all of them the conclusion: `hung`, which the worker with that rank
+reports, or `patience`. A worker that has sent nothing since, and isn't known to be ahead of the others, is blamed
+before them: its leader reports it as lost, because it can't itself.
 
-A worker leaves a leader that doesn't answer, and asks the next one. Without a conclusion in ALONE_SECONDS it judges by
-its own ranks: better a hang that names the wrong rank than one that nobody reports.
+A worker leaves a leader that doesn't answer, and asks the next one. Without a conclusion within ALONE_SECONDS it judges
+by its own ranks: a hang that names the wrong rank is better than none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_KEPT_EVIDENCE_BYTES = 4_194_304
 
 
 class SilentWorkers(NamedTuple):
-    """Silent has the workers that give no answer and are named for it."""
+    """SilentWorkers has the workers that are blamed for not answering."""
 
     attempt: int
     workers: tuple[int, ...]
@@ -56,7 +56,7 @@ class Diagnosis:
         """The worker that has answered for a rank: none answers for another worker's."""
 
     def begin(self, attempt: int, workers: int, now: float) -> Optional[Collect]:
-        """Returns the question to ask the attempt's workers, so many; None if it is being asked already."""
+        """Returns the question for the attempt's `workers` workers; None if it has been asked already."""
         if self.question is not None and self.question.attempt == attempt:
             return None
         self._answered, self._ranks, self._worker_of = set(), {}, {}
@@ -66,7 +66,7 @@ class Diagnosis:
         return self.question
 
     def add(self, worker: int, line: EvidenceLine) -> None:
-        """Add a worker's answer; one with many ranks comes in several lines."""
+        """Add a worker's answer; many ranks need several lines."""
         if self.question is None or line.attempt != self.question.attempt:
             return
         for rank, state in line.ranks.items():
@@ -76,18 +76,18 @@ class Diagnosis:
             self._answered.add(worker)
 
     def unanswered(self, workers: frozenset[int]) -> frozenset[int]:
-        """Returns those of the attempt's workers that haven't answered."""
+        """Returns the attempt's workers that haven't answered."""
         return workers - self._answered
 
     def close(self) -> None:
-        """End without a conclusion: the attempt is over."""
+        """End without a conclusion, because the attempt is over."""
         self.question, self.deadline = None, math.inf
 
     def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Conclusion]:
-        """Close, and return what the answers say; None if no rank is over its limit.
+        """Close, and return the conclusion; None if no rank is over its limit.
 
-        `silent`: the workers without an answer, and the steps of each by its last progress: -1 where it never said,
-        None if something else has come from it since it was asked.
+        `silent`: the workers without an answer, and the steps of each by its last progress: -1 if it never reported
+        any, None if it has sent anything else since the question.
         """
         question = self.question
         self.close()
@@ -122,7 +122,7 @@ class LeaveLeader(NamedTuple):
 
 
 class FailHung(NamedTuple):
-    """End the attempt here with a hang that this rank of the worker is to blame for."""
+    """End the attempt with a hang, and blame this rank of the worker."""
 
     rank: int
     message: str
@@ -157,13 +157,13 @@ class Stall:
         """When `tick` is due, on the monotonic clock."""
 
     def observe(self, ranks: Iterable[RankState], leader: Optional[int], now: float) -> list[StallAction]:
-        """Begin where a rank of this worker is over its limit, and no stall is being diagnosed."""
+        """Begin if a rank of this worker is over its limit, and no stall is being diagnosed."""
         if self._begun or now < self._quiet_until or not any(map(is_over, ranks)):
             return []
         return self._begin(leader, now)
 
     def receive(self, message: Union[Collect, Hung, Patience], now: float) -> list[StallAction]:
-        """The leader sends the next step of the diagnosis."""
+        """Handle the leader's next step of the diagnosis."""
         self._answered = True
         if isinstance(message, Collect):
             self._text_bytes = min(message.bytes, MAX_EVIDENCE_BYTES)
@@ -175,7 +175,7 @@ class Stall:
         return self._fail(message.rank, message.message)
 
     def collected(self, ranks: Mapping[int, RankState], now: Now) -> list[StallAction]:
-        """The evidence is there. Without a leader to wait for, this worker judges at once."""
+        """Handle the collected evidence. Without a leader to wait for, this worker judges at once."""
         if self._collecting:
             self._collecting, self._collected = False, ranks
         actions: list[StallAction] = [SendToLeader(self.evidence_line(ranks, now.wall))]
@@ -184,7 +184,7 @@ class Stall:
         return actions
 
     def evidence_line(self, ranks: Mapping[int, RankState], wall: float) -> EvidenceLine:
-        """Returns the evidence with its texts within the bytes that the leader asks for."""
+        """Returns the evidence, its texts shortened to the leader's limit."""
         return EvidenceLine(self._attempt, self._worker, within(ranks, self._text_bytes), wall)
 
     def tick(self, leader: Optional[int], now: float) -> list[StallAction]:
@@ -205,9 +205,9 @@ class Stall:
         return [CollectEvidence()]
 
     def _judge(self, leader: Optional[int], now: float) -> list[StallAction]:
-        """No conclusion has come: ask the next leader, or conclude from this worker's own ranks."""
+        """Ask the next leader, or conclude from this worker's own ranks, because no conclusion has arrived."""
         self.deadline = math.inf
-        # A worker that leads can't leave its leader.
+        # A leading worker can't leave its leader.
         another = leader is not None and leader != self._worker
         if self._has_leader and not self._answered and not self._left_leader and another:
             self._left_leader = self._rejoining = True
@@ -221,12 +221,12 @@ class Stall:
         return []
 
     def _wait(self, seconds: float, now: float) -> None:
-        """Somebody is at something long: don't ask again before its time is over."""
+        """Wait until the time of a rank's long operation is over before asking again."""
         self._begun, self._collecting, self._collected = False, False, None
         self._quiet_until = now + seconds
         self.deadline = math.inf
 
     def _fail(self, rank: int, message: str) -> list[StallAction]:
-        # Only a rank whose evidence was asked for here, because the report shows it.
+        # Only a rank whose evidence was requested here, because the report shows it.
         asked = self._collecting or self._collected is not None
         return [FailHung(rank, message)] if asked and rank in self._own else []

@@ -1,7 +1,7 @@
-"""The watch over one attempt's ranks: it reads how far they are, and carries out what `stall` decides about a stall.
+"""RankWatch reads the progress of one attempt's ranks, and carries out the decisions of `stall`.
 
-This is the executor's part: whether ranks are silent, and what follows, is decided in `rank_states` and `stall`. What
-the planner has to know, and what has to be sent to the leader, is returned.
+This is the executor's part: `rank_states` and `stall` decide whether ranks are silent, and what follows. The methods
+return the events for the planner and the messages to the leader.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Found = Union[events.Event, SendToLeader, LeaveLeader]
 
 
 class RankWatch:
-    """RankWatch outlives its run: the ranks' last progress is shown until the next attempt."""
+    """RankWatch outlives its run, to show the ranks' last progress until the next attempt."""
 
     def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
         self._settings = settings
@@ -41,7 +41,7 @@ class RankWatch:
         self._first = first = run.first_rank()
         counters = Counters(run.questionable, settings.progress_timeout)
         present = [first + local_rank for local_rank in run.present]
-        # The time that ranks may be silent begins again with their group.
+        # In a new group the ranks' limit of silence starts again.
         started_at = time.monotonic() if run.regrouped_at else run.started_at
         self._observation = Observation(
             settings,
@@ -76,7 +76,7 @@ class RankWatch:
         return self._observation.ranks
 
     def report(self, body: object, now: Now) -> None:
-        """The Trainer of this worker's first rank has reported its progress."""
+        """Record a progress report from the Trainer of this worker's first rank."""
         self._observation.receive(body, now.steady)
 
     @property
@@ -100,7 +100,7 @@ class RankWatch:
         return found
 
     def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
-        """The leader sends the next step of a diagnosis, or an operator's request; the newest request counts."""
+        """Handle the leader's next step of a diagnosis, or an operator's request; the newest request counts."""
         if isinstance(message, Collect) and message.request:
             self._requested = message, self._collect(now)
             self._requested_at = now.steady + POLL_SECONDS
@@ -108,12 +108,12 @@ class RankWatch:
         return self._perform(self._stall.receive(message, now.steady), now)
 
     def finish(self, now: Now) -> Optional[events.Progressed]:
-        """Returns what the ranks wrote last: their end is about to be reported, or they are gone."""
+        """Returns the ranks' last progress, because their end is about to be reported, or they are gone."""
         line = self._observation.finish(now)
         return None if line is None else events.Progressed(line, self._observation.first_step_at)
 
     def conclude(self, now: Now) -> list[Found]:
-        """Returns why the attempt failed, once a rank that was provoked has had its time."""
+        """Returns why the attempt failed, once a provoked rank has had its time."""
         if self._provoked is None:
             return []
         hung, evidence = self._provoked
@@ -146,7 +146,7 @@ class RankWatch:
         return found
 
     def _find_unready(self, now: Now) -> None:
-        """Begin to collect the stacks of a rank that isn't ready to join in the time of a first step."""
+        """Start collecting the stacks of a rank that isn't ready to join within the limit of a first step."""
         limit = self._settings.first_step_timeout
         for process, started_at in self._run.joining():
             if limit and now.steady >= started_at + limit and not self._is_ready(process.rank):
@@ -204,14 +204,14 @@ class RankWatch:
         return found
 
     def _provoke(self, rank: int, evidence: CollectedEvidence) -> bool:
-        """Have a rank that hasn't printed its stacks print them as it is ended; returns whether it will."""
+        """End a rank without stacks in a way that makes it print them; returns whether it will."""
         local_rank = rank - self._first
         if evidence.stacks(rank) or children.process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
             return False
         return self._run.provoke(local_rank)
 
     def _failure(self, hung: FailHung, evidence: Optional[CollectedEvidence], now: Now) -> events.AttemptFailed:
-        """Returns the end of the attempt, with the stack of the rank, or the lines that it printed last."""
+        """Returns the end of the attempt, with the rank's stack or its last lines."""
         stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
         view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]

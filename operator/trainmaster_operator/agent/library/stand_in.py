@@ -1,6 +1,6 @@
-"""This is the library for scripts of one's own that the agent brings: `trainloop.recovery` and `trainloop.progress`.
+"""This is the agent's library for users' own scripts: `trainloop.recovery` and `trainloop.progress`.
 
-Where the image or the job has a `trainloop` of its own, that one is imported in its place.
+If the image or the job has its own `trainloop`, that one is imported instead.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 _this = sys.modules.pop(__name__)
 _folder = os.path.dirname(os.path.dirname(__file__))
 _at = sys.path.index(_folder)
-# Nothing but trainloop is below it, so another thread's imports lack nothing meanwhile.
+# This path contains only trainloop, so other threads' imports need nothing from it meanwhile.
 del sys.path[_at]
 try:
     __import__(__name__)

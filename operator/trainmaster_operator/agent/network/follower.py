@@ -1,9 +1,9 @@
-"""A follower joins its leader, the first of the assignment's hosts that answers, and goes back to an earlier one.
+"""A follower joins its leader, the first of the assignment's hosts that answers, and returns to an earlier one.
 
-Everybody tries the same hosts in the same order, so without any election all meet at the first that is alive. Where all
-before this worker are lost, it is the leader itself. While the leader isn't the first choice, the earlier hosts are
-tried again, soon at first and then every second. Pure: each method takes what has happened and the time, and returns
-what the connections have to do; `tick` is due at `deadline`.
+All agents try the same hosts in the same order, so without any election they meet at the first that is alive. If all
+hosts before this worker are lost, it is the leader itself. While the leader isn't the first choice, it retries the
+earlier hosts, soon at first and then every second. Pure: each method takes an event and the time, and returns the
+actions for the connections; `tick` is due at `deadline`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_PLACE = 1 << 31
 
 
 class Follower:
-    """Follower finds its leader. `may_join`: False if outcomes travel by exit alone; `now` is the monotonic clock's."""
+    """Follower finds its leader. `may_join`: False if reports only travel by exits; `now` is a monotonic time."""
 
     def __init__(self, worker: int, may_join: bool, now: float) -> None:
         self._worker = worker
@@ -66,7 +66,7 @@ class Follower:
 
     @property
     def master(self) -> MasterContact:
-        """Returns how far this worker has come on the way to the first host."""
+        """Returns this worker's contact with the first host."""
         if self._assignment is None or not self._may_join or self._own_place() == 0 or self._leader_place() == 0:
             return MasterContact(True, True)
         return self._first
@@ -74,14 +74,14 @@ class Follower:
     # Events
 
     def assign(self, assignment: Assignment, now: float) -> list[FollowerAction]:
-        """Follow a new assignment: stay with the leader where it is still the first choice."""
+        """Follow a new assignment: stay with the leader if it is still the first choice."""
         before, self._assignment = self._assignment, assignment
         if not self._may_join:
             self.leader = self._worker
             return []
         self._send(Seen(assignment.attempt))
         if self._is_old_pod():
-            # The leader's worker has a new pod. The old one may live on, on a node that can't be reached.
+            # The leader's worker has a new pod. The old one may still run on an unreachable node.
             self._lose(now)
         elif before is None or before.hosts != assignment.hosts:
             if self.leader not in assignment.workers:
@@ -91,7 +91,7 @@ class Follower:
         return self._drain()
 
     def hurry(self, now: float) -> list[FollowerAction]:
-        """An attempt waits for the first host: try it now, and more often for a while."""
+        """Try the first host now, and more often for a while, because an attempt waits for it."""
         self._hurried_until = now + HURRY_SECONDS
         if self._retry_at < math.inf:
             self._begin_round(now)
@@ -104,19 +104,19 @@ class Follower:
         return self._drain()
 
     def introduce(self, messages: Iterable[FollowerMessage]) -> list[FollowerAction]:
-        """Introduce this worker to a leader that was just joined, with all that it can't know yet."""
+        """Introduce this worker to a newly joined leader, with everything that the leader can't know yet."""
         self._introduced = True
         for message in messages:
             self._send(message)
         return self._drain()
 
     def send(self, message: FollowerMessage) -> list[FollowerAction]:
-        """Send to the leader, where it is another worker and joined; after each joining it gets everything again."""
+        """Send to the leader if it is another worker and joined; a newly joined leader gets everything again."""
         self._send(message)
         return self._drain()
 
     def tried(self, number: int, peer: Optional[int], resolved: bool, problem: str, now: float) -> list[FollowerAction]:
-        """A try has ended: with a connection, or with a problem. The result of one that was given up is discarded."""
+        """Handle the end of a try: a connection, or a problem. It discards the result of a cancelled try."""
         assignment, position = self._assignment, self._trying
         if number != self._tries or position is None or assignment is None:
             if peer is not None:
@@ -133,7 +133,7 @@ class Follower:
         return self._drain()
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: float) -> list[FollowerAction]:
-        """A line of the leader has come. What isn't one of the protocol's messages is ignored."""
+        """Handle a line of the leader. It ignores anything but the protocol's messages."""
         if peer != self._peer:
             return []
         self._received_at = now
@@ -147,7 +147,7 @@ class Follower:
             self.watched = message.value
             self._leader_uid = message.uid or self._leader_uid
             if self._is_old_pod():
-                # Its name still leads to the old address.
+                # The leader's name still resolves to the old address.
                 self._leave()
                 self._retry_at = now + RETRY_SECONDS[-1]
         elif not isinstance(message, Ping):
@@ -160,7 +160,7 @@ class Follower:
             if self._admitted:
                 self._lose(now)
             else:
-                # The leader has a newer pod of this worker, or no room for one more: it would refuse again at once.
+                # The leader has a newer pod of this worker, or no room for one more: it would refuse again.
                 self._leave()
                 self._retry_later(now)
         return self._drain()
@@ -169,7 +169,7 @@ class Follower:
         if now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
             if self._peer is not None and now - self._received_at > SILENCE_SECONDS:
-                # A half-open connection: its machine has gone.
+                # The connection is half-open, because its machine is gone.
                 self._lose(now)
             self._send(Ping())
         if now >= self._retry_at:
@@ -184,7 +184,7 @@ class Follower:
         return self._assignment.workers.index(self.leader)
 
     def _own_place(self) -> int:
-        """Returns this worker's place in the order of succession; after all of them where it isn't assigned."""
+        """Returns this worker's place in the order of succession; behind all hosts if it isn't assigned."""
         workers = () if self._assignment is None else self._assignment.workers
         return workers.index(self._worker) if self._worker in workers else len(workers)
 
@@ -196,7 +196,7 @@ class Follower:
         self._try(0, now)
 
     def _try(self, position: int, now: float) -> None:
-        """Try the hosts from `position` on that come before this worker and before its present leader."""
+        """Try the hosts from `position` on that precede this worker and its present leader."""
         assignment = self._assignment
         if assignment is None:
             return
@@ -223,7 +223,7 @@ class Follower:
         self._received_at = now
         self._actions.append(Deliver(LeaderJoined()))
         if self._leader_place() > 0:
-            # When a job starts, the first host may be there a moment later than this one.
+            # At a job's start, the first host may appear a moment after this one.
             self._retry_later(now)
 
     def _leave(self) -> None:
@@ -239,7 +239,7 @@ class Follower:
         self._begin_round(now)
 
     def _is_old_pod(self) -> bool:
-        """Returns whether the leader that was joined isn't the pod that the assignment names."""
+        """Returns whether the joined leader's pod differs from the one in the assignment."""
         uids = None if self._assignment is None else self._assignment.uids
         place = self._leader_place()
         return bool(self._leader_uid and uids and place < len(uids) and uids[place] != self._leader_uid)

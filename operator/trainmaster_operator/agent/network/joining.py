@@ -25,7 +25,7 @@ MAX_UPGRADE_BYTES = 4_096
 
 
 class Tried(NamedTuple):
-    """How a try has ended: with a connection that speaks lines from `rest` on, or None and the problem."""
+    """Tried is a try's result: a connection that speaks lines from `rest` on, or None and the problem."""
 
     number: int
     connection: Optional[PeerConnection]
@@ -35,7 +35,7 @@ class Tried(NamedTuple):
 
 
 class Joining:
-    """Joining is one try. Each event of it goes to `handle`, which returns how the try has ended, once it has."""
+    """Joining is one try to join. `handle` takes its events and returns the result once there is one."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Joining:
 
     @property
     def peer(self) -> Optional[int]:
-        """Returns the connection that asks for the upgrade, once there is one."""
+        """Returns the connection that requests the upgrade, once there is one."""
         return None if self._connection is None else self._connection.peer
 
     def cancel(self) -> None:
@@ -75,7 +75,7 @@ class Joining:
             self._connection.close()
 
     def handle(self, event: Union[Resolved, Connected, TimedOut]) -> Optional[Tried]:
-        """The next step; one of an earlier try is ignored."""
+        """Takes the next step; ignores an event of an earlier try."""
         if event.number != self.number:
             return None
         if isinstance(event, Resolved):
@@ -88,7 +88,7 @@ class Joining:
         return self._failed("the connection was closed before an answer")
 
     def read(self) -> Optional[Tried]:
-        """The answer has come, or a piece of it."""
+        """Reads the answer, or a piece of it."""
         connection = self._connection
         data = None if connection is None else connection.read()
         if connection is None or data is None:
@@ -98,7 +98,7 @@ class Joining:
         if not separator and len(answer) <= MAX_UPGRADE_BYTES:
             return None
         if not separator or not answer.startswith(b"HTTP/1.1 101"):
-            # It answers, but not to us: it isn't an agent, or has no assignment or another token yet.
+            # The host answers, but doesn't accept us: it isn't an agent, or has no assignment or another token yet.
             first = answer[:40].decode("latin-1").splitlines()[0] if answer.strip() else "nothing"
             return self._failed(f"answered {first!r}")
         self._connection = None
@@ -148,7 +148,7 @@ MAX_HOSTS_BYTES = 1_048_576
 
 
 def resolve(loop: Loop, number: int, name: str, hosts_file: str, put: Callable[[Resolved], None]) -> None:
-    """Put the address of a try's host into the queue: at once for an address or a name in the hosts file."""
+    """Put a host's address into the queue: at once for an address or a name in the hosts file."""
     address = name if _family(name) else lookup_hosts(hosts_file, name)
     if address:
         put(Resolved(number, _family(address), address))
@@ -167,7 +167,7 @@ def resolve(loop: Loop, number: int, name: str, hosts_file: str, put: Callable[[
 
 
 def lookup_hosts(path: str, name: str) -> str:
-    """Returns the address of a name in a file like /etc/hosts (hosts(5)), or ""."""
+    """Returns a name's address in a file like /etc/hosts (hosts(5)), or ""."""
     if not path:
         return ""
     try:
@@ -193,10 +193,10 @@ def _family(address: str) -> int:
 
 
 def with_master_address(settings: AgentSettings, assignment: Assignment, node_rank: int) -> Assignment:
-    """Returns an assignment with the master's address in place of its name, if the address is known."""
+    """Returns the assignment with the master's address in place of its name, if it is known."""
     address = lookup_hosts(settings.hosts_file, assignment.master)
     if assignment.master == assignment.hosts[node_rank]:
-        # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while.
+        # Rank 0 doesn't wait for its own name, which DNS or the hosts file may lack for a while.
         address = settings.pod_ip or address
     hosts = list(assignment.hosts)
     hosts[assignment.master_place] = address or assignment.master

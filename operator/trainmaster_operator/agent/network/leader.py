@@ -1,11 +1,11 @@
-"""The leader: the table of all workers of the job, what operators watch, and what it sends to its followers. Pure.
+"""The leader has the table of the job's workers, serves watching operators, and sends its followers orders. Pure.
 
 Every agent has one; it matters on the agent that the others and the operator reach first (the first of `hosts`, or the
-next one while that is lost). Nothing in it has to outlive its process: followers send their reports again when they
-join, and a new stream begins with everything that is kept.
+next one while that is lost). None of its data has to outlive its process: followers send their reports again when they
+join, and a new stream begins with all kept lines.
 
-Each method takes what has happened and the time, and returns what the connections have to do; `tick` is due at
-`deadline`. A connection is known by its number (`peer`); the agent's own worker is the follower OWN.
+Each method takes an event and the time, and returns the actions for the connections; `tick` is due at `deadline`. A
+connection is known by its number (`peer`); the agent's own worker is the follower OWN.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WORKERS_IN_HELLO = 256
 
 
 class Leader:
-    """Leader is the table and its rules. `now` is when the agent's life began, on the monotonic clock."""
+    """Leader is the table and its rules. `now` is the start of the agent's life, on the monotonic clock."""
 
     def __init__(self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float) -> None:
         self._job_uid = job_uid
@@ -97,13 +97,13 @@ class Leader:
         return bool(self._streams) or now < self._watched_until
 
     def workers(self) -> list[stream.WorkerLine]:
-        """Returns all workers as the stream has them."""
+        """Returns all workers as lines of the stream."""
         return [self._workers.line(row) for row in self._workers]
 
     # Events
 
     def assign(self, assignment: Assignment) -> list[LeaderAction]:
-        """The agent has accepted a higher assignment: send it to everybody."""
+        """Send an accepted higher assignment to all followers."""
         self._assignment = assignment
         self._named = frozenset(assignment.workers)
         self._present = frozenset(
@@ -112,7 +112,7 @@ class Leader:
         self._own.seen = assignment.attempt
         self._reports.forget_before(assignment.attempt - 1)
         self._progress.forget(lambda worker, _: worker in self._named)
-        # An attempt's evidence is kept for an operator that comes a little later.
+        # Keep the previous attempt's evidence for an operator that connects a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._diagnosis.close()
         self._assignment_line = json_line(joining.Assigned(assignment.signed or {}).to_wire())
@@ -121,14 +121,14 @@ class Leader:
         return self._drain()
 
     def arrive(self, peer: int, now: Now) -> list[LeaderAction]:
-        """A follower has connected; it names itself in its first line."""
+        """Add a follower's connection; its first line will name it."""
         closed = self._workers.arrive(peer, now.steady)
         if closed is not None:
             self._actions.append(Close(closed))
         return self._drain()
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> list[LeaderAction]:
-        """A line of a follower has come. What isn't one of the protocol's messages is ignored."""
+        """Handle a follower's line. It ignores anything but the protocol's messages."""
         row = self._workers.of(peer)
         try:
             message = joining.parse_from_follower(data)
@@ -145,7 +145,10 @@ class Leader:
         return self._drain()
 
     def receive(self, message: joining.FollowerMessage, now: Now, *, leads: bool = True) -> list[LeaderAction]:
-        """A message of this agent's own worker. `leads`: whether this agent leads, and so stops what has failed."""
+        """Handle a message of this agent's own worker.
+
+        `leads`: whether this agent leads, and so stops a failed attempt.
+        """
         if isinstance(message, joining.Reported) and not leads:
             self._record(message.report)
         else:
@@ -153,17 +156,17 @@ class Leader:
         return self._drain()
 
     def record(self, report: Report) -> list[LeaderAction]:
-        """Keep another worker's report, which came from the leader, for an operator that watches this agent."""
+        """Keep another worker's report, sent by the leader, for an operator that watches this agent."""
         self._record(report)
         return self._drain()
 
     def keep_output(self, line: stream.OutputLine) -> list[LeaderAction]:
-        """Keep what a worker printed last, as the leader before this one had it."""
+        """Keep a worker's last output from the leader before this one."""
         self._keep_output(line)
         return self._drain()
 
     def hand_over(self) -> list[LeaderAction]:
-        """This agent ends: send what workers printed last to the one that will lead."""
+        """Send the workers' last output to the next leader, because this agent ends."""
         workers = () if self._assignment is None else self._assignment.workers
         rows = (self._workers.get(worker) for worker in workers)
         heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
@@ -176,7 +179,7 @@ class Leader:
         return self._drain()
 
     def watch(self, peer: int, now: Now) -> list[LeaderAction]:
-        """An operator begins to watch: it gets everything known, then each change. A ninth pushes out the oldest."""
+        """Add a watching operator: it gets everything known, then each change. A ninth replaces the oldest."""
         while len(self._streams) >= MAX_STREAMS:
             self._actions.append(Close(self._streams.pop(0)))
         workers = self.workers()
@@ -200,13 +203,13 @@ class Leader:
         return self._drain()
 
     def acknowledge(self, seq: int) -> list[LeaderAction]:
-        """The operator has recorded all reports up to `seq`."""
+        """Record that the operator has all reports up to `seq`."""
         for report in self._reports.acknowledge(seq):
             self._send_ack(report)
         return self._drain()
 
     def collect(self, request: str, now: Now) -> list[LeaderAction]:
-        """An operator asks for the stacks of all ranks; the answers go to the streams, and nowhere else."""
+        """Collect the stacks of all ranks for an operator; the answers only go to the streams."""
         if self._assignment is not None and now.steady >= self._collect_at:
             self._collect_at = now.steady + COLLECT_SECONDS
             size = min(MAX_EVIDENCE_BYTES, REQUESTED_BYTES // max(len(self._named), 1))
@@ -226,7 +229,7 @@ class Leader:
     # Followers
 
     def _join(self, peer: int, hello: joining.Joined, now: Now) -> bool:
-        """A connection names itself; returns whether it may stay."""
+        """Handle a connection's name; returns whether it may stay."""
         if hello.job != self._job_uid:
             return False
         expected_uid = "" if self._assignment is None else self._assignment.uid_of(hello.worker)
@@ -253,7 +256,7 @@ class Leader:
         return True
 
     def _apply(self, row: Worker, message: Optional[joining.FollowerMessage], now: Now) -> None:
-        """A message of a worker; each speaks for itself only."""
+        """Handle a worker's message; it can only concern that worker."""
         if isinstance(message, joining.Reported):
             if message.report.worker == row.worker:
                 self._add_report(
@@ -301,7 +304,7 @@ class Leader:
             self._send_all(self._stop(report, now))
 
     def _record(self, report: Report) -> bool:
-        """Keep a report and publish it; returns whether it is new: the same one is only acknowledged again."""
+        """Keep a report and publish it; returns whether it is new. A known one is only acknowledged again."""
         line = self._reports.add(report)
         if line is not None:
             self._publish(line)
@@ -310,32 +313,32 @@ class Leader:
         return line is not None
 
     def _stops_others(self, report: Report) -> bool:
-        """Returns whether a rank of the current attempt's group has failed; what only waits to join stops nobody."""
+        """Returns whether a rank of the current attempt's group has failed; a rank that only joins stops no others."""
         assignment = self._assignment
         if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
             return False
         return report.worker in self._present
 
     def _stop(self, report: Report, now: float) -> joining.Stop:
-        """Returns the order to stop an attempt in which this worker has failed."""
-        # After a mere broken connection the rank at fault may be on its way out: SIGTERM would hide its exit code.
+        """Returns the order to stop an attempt after this worker's failure."""
+        # After a mere broken connection the rank at fault may be about to exit: SIGTERM would hide its exit code.
         delay = 0.0 if report.culprit else FAILURE_GRACE
         delay = CONTINUE_SECONDS if self._may_continue(report, now) else delay
         return joining.Stop(report.attempt, FAILURE_GRACE, delay, report)
 
     def _may_continue(self, failed: Report, now: float) -> bool:
-        """Returns whether an operator may continue the attempt: all living ranks say that they can continue."""
+        """Returns whether an operator may continue the attempt: all living ranks report that they can."""
         continued = self._assignment is not None and self._assignment.continues is not None
         others = self._present - {failed.worker}
         return self.is_watched(now) and self._reports.can_continue(failed, others, continued=continued)
 
     def _failed_report(self) -> Optional[Report]:
-        """Returns a failure of the current attempt, a culprit's where there is one."""
+        """Returns a failure of the current attempt, a culprit's if there is one."""
         failed = [line.report for line in self._reports.in_order() if self._stops_others(line.report)]
         return max(failed, key=lambda report: report.culprit, default=None)
 
     def _send_ack(self, report: Report) -> None:
-        # Only what has ended is acknowledged: an answer to `Starting` could else be mistaken for one to `Failed`.
+        # Acknowledge only ends: an answer to `Starting` could be mistaken for one to `Failed`.
         if not report.ended:
             return
         row = self._workers.get(report.worker)
@@ -350,22 +353,22 @@ class Leader:
         self._publish_data(self._progress.add(line))
 
     def _keep_output(self, line: stream.OutputLine) -> None:
-        """Keep what a worker printed last, and publish it."""
+        """Keep a worker's last output, and publish it."""
         data = json_line(line.to_wire())
-        # Assignments may differ in their workers.
+        # Assignments may differ in their workers, hence the doubled share.
         if len(data) <= min(2 * stream.output_share(len(self._named)), MAX_OUTPUT_BYTES):
             self._outputs.keep(line.worker, data)
             self._publish_data(data)
 
     def _begin_diagnosis(self, attempt: int, now: float) -> None:
-        """A rank somewhere is over its limit: ask all workers for evidence."""
+        """Ask all workers for evidence, because a rank is over its limit."""
         if self._assignment is not None and attempt == self._assignment.attempt:
             question = self._diagnosis.begin(attempt, len(self._present), now)
             if question is not None:
                 self._send_all(question)
 
     def _add_evidence(self, line: stream.EvidenceLine, now: Now) -> None:
-        """Keep a worker's evidence of a stall, publish it, and conclude when all have answered."""
+        """Keep and publish a worker's evidence of a stall; once all have answered, conclude."""
         if line.request:
             self._publish(line)
             return
@@ -387,9 +390,9 @@ class Leader:
             self._send_all(conclusion)
 
     def _steps_of(self, worker: int, since: float) -> Optional[int]:
-        """Returns the step of a worker's slowest rank by its last progress, -1 where it never said.
+        """Returns the step of a worker's slowest rank by its last progress, -1 if it never reported one.
 
-        None if something has come from the worker since that moment.
+        None if the worker has sent anything since that moment.
         """
         row = self._workers.get(worker)
         if row is not None and row.peer is not None and row.received_at >= since:
@@ -398,7 +401,7 @@ class Leader:
         return self._progress.slowest_step(worker, attempt)
 
     def _report_lost(self, silent: SilentWorkers, now: Now) -> None:
-        """Report workers whose agents don't answer. One that comes back joins again and learns what became of it."""
+        """Report workers whose agents don't answer. A returning one joins again and learns the outcome."""
         for worker in silent.workers:
             row = self._workers.get(worker)
             if row is not None and row.peer is not None:
@@ -411,7 +414,7 @@ class Leader:
             self._add_report(report, now.steady)
 
     def _compare_environments(self) -> None:
-        """Once all workers have started an attempt: fail it where they differ in what must be equal."""
+        """Fail an attempt that all workers have started if their environments differ in anything that must be equal."""
         assignment = self._assignment
         if assignment is None or assignment.attempt <= self._mismatched_attempt:
             return
@@ -428,7 +431,7 @@ class Leader:
     # Sending
 
     def _announce(self, now: float) -> None:
-        """Send all followers whether an operator watches, where that has changed."""
+        """Inform all followers when an operator begins or ceases to watch."""
         watched = self.is_watched(now)
         if watched != self._announced:
             self._announced = watched

@@ -1,8 +1,8 @@
-"""The connections and the pure modules of this package exchange these messages. A `peer` is the number of a connection.
+"""The package's connections and pure modules exchange these messages. A `peer` is a connection's number.
 
-Actions are what `leader` and `follower` ask the connections to do. Events are what happens to the connections: they go
-into the executor's queue, and from there to `Network.handle`; a `Request` is for the executor itself. The agent's own
-worker is a follower like the others, whose connection is none: OWN.
+Actions are requests of `leader` and `follower` to the connections. Events happen on the connections: they go into the
+executor's queue, and from there to `Network.handle`; the executor itself handles a `Request`. The agent's own worker is
+a follower like the others, under the number OWN, which is no real connection.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ class Send(NamedTuple):
 
 
 class SendToStreams(NamedTuple):
-    """Send these lines to the operators that watch."""
+    """Send these lines to the watching operators."""
 
     peers: tuple[int, ...]
     data: bytes
 
 
 class Close(NamedTuple):
-    """Close a connection; that isn't reported as its end."""
+    """Close a connection without an event for its end."""
 
     peer: int
 
 
 class Deliver(NamedTuple):
-    """Give the planner a message of the leader, or that one was joined."""
+    """Give the planner a message of the leader, or the news that this worker has joined one."""
 
     message: Delivery
 
 
 class Try(NamedTuple):
-    """Try to join this host; `number` comes back with the answer."""
+    """Try to join this host; the answer has the same `number`."""
 
     number: int
     host: str
 
 
 class CancelTry(NamedTuple):
-    """Give up the present try."""
+    """Cancel the present try."""
 
 
 LeaderAction = Union[Send, SendToStreams, Close, Deliver]
@@ -68,7 +68,7 @@ class Resolved(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """A try's connection stands, or has failed: the socket knows which."""
+    """A try's connection is open, or has failed: the socket knows which."""
 
     number: int
 
@@ -80,7 +80,7 @@ class TimedOut(NamedTuple):
 
 
 class Upgraded(NamedTuple):
-    """A connection belongs to the leader from now on: a follower's, with its first bytes, or an operator's stream."""
+    """A connection now belongs to the leader: a follower's, with its first bytes, or an operator's stream."""
 
     connection: PeerConnection
     is_follower: bool
@@ -94,26 +94,26 @@ class Acknowledged(NamedTuple):
 
 
 class StacksRequested(NamedTuple):
-    """The operator asks for the stacks of all ranks, under this name."""
+    """The operator requests the stacks of all ranks, under this name."""
 
     request: str
 
 
 class Pushed(NamedTuple):
-    """Somebody with the token has sent what should be an assignment: answer the connection."""
+    """An authorized client has sent an assignment: answer the connection."""
 
     peer: int
     data: Any
 
 
 class StateRequested(NamedTuple):
-    """Somebody with the token asks for this agent's state: answer the connection."""
+    """An authorized client requests this agent's state: answer the connection."""
 
     peer: int
 
 
 class MetricsRequested(NamedTuple):
-    """Somebody asks for the metrics: give their text to `Server.show_metrics`."""
+    """A client requests the metrics: give their text to `Server.show_metrics`."""
 
 
 ConnectionEvent = Union[Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged, StacksRequested]

@@ -13,7 +13,7 @@ from typing import Optional
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import STATES, Report
 
-# Files of the ranks' state that are counted.
+# The limit for counting files of the ranks' state.
 _MOST_FILES = 1000
 _METRICS_OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),
@@ -26,14 +26,14 @@ _METRICS_OF_RANKS = (
     ),
     ("learning_rate", "trainmaster_learning_rate", "The learning rate of a rank's last update."),
     ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
-    # Before the next one: where a page is read to a limit, ranks are compared by one of the two.
+    # Before the next metric: if a reader cuts the page off, ranks can still be compared by one of the two.
     ("compute_seconds", "trainmaster_compute_seconds", "A rank's own forward and backward of a step, without waiting."),
     ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank says, else between its steps."),
 )
 
 
 def state_bytes(directory: Optional[str]) -> int:
-    """Returns how much of the pod's memory the ranks have for their state (`TRAINMASTER_MEMORY_DIR`)."""
+    """Returns how much of the pod's memory the ranks' state takes (`TRAINMASTER_MEMORY_DIR`)."""
     size, places = 0, glob.iglob(os.path.join(glob.escape(directory), "*", "*")) if directory else iter(())
     for place in itertools.islice(places, _MOST_FILES):
         with contextlib.suppress(OSError):
@@ -50,8 +50,8 @@ def render_metrics(
     warm_bytes: Optional[int],
     state_bytes: int = 0,
 ) -> str:
-    """Returns the whole page. `warm_bytes`: the warm process's own memory; None if there is no such process."""
-    # Not `job`, which is Prometheus' own label for what it scrapes.
+    """Returns the whole page. `warm_bytes`: the warm process's own memory; None if there is none."""
+    # Not `job`, which is Prometheus' own label for its targets.
     labels = f'job_name="{_escape(job)}",worker="{worker}"'
     lines = [
         "# HELP trainmaster_attempt The newest attempt that this worker took part in.",

@@ -1,7 +1,7 @@
-"""All connections of an agent, and behind them what decides about them: its leader's table and its follower.
+"""Network has all of an agent's connections; the leader's table and the follower decide about them.
 
-What happens on a socket goes into the executor's queue as an event. The executor gives it back to `handle`, which lets
-the leader or the follower decide and does what they say. What is for the planner is collected for `deliveries`.
+Sockets put events into the executor's queue. The executor passes them back to `handle`, which lets the leader or the
+follower decide and performs their actions. Messages for the planner are collected for `deliveries`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
 
 
 class Peer(NamedTuple):
-    """A connection on which lines come, at a bounded pace."""
+    """Peer is a connection that carries lines, read at a bounded pace."""
 
     connection: PeerConnection
     lines: JsonLines
@@ -81,7 +81,7 @@ class Network:
         self._deliveries: list[Delivery] = []
 
     def open(self) -> None:
-        """Listen on the agents' port, where there is one; raises LaunchError with a message where that fails."""
+        """Listen on the agents' port, if there is one; raises LaunchError with a message on failure."""
         if self._settings.port:
             self.server.open()
 
@@ -92,37 +92,37 @@ class Network:
         return min(self.leader.deadline, self._follower.deadline)
 
     def contact(self, now: Now) -> LeaderContact:
-        """Returns how this worker stands with its leader."""
+        """Returns this worker's contact with its leader."""
         leader = self._follower.leader
         if leader == self._settings.worker:
             watched = self.leader.is_watched(now.steady)
         else:
-            # While the leader isn't known, somebody may watch it.
+            # An unknown leader may be watched.
             watched = self._follower.watched or leader is None
         return LeaderContact(leader, watched, self._follower.master)
 
     def deliveries(self) -> list[Delivery]:
-        """Returns what has come for the planner since the last call."""
+        """Returns the messages for the planner since the last call."""
         found, self._deliveries = self._deliveries, []
         return found
 
     # The executor's requests
 
     def assign(self, assignment: Assignment, now: Now) -> None:
-        """The agent has accepted a higher assignment."""
+        """Apply an accepted higher assignment."""
         self._lead(self.leader.assign(assignment))
         self._follow(self._follower.assign(assignment, now.steady))
 
     def hurry(self, now: Now) -> None:
-        """An attempt waits for worker 0: try to reach it more often for a while."""
+        """Try to reach worker 0 more often for a while, because an attempt waits for it."""
         self._follow(self._follower.hurry(now.steady))
 
     def leave_leader(self, now: Now) -> None:
-        """The leader doesn't answer: try to join another one."""
+        """Try to join another leader, because the present one doesn't answer."""
         self._follow(self._follower.abandon(now.steady))
 
     def introduce(self, messages: Iterable[FollowerMessage]) -> None:
-        """Introduce this worker to a leader that was just joined."""
+        """Introduce this worker to a newly joined leader."""
         self._follow(self._follower.introduce([part for message in messages for part in _split(message)]))
 
     def publish(self, message: FollowerMessage, now: Now) -> None:
@@ -141,17 +141,17 @@ class Network:
                 self._follow(self._follower.send(part))
 
     def record(self, report: Report) -> None:
-        """Keep another worker's report, which came from the leader."""
+        """Keep another worker's report, sent by the leader."""
         self._lead(self.leader.record(report))
 
     def hand_over(self, line: OutputLine, now: Now) -> None:
-        """Send what was printed last to the leader, or, where this worker leads, to the next one, with all it kept."""
+        """Send the last output to the leader; if this worker leads, send it to the next one with all kept outputs."""
         self.send_to_leader(line, now)
         if self._follower.leader == self._settings.worker:
             self._lead(self.leader.hand_over())
 
     def keep_output(self, line: OutputLine) -> None:
-        """Keep what another worker printed last, which the leader hands over because it ends."""
+        """Keep another worker's last output, sent by the leader because it ends."""
         self._lead(self.leader.keep_output(line))
 
     # Events
@@ -163,7 +163,7 @@ class Network:
             self._follow(self._follower.tick(now.steady))
 
     def handle(self, event: ConnectionEvent, now: Now) -> None:
-        """Something has happened on a connection. Late results are ignored."""
+        """Handle an event of a connection. It ignores late results."""
         if isinstance(event, Readable):
             self._read(event.peer, now)
         elif isinstance(event, Closed):
@@ -183,7 +183,7 @@ class Network:
         if peer in self._followers:
             self._read_lines(self._followers[peer], now)
         elif peer in self._streams:
-            # An operator has nothing to say on its stream.
+            # An operator sends nothing on its stream.
             self._streams[peer].read()
         elif peer in self.leaders:
             self._read_lines(self.leaders[peer], now)
@@ -217,7 +217,7 @@ class Network:
             self._lead(self.leader.watch(connection.peer, now))
 
     def _tried(self, tried: Optional[Tried], now: Now) -> None:
-        """Handle the end of a try; None: it hasn't ended."""
+        """Handle the result of a try; None: there is none yet."""
         if tried is None:
             return
         self._joining = None
@@ -231,7 +231,7 @@ class Network:
             self._read_lines(self.leaders[number], now, tried.rest)
 
     def _read_lines(self, peer: Peer, now: Now, first: bytes = b"") -> None:
-        """Read what has arrived from a follower or the leader; `first` came while it wasn't known which."""
+        """Read the new lines of a follower or the leader; `first` arrived before it was known which."""
         connection, lines = peer.connection, peer.lines
         data = first or connection.read()
         if not data:
@@ -244,7 +244,7 @@ class Network:
                 else:
                     self._follow(self._follower.receive_line(connection.peer, line, now.steady))
                 if connection.closed:
-                    # The line made it give way, or an answer to it is one too many unread.
+                    # The line made the connection give way, or an answer exceeded its buffer.
                     return
         except ProtocolError:
             connection.close()
@@ -263,7 +263,7 @@ class Network:
         self._perform(actions, self.leaders)
 
     def _perform(self, actions: Sequence[Union[LeaderAction, FollowerAction]], peers: Mapping[int, Peer]) -> None:
-        """Do what was decided; `peers` are those that its lines go to."""
+        """Perform the actions; `peers` are the receivers of their lines."""
         for action in actions:
             if isinstance(action, Deliver):
                 self._deliveries.append(action.message)
@@ -293,7 +293,7 @@ class Network:
 
 
 def _split(message: FollowerMessage) -> Sequence[FollowerMessage]:
-    """Returns a message in lines that a reader accepts: the ranks of one worker may need several."""
+    """Splits a message into lines that a reader accepts: one worker's ranks may need several."""
     if isinstance(message, ProgressLine):
         return split(message)
     return split(message) if isinstance(message, EvidenceLine) else [message]

@@ -1,4 +1,4 @@
-"""The server is the agents' port: HTTP for the operator, Prometheus and the kubelet, and where other agents join."""
+"""The server is the agents' port: HTTP for the operator, Prometheus and the kubelet; other agents join here too."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack", "/v
 
 
 class Server:
-    """Listens on the pod's address. What is asked of others than itself, it puts into the queue."""
+    """Server listens on the pod's address, and queues the requests that others have to answer."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Server:
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
-        """Listen; raises LaunchError with a message where that isn't possible."""
+        """Listen; raises LaunchError with a message on failure."""
         address, port = self._settings.pod_ip, self._settings.port
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -97,14 +97,14 @@ class Server:
             self._socket = None
 
     def read(self, peer: int) -> bool:
-        """Something has arrived on a connection; returns whether it is one of this server's."""
+        """Read a connection's new data; returns whether the connection is one of this server's."""
         exchange = self._exchanges.get(peer)
         if exchange is not None:
             exchange.read()
         return exchange is not None
 
     def closed(self, peer: int) -> bool:
-        """A connection has ended; returns whether it was one of this server's."""
+        """Handle a connection's end; returns whether it was one of this server's."""
         exchange = self._exchanges.get(peer)
         if exchange is not None:
             self.leave(exchange)
@@ -116,7 +116,7 @@ class Server:
             exchange.answer(answer)
 
     def show_metrics(self, text: str) -> None:
-        """Answer all that wait for the metrics, and those that ask within METRICS_SECONDS."""
+        """Answer all requests that wait for the metrics, and those of the next METRICS_SECONDS."""
         self._metrics = response(200, text, METRICS_TYPE)
         self._metrics_until = time.monotonic() + METRICS_SECONDS
         awaited, self._metrics_awaited = self._metrics_awaited, []
@@ -124,7 +124,7 @@ class Server:
             exchange.answer(self._metrics)
 
     def metrics_for(self, exchange: Exchange) -> Optional[bytes]:
-        """Returns the response, at most METRICS_SECONDS old; None if the connection gets it a moment later."""
+        """Returns the response, at most METRICS_SECONDS old; None if the connection gets it a little later."""
         if time.monotonic() < self._metrics_until:
             return self._metrics
         if not self._metrics_awaited:
@@ -137,25 +137,25 @@ class Server:
         if self._token is None:
             self._token = job_token(self._settings.agents_secret, self._settings.job_uid)
         given = head.headers.get(TOKEN_HEADER.lower(), "")
-        # Here, because it costs 3 ms of an agent's start and the first request comes after that.
+        # Imported here, because it costs 3 ms of an agent's start and the first request comes later.
         import hmac
 
         return bool(self._token) and hmac.compare_digest(self._token.encode(), given.encode("latin-1"))
 
     def became_known(self, exchange: Exchange) -> None:
-        """A connection has shown the token."""
+        """Record that a connection has shown the token."""
         self._unauthenticated.discard(exchange.address, exchange)
         while len(self._known) >= MAX_KNOWN:
             next(iter(self._known)).close()
         self._known[exchange] = None
 
     def forget(self, exchange: Exchange) -> None:
-        """A connection leaves its place to others."""
+        """Free a connection's place for others."""
         self._unauthenticated.discard(exchange.address, exchange)
         self._known.pop(exchange, None)
 
     def leave(self, exchange: Exchange) -> None:
-        """A connection has ended, or belongs to the leader from now on."""
+        """Forget a connection that has ended, or now belongs to the leader."""
         self.forget(exchange)
         self._exchanges.pop(exchange.connection.peer, None)
 
@@ -173,7 +173,7 @@ class Server:
                 return
             except OSError as error:
                 if error.errno not in SHORTAGES:
-                    # The peer has gone again.
+                    # The peer has left.
                     continue
                 self._out_of_descriptors()
                 return
@@ -187,7 +187,7 @@ class Server:
         exchange = Exchange(self, connection, address)
         self._exchanges[connection.peer] = exchange
         self._unauthenticated.add(address, exchange)
-        # Under a flood its request has often come while it waited to be accepted: it is answered at once.
+        # Under a flood the request has often arrived before the connection is accepted: answer it at once.
         exchange.read()
 
     def _out_of_descriptors(self) -> None:
@@ -195,7 +195,7 @@ class Server:
         if exchange is not None:
             exchange.make_room()
         elif self._socket is not None:
-            # The listener stays ready: to be woken by it again and again would keep a core busy.
+            # The listener stays ready, so watching it would keep a core busy.
             self._loop.unwatch(self._socket.fileno())
             self._loop.call_later(SHORT_SECONDS, self._listen)
 
@@ -207,7 +207,7 @@ class Server:
 
 
 class Exchange:
-    """Exchange is a connection and the one request that it carries."""
+    """Exchange is a connection and its one request."""
 
     def __init__(self, server: Server, connection: PeerConnection, address: str) -> None:
         self._server = server
@@ -228,7 +228,7 @@ class Exchange:
             self._receive(data)
 
     def make_room(self) -> None:
-        """Close, unless what has arrived is a request that can be answered."""
+        """Close, unless the data that has arrived is a request that can be answered."""
         self.read()
         if self._is_known:
             return
@@ -243,13 +243,13 @@ class Exchange:
         self.connection.close()
 
     def too_slow(self) -> None:
-        """The time is over."""
+        """Answer that the time is over."""
         if self._request.begun and not self._is_taken:
             self.answer(response(408, "the request did not come in time\n"))
         self.close()
 
     def answer(self, answer: bytes) -> None:
-        """Send the answer, with which the connection ends."""
+        """Send the answer, which ends the connection."""
         self._is_taken = self._is_answered = True
         self.connection.send(answer)
         if self._leaves:
@@ -265,7 +265,7 @@ class Exchange:
                 return
             if not self._is_known:
                 if head.path in OPEN_PATHS or not self._server.is_authorized(head):
-                    # Whatever else comes, a body too, isn't waited for.
+                    # Don't wait for anything else, not even a body.
                     self._is_taken = True
                     answer = self._answer_unauthenticated(head)
                     if answer is not None:
@@ -284,7 +284,7 @@ class Exchange:
             self.answer(response(error.status, f"{error}\n"))
 
     def _upgraded(self, head: Head) -> bool:
-        """Returns whether the connection belongs to the leader from now on."""
+        """Returns whether the connection now belongs to the leader."""
         if head.method != "GET" or head.path not in ("/v1/stream", "/v1/join"):
             return False
         if head.path == "/v1/join":
@@ -359,12 +359,12 @@ T = TypeVar("T")
 
 
 class Unauthenticated(Generic[T]):
-    """Unauthenticated has the connections that haven't shown the token: few in all, and fewer of each address.
+    """Unauthenticated limits the connections without a token, in all and per address.
 
-    Nobody knows which addresses the kubelet's probe and the operator come from (a node, a proxy, a service mesh's
-    sidecar), so no place is reserved for them. Instead the oldest connection of the address that has most gives way to
-    a newcomer: a flood pushes out connections of its own, and a request that comes at once is answered before any that
-    only hold a place.
+    Nobody knows which addresses the kubelet's probe and the operator use (a node, a proxy, a service mesh's sidecar),
+    so no place is reserved for them. Instead a newcomer replaces the oldest connection of the address with the most: a
+    flood pushes out its own connections, and a request sent at once is answered before connections that only hold a
+    place.
     """
 
     def __init__(self, most: int = MAX_UNAUTHENTICATED) -> None:
@@ -376,18 +376,18 @@ class Unauthenticated(Generic[T]):
         return self._count
 
     def all(self) -> list[T]:
-        """Returns all of them."""
+        """Returns all such connections."""
         return [item for items in self._by_address.values() for item in items]
 
     def in_the_way(self, address: str) -> Optional[T]:
-        """Returns the connection to close before one more of the address is accepted; None if there is room."""
+        """Returns the connection to close before accepting one more from the address; None if there is room."""
         own = self._by_address.get(address, {})
         if len(own) >= MAX_OF_ADDRESS:
             return next(iter(own))
         return self.first_to_leave() if self._count >= self._most else None
 
     def first_to_leave(self) -> Optional[T]:
-        """Returns the oldest of the address that has most; None if there is nobody."""
+        """Returns the oldest connection of the address with the most; None if there are none."""
         most = max(self._by_address, key=lambda address: len(self._by_address[address]), default=None)
         return None if most is None else next(iter(self._by_address[most]))
 
@@ -406,7 +406,7 @@ class Unauthenticated(Generic[T]):
 
 
 def room_for_unauthenticated() -> int:
-    """Returns how many there may be in this process."""
+    """Returns the limit of such connections in this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = MAX_UNAUTHENTICATED if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_SHARE
     return max(1, min(MAX_UNAUTHENTICATED, most))

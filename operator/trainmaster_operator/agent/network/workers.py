@@ -1,6 +1,6 @@
-"""The leader's table of workers, with the last lines of each for an operator that begins to watch.
+"""The leader's table of workers keeps the last lines of each for operators that begin to watch.
 
-The memory for one follower is bounded, so their number is too: the job's workers, and a few more. Pure.
+The memory per follower is bounded, so their number is too: the job's workers, and a few more. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_REPLACED = 4
 
 
 class Worker:
-    """Worker is one worker as the leader knows it."""
+    """Worker is a row of the leader's table."""
 
     def __init__(self, worker: int, uid: str, peer: Optional[int], now: float) -> None:
         self.worker = worker
@@ -57,14 +57,14 @@ class Workers:
         return self._by_worker.get(worker)
 
     def of(self, peer: int) -> Optional[Worker]:
-        """Returns the worker of a connection; None if it hasn't named itself, or was closed."""
+        """Returns a connection's worker; None if it hasn't named itself, or is closed."""
         return self._by_peer.get(peer)
 
     def peers(self) -> tuple[int, ...]:
         return tuple(self._by_peer)
 
     def environments(self, workers: Sequence[int], attempt: int) -> dict[int, dict[str, str]]:
-        """Returns what these workers run an attempt in, once all of them have started it."""
+        """Returns these workers' environments of an attempt once all of them have started it, else an empty dict."""
         rows = [self._by_worker.get(worker) for worker in workers]
         started = [row for row in rows if row is not None and row.environment_attempt == attempt]
         return {row.worker: row.environment for row in started} if len(started) == len(rows) else {}
@@ -74,7 +74,7 @@ class Workers:
         return WorkerLine(row.worker, row.uid, row.seen, row is self.own or row.peer is not None)
 
     def arrive(self, peer: int, now: float) -> Optional[int]:
-        """Add a connection that will name itself; returns the one that has to be closed for it, if any."""
+        """Add a connection that hasn't named itself; returns the connection to close for it, if any."""
         closed = next(iter(self._arriving)) if len(self._arriving) >= MAX_ARRIVING else None
         if closed is not None:
             del self._arriving[closed]
@@ -86,17 +86,17 @@ class Workers:
         return peer in self._arriving
 
     def late(self, now: float) -> list[int]:
-        """Remove and return those that should have named themselves by now."""
+        """Remove and return the connections that haven't named themselves in time."""
         found = [peer for peer, since in self._arriving.items() if now - since > HELLO_SECONDS]
         for peer in found:
             del self._arriving[peer]
         return found
 
     def admit(self, worker: int, uid: str, named: frozenset[int], expected_uid: str) -> tuple[bool, Optional[int]]:
-        """Returns whether a worker's pod may come in, and the worker that loses its row for it, if any.
+        """Returns whether to admit a worker's pod, and the worker that loses its row for it, if any.
 
-        One that isn't `named` by the assignment may need the place of another such one, which isn't connected.
-        `expected_uid` is the pod that the assignment names; empty if it names none.
+        A worker that isn't `named` by the assignment may take the place of another unnamed one that isn't connected.
+        `expected_uid` is the pod uid in the assignment, empty if there is none.
         """
         if worker == self.own.worker or not self._is_newest(worker, uid, expected_uid):
             return False, None
@@ -112,10 +112,10 @@ class Workers:
         return True, gone.worker
 
     def _is_newest(self, worker: int, uid: str, expected_uid: str) -> bool:
-        """Returns whether a pod replaces the one that is connected as this worker.
+        """Returns whether a pod replaces this worker's connected pod.
 
-        A pod that was deleted may live on for its grace period, or for good on a node whose kubelet is lost, and would
-        take the place of the new one again and again.
+        A deleted pod may live on for its grace period, or for good on a node whose kubelet is lost, and would take the
+        new one's place again and again.
         """
         row = self._by_worker.get(worker)
         if row is None or row.peer is None or row.uid == uid:
@@ -125,7 +125,7 @@ class Workers:
         return uid not in row.replaced
 
     def join(self, row: Worker) -> Optional[int]:
-        """A follower has named itself. Returns its earlier connection, which has to be closed, if there is one."""
+        """Record that a follower has named itself. Returns its earlier connection, which has to be closed, if any."""
         before = self._by_worker.get(row.worker)
         closed = None if before is None else before.peer
         if before is not None:
@@ -142,7 +142,7 @@ class Workers:
         return closed
 
     def leave(self, peer: int) -> Optional[Worker]:
-        """A connection has ended. Returns its worker; None if it hadn't named itself."""
+        """Record a connection's end. Returns its worker; None if it hadn't named itself."""
         self._arriving.pop(peer, None)
         row = self._by_peer.pop(peer, None)
         if row is not None:
@@ -155,7 +155,7 @@ KEPT_ATTEMPTS = 3
 
 
 class KeptReports:
-    """KeptReports has one report of each attempt and worker, with its place in the stream."""
+    """KeptReports has one report for each attempt and worker, with its place in the stream."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int], ReportLine] = {}
@@ -163,16 +163,16 @@ class KeptReports:
         self._acked = 0
 
     def in_order(self) -> list[ReportLine]:
-        """Returns all in the order in which they came."""
+        """Returns all reports in the order of their arrival."""
         return sorted(self._lines.values(), key=lambda line: line.seq)
 
     def of(self, attempt: int, workers: Iterable[int]) -> list[Report]:
-        """Returns what these workers have reported of an attempt, as far as they have."""
+        """Returns these workers' reports of an attempt, without the missing ones."""
         lines = (self._lines.get((attempt, worker)) for worker in workers)
         return [line.report for line in lines if line is not None]
 
     def add(self, report: Report) -> Optional[ReportLine]:
-        """Keep a report; returns its line, None if it is kept already or belongs to an attempt that is too old."""
+        """Keep a report; returns its line, or None if the report is known or its attempt too old."""
         key = (report.attempt, report.worker)
         kept = self._lines.get(key)
         if kept is not None and kept.report == report:
@@ -192,12 +192,12 @@ class KeptReports:
         return kept is not None and kept.report == report and kept.seq <= self._acked
 
     def acknowledge(self, seq: int) -> list[Report]:
-        """An operator has recorded all reports up to `seq`; returns those that are kept."""
+        """Record that an operator has all reports up to `seq`; returns those that are kept."""
         self._acked = max(self._acked, min(seq, self._seq))
         return [line.report for line in self._lines.values() if line.seq <= seq]
 
     def forget(self, worker: int) -> None:
-        """Forget what a worker has reported: another pod has its place."""
+        """Forget a worker's report, because another pod has its place."""
         self._lines = {key: line for key, line in self._lines.items() if key[1] != worker}
 
     def forget_before(self, attempt: int) -> None:
@@ -205,13 +205,13 @@ class KeptReports:
         self._lines = {key: line for key, line in self._lines.items() if key[0] >= attempt}
 
     def can_continue(self, failed: Report, others: Collection[int], *, continued: bool) -> bool:
-        """Returns whether the ranks that live of these workers, and of the one that has failed, say that they can
-        continue in a continued attempt. `continued`: whether the attempt that fails is one, which has only workers that
-        can, until they report something else.
+        """Returns whether the living ranks of these workers, and of the failed one, report that they can continue.
+
+        `continued`: the failing attempt is itself a continued one; its workers all can, until they report otherwise.
         """
         reports = self.of(failed.attempt, others)
         some = failed.able or any(report.able for report in reports) or (continued and len(reports) < len(others))
-        # A worker whose ranks join has no state before its group has formed, and doesn't say that it is able.
+        # A worker whose joining ranks have no group yet has no state, so it doesn't report that it can continue.
         passed_over = ("Failed", "Starting") if continued else ("Failed",)
         return some and all(report.able or report.state in passed_over for report in reports)
 
@@ -221,7 +221,7 @@ MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
 
 
 class KeptLines:
-    """At most `most` bytes in all. A line that doesn't fit isn't kept, and neither is the one whose place it takes."""
+    """KeptLines keeps at most `most` bytes. A line that doesn't fit is dropped, with the one that it replaces."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -230,7 +230,7 @@ class KeptLines:
         self._lines: dict[int, dict[int, bytes]] = {}
 
     def keep(self, worker: int, attempt: int, part: int, line: bytes) -> None:
-        """Keep a worker's line of an attempt in place of an older one with the same ranks, which `part` names."""
+        """Keep a worker's line of an attempt, replacing an older one with the same ranks, named by `part`."""
         if self._attempts.get(worker) != attempt:
             self._drop(worker)
         self._attempts[worker] = attempt
@@ -243,7 +243,7 @@ class KeptLines:
             self._size += len(line)
 
     def forget(self, but: Callable[[int, int], bool]) -> None:
-        """Forget all lines but those that are wanted, by worker and attempt."""
+        """Forget all lines except those that `but` accepts, by worker and attempt."""
         for worker, attempt in list(self._attempts.items()):
             if not but(worker, attempt):
                 self._drop(worker)
@@ -257,7 +257,7 @@ class KeptLines:
 
 
 class KeptProgress(KeptLines):
-    """The lines say how far ranks are, and the step of each rank is known from them."""
+    """KeptProgress keeps lines of progress, and the step of each rank in them."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -265,7 +265,7 @@ class KeptProgress(KeptLines):
         """The attempt of each worker's last progress, and the step of each of its ranks."""
 
     def add(self, line: ProgressLine) -> bytes:
-        """Keep a worker's progress; returns the line as it is sent."""
+        """Keep a worker's progress; returns the line to send."""
         data = json_line(line.to_wire())
         self.keep(line.worker, line.attempt, part_of(line.ranks), data)
         attempt, steps = self._steps.get(line.worker, (line.attempt, {}))
@@ -276,7 +276,7 @@ class KeptProgress(KeptLines):
         return data
 
     def slowest_step(self, worker: int, attempt: int) -> int:
-        """Returns the step of a worker's slowest rank in an attempt, -1 where it never said."""
+        """Returns the step of a worker's slowest rank in an attempt, -1 if it never reported one."""
         known, steps = self._steps.get(worker, (-1, {}))
         return min(steps.values(), default=-1) if known == attempt else -1
 
@@ -286,23 +286,23 @@ class KeptProgress(KeptLines):
 
 
 class KeptOutputs:
-    """KeptOutputs has what workers printed last that have ended; of too much the oldest is forgotten."""
+    """KeptOutputs has the last output of ended workers; above the limit it drops the oldest."""
 
     def __init__(self) -> None:
         self._lines: dict[int, bytes] = {}
 
     def keep(self, worker: int, line: bytes) -> None:
-        """Keep what a worker printed last, in place of what it printed before."""
+        """Keep a worker's last output, replacing an earlier one."""
         self._lines.pop(worker, None)
         self._lines[worker] = line
         while sum(map(len, self._lines.values())) > MAX_KEPT_OUTPUT_BYTES:
             del self._lines[next(iter(self._lines))]
 
     def all(self) -> list[bytes]:
-        """Returns what is kept, the newest last."""
+        """Returns all kept lines, the newest last."""
         return list(self._lines.values())
 
 
 def part_of(ranks: Iterable[int]) -> int:
-    """Names a line of a worker by its ranks, because one with many sends several."""
+    """Names a worker's line by its ranks, because a worker with many ranks sends several."""
     return min(ranks, default=0)

@@ -1,11 +1,12 @@
-"""The planner decides what the agent does. It is pure: tables and random histories test it without any process.
+"""The planner decides all of the agent's actions. It is pure: tables and random histories test it without processes.
 
-The executor does nothing else than `state = update(state, event, now)`, then `plan(state, now)`, and after each action
+The executor only repeats `state = update(state, event, now)`, then `plan(state, now)`, and after each action
 `state = done(state, action, now)`, until the plan is empty. In this order:
 
-- `state` is everything that the agent knows; `events` is what can happen, `actions` what can be done.
-- `plan` compares what should be with what is; its steps have the order in which they must happen.
-- `update` is what each event changes, `changes` what several of them do, and `continuing` how ranks continue in the
-  next attempt.
-- `ranks` decides how ranks' ends become this worker's, and when ranks are signalled; `classification` why a rank ended.
+- `state` is the agent's knowledge; `events` are the possible events, `actions` the possible actions.
+- `plan` compares the desired state with the present one; its steps are in the order in which they must happen.
+- `update` applies each event, `changes` has the changes that several share, and `continuing` moves ranks to the next
+  attempt.
+- `ranks` derives this worker's end from its ranks' ends, and decides when to signal them; `classification` finds the
+  reason of a rank's end.
 """

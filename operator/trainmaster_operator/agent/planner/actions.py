@@ -1,6 +1,6 @@
-"""Actions are what `plan.plan` asks for and the executor performs, one after the other.
+"""Actions are requests of `plan.plan` that the executor performs one by one.
 
-`plan.done` says what each has changed, so that the next plan no longer asks for it.
+`plan.done` applies the change of each, so that the next plan no longer requests it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainmaster_operator.wire.stream import ProgressLine
 
 
 class KillLeftovers(NamedTuple):
-    """Kill the processes of an agent before this one."""
+    """Kill the processes of an earlier agent."""
 
 
 class ApplyAssignment(NamedTuple):
@@ -26,7 +26,7 @@ class ApplyAssignment(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Save that an attempt begins here, before anything of it does: an attempt is never trained twice."""
+    """Save that an attempt begins, before any part of it does: an attempt is never trained twice."""
 
     report: Report
     assignment: Assignment
@@ -34,7 +34,7 @@ class Begin(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Save that what runs or is prepared here continues in the next attempt, before anything of it does."""
+    """Save that the running or prepared ranks continue in the next attempt, before they do."""
 
     report: Report
     assignment: Assignment
@@ -42,13 +42,13 @@ class Adopt(NamedTuple):
 
 
 class Decline(NamedTuple):
-    """Report that this worker can't continue in another attempt, because no process of its ranks is left."""
+    """Report that this worker can't continue in another attempt, because its ranks have no processes left."""
 
     report: Report
 
 
 class Regroup(NamedTuple):
-    """Kill ranks that are absent, wake those that continue, and start others again to join (`state.Regrouping`)."""
+    """Kill absent ranks, wake those that continue, and start others to join (`state.Regrouping`)."""
 
     assignment: Assignment
     node_rank: int
@@ -61,7 +61,7 @@ class Hurry(NamedTuple):
 
 
 class FetchCode(NamedTuple):
-    """Unpack the user's code, once its archive is there."""
+    """Unpack the user's code once its archive is available."""
 
     digest: str
 
@@ -73,7 +73,7 @@ class RefuseLaunch(NamedTuple):
 
 
 class EndWarm(NamedTuple):
-    """End the process from which ranks are forked: it has, or may have, imported old code."""
+    """End the process that forks ranks, because it has, or may have, imported old code."""
 
 
 class RunSetup(NamedTuple):
@@ -81,19 +81,19 @@ class RunSetup(NamedTuple):
 
 
 class WarmUp(NamedTuple):
-    """Start the process from which ranks are forked."""
+    """Start the process that forks ranks."""
 
     environ: Mapping[str, str]
 
 
 class Preload(NamedTuple):
-    """Have the warm process import what the ranks of another worker have."""
+    """Import another worker's modules in the warm process."""
 
     modules: Modules
 
 
 class CancelSetup(NamedTuple):
-    """Kill what runs of the setup line."""
+    """Kill the setup line's processes."""
 
 
 class Launch(NamedTuple):
@@ -105,14 +105,14 @@ class Launch(NamedTuple):
 
 
 class DescribeEnvironment(NamedTuple):
-    """Find out, in the background, what the ranks run in."""
+    """Describe the ranks' environment, in the background."""
 
     attempt: int
     environ: Mapping[str, str]
 
 
 class ExamineRank(NamedTuple):
-    """Gather what a rank that ended has left behind."""
+    """Examine an ended rank's output and files."""
 
     local_rank: int
     ending: Ending
@@ -120,7 +120,7 @@ class ExamineRank(NamedTuple):
 
 
 class ExamineLauncher(NamedTuple):
-    """Gather what a launcher that ended has printed last."""
+    """Examine an ended launcher's last output."""
 
     ending: Ending
 
@@ -128,7 +128,7 @@ class ExamineLauncher(NamedTuple):
 class Terminate(NamedTuple):
     """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none).
 
-    `planned_seconds`: how long ranks have for their end in a planned stop; 0 after a failure.
+    `planned_seconds`: the ranks' time to exit in a planned stop; 0 after a failure.
     """
 
     pids: tuple[int, ...]
@@ -147,21 +147,21 @@ class KillProcesses(NamedTuple):
 
 
 class KillRemains(NamedTuple):
-    """Kill what a rank that ended has started: it shares the rank's sockets, which others wait to see closed."""
+    """Kill an ended rank's children: they share its sockets, whose closing its peers wait for."""
 
     pid: int
 
 
 class Sweep(NamedTuple):
-    """Kill every process of the attempt until none is left."""
+    """Kill the attempt's processes until none is left."""
 
 
 class Conclude(NamedTuple):
-    """Find out why the attempt failed, now that the hung rank has printed its stacks or won't any more."""
+    """Find the reason of the attempt's failure, now that the hung rank has printed its stacks or won't."""
 
 
 class FlushProgress(NamedTuple):
-    """Read the ranks' progress once more: it has to be published before the end."""
+    """Read the ranks' progress a last time: it has to be published before the end."""
 
 
 class SaveReport(NamedTuple):
@@ -173,13 +173,13 @@ class SaveReport(NamedTuple):
 
 
 class PublishReport(NamedTuple):
-    """Bring this worker's report to the leader, and onto this worker's own streams."""
+    """Send this worker's report to the leader and to this worker's own streams."""
 
     report: Report
 
 
 class Publish(NamedTuple):
-    """Bring progress, the environment or the modules there."""
+    """Send progress, the environment or the modules to the same receivers."""
 
     message: Union[ProgressLine, Environment, Modules]
 
@@ -191,7 +191,7 @@ class SendToLeader(NamedTuple):
 
 
 class Introduce(NamedTuple):
-    """Introduce this worker on a new connection to a leader, with everything that it has reported."""
+    """Introduce this worker to a newly connected leader, with all of its reports."""
 
     messages: tuple[FollowerMessage, ...]
 
@@ -203,17 +203,17 @@ class KeepReport(NamedTuple):
 
 
 class Diagnose(NamedTuple):
-    """Let the stall diagnosis have a message of the leader."""
+    """Give the stall diagnosis a message of the leader."""
 
     message: Union[Collect, Hung, Patience]
 
 
 class HandOver(NamedTuple):
-    """Send the leader what was printed last, which the container's log won't have for long."""
+    """Send the leader the last output, which the container's log will soon lose."""
 
 
 class WriteTerminationMessage(NamedTuple):
-    """Leave a report where the kubelet finds it."""
+    """Write a report for the kubelet to find."""
 
     report: Report
 

@@ -1,4 +1,4 @@
-"""These changes of the state are common to several events: an attempt ends, ranks are stopped. Pure."""
+"""Several events share these changes of the state, such as ending an attempt or stopping ranks. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trainmaster_operator.wire.report import Report
 
 
 def seen(state: State, now: Now, silent: float = 0.0) -> State:
-    """The attempt that was started here last has ended, or ends now."""
+    """Record that the last attempt started here has ended, or ends now."""
     return state._replace(way=begin(state.way, state.started, now.wall, silent)) if state.started else state
 
 
 def post(state: State, action: Any) -> State:
-    """Ask for an action, once."""
+    """Request an action, once."""
     return state._replace(outbox=(*state.outbox, action))
 
 
 def current_report(state: State, now: Now) -> Report:
-    """Returns a report of the newest attempt that was started here, from which its next one is made."""
+    """Returns the newest attempt's report, on which its next one is based."""
     settings, described = state.settings, "" if state.environment is None else state.environment.line
     environment = state.printed_environment or described
     report = Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
@@ -30,7 +30,7 @@ def current_report(state: State, now: Now) -> Report:
 
 
 def end(state: State, report: Report, now: Now) -> State:
-    """This worker's attempt has ended; a cause that is known stays unless the new one says more."""
+    """End this worker's attempt; a known cause stays unless the new one is better."""
     known = state.ended
     if known is not None and (not is_superseded(known, report) or known._replace(at=report.at) == report):
         return state
@@ -39,7 +39,7 @@ def end(state: State, report: Report, now: Now) -> State:
 
 
 def fail(state: State, report: Report, now: Now) -> State:
-    """End the attempt with a cause that was found outside of its ranks."""
+    """End the attempt with a cause found outside its ranks."""
     if state.run is not None:
         run = ranks.stop(state.run, now.steady, ranks.FAILURE_GRACE)
         return end(state._replace(run=run), report, now)
@@ -47,14 +47,14 @@ def fail(state: State, report: Report, now: Now) -> State:
 
 
 def stop(state: State, now: Now, grace: float, delay: float = 0.0) -> State:
-    """End what runs: after `delay` ranks get SIGTERM, and SIGKILL when `grace` is over (seconds)."""
+    """Stop the ranks: SIGTERM after `delay`, and SIGKILL `grace` later (seconds)."""
     if state.run is not None:
         return state._replace(run=ranks.stop(state.run, now.steady, grace, delay))
     return end_preparation(state, stopped(current_report(state, now)), now)
 
 
 def end_preparation(state: State, report: Report, now: Now) -> State:
-    """End an attempt whose ranks weren't started yet."""
+    """End an attempt whose ranks haven't started."""
     if state.preparation is None:
         return state
     if state.setup_runs:
@@ -63,7 +63,7 @@ def end_preparation(state: State, report: Report, now: Now) -> State:
 
 
 def finish(state: State, run: Run, now: Now) -> State:
-    """Nothing of the attempt runs any more."""
+    """Record that no process of the attempt runs any more."""
     if state.ended is None:
         report = current_report(state, now)
         state = end(state, stopped(report, ranks.first_bad_ending(run)) if run.terminated else finished(report), now)

@@ -1,7 +1,7 @@
-"""A rank's end is classified: why it ended, and whether it was the cause or only suffered from another's end.
+"""A rank's end is classified: its reason, and whether it was the cause or a consequence of another end.
 
-The operator chooses the culprit among all workers' reports (an out-of-memory kill or a signal, then an error that
-isn't a broken connection, then a broken connection); this module delivers each worker's fact.
+The operator chooses the culprit among all workers' reports (an out-of-memory kill or a signal, then an error that isn't
+a broken connection, then a broken connection); this module classifies each worker's end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, Report
 from trainmaster_operator.wire.values import last_lines
 
-# These aren't compiled here: `re` does it where one is first needed, which no start of an agent waits for.
-# gloo, NCCL, TCPStore and plain sockets print these on the side that only lost its peer. torch's exception for NCCL's
-# errors (DistBackendError) is none of them: wrong usage and lack of memory raise it too.
+# Not compiled here: `re` compiles them at their first use, which isn't part of an agent's start. gloo, NCCL, TCPStore
+# and plain sockets print these on the side that only lost its peer. torch's exception for NCCL's errors
+# (DistBackendError) isn't among them: wrong usage and lack of memory raise it too.
 _BROKEN_CONNECTION = (
     r"(?i)connection (?:reset|refused|closed|aborted|was closed|timed out)|broken ?pipe"
     r"|(?:Connection\w*|BrokenPipe)Error"
@@ -38,14 +38,14 @@ _NAMED_BY_EXCEPTION = {
     EXIT_BY_REASON["PreflightMismatch"]: ("PreflightMismatch", "PreflightMismatch"),
     EXIT_DIVERGED: ("Diverged", "Diverged"),
 }
-# torch's C++ parts add these after an error: c10::Error its own frames, pybind11 those of the Python function that C++
-# had called (a communication hook of DDP, say). They would push the error itself out of what is kept.
+# torch's C++ parts append these to an error: c10::Error its own frames, pybind11 those of the Python function that C++
+# had called (such as a communication hook of DDP). They would crowd out the error itself.
 _NATIVE_FRAMES = (
     r"(?m)^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
     r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
 )
-# torch's advice after an error of a device, the same each time (torch 2.11 to 2.15:
-# c10/cuda/CUDAMiscFunctions.cpp, CUDADeviceAssertionHost.cpp; ROCm's builds say HIP).
+# torch appends this constant advice to a device's error (torch 2.11 to 2.15: c10/cuda/CUDAMiscFunctions.cpp,
+# CUDADeviceAssertionHost.cpp; ROCm's builds say HIP).
 _ADVICE = (
     r"(?m)^(?:\[rank\d+\]: ?)?(?:Search for `\w+' in https?://\S+ for more information\."
     r"|(?:CUDA|HIP) kernel errors might be asynchronously reported at some other API call,.*"
@@ -61,36 +61,36 @@ _UNCAUGHT = "what():"
 _ASSERTED = "device-side assert triggered"
 FATAL_ERROR = "Fatal Python error:"
 """How faulthandler begins what it prints at a fatal signal: the reason stands before it, the stacks after it."""
-# Fatal signals that the agent never sends, and that no peer's end causes.
+# The agent never sends these fatal signals, and no peer's end causes them.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGKILL})
 
 
 def finished(report: Report) -> Report:
-    """Returns the report of ranks that have all left with 0."""
+    """Returns the report after all ranks have exited with 0."""
     return report._replace(state="Finished", exit_code=0)
 
 
 def stopped(report: Report, ending: Ending | None = None) -> Report:
-    """Returns the report of ranks that the agent stopped; `ending`: how they then left, where known."""
+    """Returns the report of ranks that the agent stopped; `ending`: how they exited, if known."""
     code, number = (None, None) if ending is None else ending
     return report._replace(state="Stopped", exit_code=code, signal=number, reason="Stopped", culprit=False)
 
 
 def failed(report: Report, reason: str, error: str, rank: int | None = None) -> Report:
-    """Returns the report of a failure for a reason of the agent's own, with its exit code."""
+    """Returns the report of a failure that the agent itself found, with its reason's exit code."""
     return report._replace(
         state="Failed",
         rank=rank,
         exit_code=EXIT_BY_REASON[reason],
         reason=reason,
         error=error,
-        # The rank at fault may be the one that can't be reached.
+        # The unreachable rank may be the one at fault.
         culprit=reason != "MasterUnreachable",
     )
 
 
 def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_kills: int) -> Report:
-    """Classify a rank that ended by itself with anything but 0. `oom_kills`: the cgroup's count during the attempt."""
+    """Classify a rank that ended by itself, not with 0. `oom_kills`: the cgroup's count during the attempt."""
     report = report._replace(state="Failed", rank=rank, exit_code=ending.exit_code, signal=ending.signal)
     if ending.signal == signal.SIGKILL and oom_kills > 0:
         kills = "kill" if oom_kills == 1 else "kills"
@@ -98,10 +98,10 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
         text = f"{error}\n{memory}" if error else memory
         return report._replace(reason="OOMKilled", error=last_lines(text, MAX_ERROR_CHARACTERS))
     if ending.signal is not None:
-        # An abort is often the NCCL watchdog's answer to a lost peer.
+        # The NCCL watchdog often aborts when a peer is lost.
         said_before, mark, stack = error.partition(FATAL_ERROR)
         if _UNCAUGHT in said_before:
-            # C++ has said why it aborts, which is worth more than where Python was.
+            # The reason that C++ gives for the abort matters more than Python's position.
             error = f"{mark}{stack}\n{said_before.rstrip()}".lstrip()
         culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
         text = last_lines(f"{error}\nkilled by {signal_name(ending.signal)}".lstrip(), MAX_ERROR_CHARACTERS)
@@ -115,16 +115,16 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
 
 
 def broken_connection(error: str) -> bool:
-    """Returns whether a text's conclusion is that a peer went away.
+    """Returns whether a text concludes that a peer disconnected.
 
-    Only its last lines count: a rank may log a warning about a connection and fail of something else much later.
+    Only its last lines count: a rank may log a warning about a connection and fail for another reason much later.
     """
     lines = [line for line in error.splitlines() if line.strip()]
     return bool(re.search(_BROKEN_CONNECTION, "\n".join(lines[-6:])))
 
 
 def conclusion(text: str) -> str:
-    """Returns the end of a text (MAX_ERROR_CHARACTERS) without what torch's C++ parts add to an error."""
+    """Returns a text's end (MAX_ERROR_CHARACTERS) without the additions of torch's C++ parts to an error."""
     lines = without_additions(text).rstrip().split("\n")
     while lines and re.fullmatch(_BLANK, lines[-1]):
         lines.pop()
@@ -132,14 +132,14 @@ def conclusion(text: str) -> str:
 
 
 def without_additions(text: str) -> str:
-    """Returns a text without the frames and the advice that torch's C++ parts add to an error."""
+    """Returns a text without the frames and the advice that torch's C++ parts append to an error."""
     return re.sub(_ADVICE, "", re.sub(_NATIVE_FRAMES, "", text))
 
 
 def with_assertion(error: str, printed: Callable[[], str]) -> str:
-    """Returns an error that is a kernel's failed assertion with the kernel's own line about it, before the exception.
+    """Returns an error; for a kernel's failed assertion it puts the kernel's own line about it before the exception.
 
-    `printed` returns what the rank has printed.
+    `printed` returns the rank's output.
     """
     at = error.rfind(_ASSERTED)
     if at < 0 or re.search(ASSERTION, error):
@@ -150,7 +150,7 @@ def with_assertion(error: str, printed: Callable[[], str]) -> str:
 
 
 def is_superseded(one: Report, other: Report) -> bool:
-    """Returns whether `other` says more about the cause than `one`, of two ranks of the same worker."""
+    """Returns whether, of two ranks' reports of one worker, `other` describes the cause better than `one`."""
     return _weight(other) > _weight(one)
 
 
@@ -163,7 +163,7 @@ def _weight(report: Report) -> int:
 
 
 def signal_name(number: int) -> str:
-    """Returns `SIGKILL` for 9; the number where it has no name."""
+    """Returns `SIGKILL` for 9; the number if it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,8 +1,8 @@
-"""Ranks continue in another attempt, without the ranks that are lost (docs/protocol.md, "Continuing"). Pure.
+"""Ranks continue in another attempt, without the lost ranks (docs/protocol.md, "Continuing"). Pure.
 
-A rank fails, and the others live on for a moment. If an operator continues the attempt in that time, this worker adopts
-the next one: its report is saved and published first, then the ranks that live are woken, and those that are absent are
-started again to join. Otherwise all are stopped.
+After a rank fails, the others stay alive for a moment. If an operator continues the attempt in that time, this worker
+adopts the next one: it saves and publishes its report, then wakes the living ranks and restarts the absent ones, which
+join later. Otherwise it stops all.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NOT_JOINED = "it ended before it had joined the others"
 
 
 def is_able(run: Run) -> bool:
-    """Returns whether all ranks of this worker that are in the group can continue in another attempt."""
+    """Returns whether all of this worker's ranks in the group can continue in another attempt."""
     return _are_able(run, run.present)
 
 
 def others_are_able(run: Run, but: Optional[int] = None) -> bool:
-    """Returns whether all living ranks in the group can continue, apart from the one that is failing."""
+    """Returns whether all living ranks in the group, except the failing one, can continue."""
     return _are_able(run, [rank for rank in run.present if rank not in run.endings and rank != but])
 
 
@@ -39,33 +39,33 @@ def _are_able(run: Run, local_ranks: Sequence[int]) -> bool:
 
 
 def is_ready(run: Run) -> bool:
-    """Returns whether all absent ranks of this worker wait to join."""
+    """Returns whether all absent ranks of this worker are waiting to join."""
     ready = all(run.words.get(rank) == "ready" and rank not in run.endings for rank in run.absent)
     return ready and bool(run.absent) and not run.terminated
 
 
 def patience(state: State, but: Optional[int] = None) -> float:
-    """Returns how long the others live on once a rank has failed, in seconds; 0 if nobody would continue them."""
+    """Returns how long the others live on after a rank's failure [s]; 0 if no operator would continue them."""
     waits = state.run is not None and others_are_able(state.run, but)
     return ranks.CONTINUE_SECONDS if waits and state.contact.watched and not state.terminating else 0.0
 
 
 def is_absent(state: State) -> bool:
-    """Returns whether this worker's ranks run, or are prepared, only to join: nothing stops them but an assignment."""
+    """Returns whether this worker's ranks run, or are prepared, only to join: only an assignment stops them."""
     if state.preparation is not None:
         return state.preparation.assignment.continues is not None
     return state.run is not None and not state.run.present
 
 
 def joins(state: State, rank: Optional[int]) -> bool:
-    """Returns whether a rank of this worker, by its global number, is absent from the group."""
+    """Returns whether a rank of this worker, given by its global number, is absent from the group."""
     return state.run is not None and rank is not None and rank - state.run.first_rank in state.run.absent
 
 
 def alone_until(state: State) -> Optional[float]:
-    """Returns when ranks are ended that train without all other workers and that nobody watches; None: not at all.
+    """Returns when to end ranks that train without all other workers and unwatched; None: never.
 
-    They need nobody. Beyond a broken network their pod is taken for lost, and others train in their place.
+    Such ranks need no other worker. Behind a broken network their pod counts as lost, and others train in their place.
     """
     run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
     if run is None or run.stopping or unwatched_at is None or assignment is None or not assignment.absent:
@@ -75,7 +75,7 @@ def alone_until(state: State) -> Optional[float]:
 
 
 def hung_rank(state: State, rank: Optional[int]) -> int:
-    """Returns the process of a hung rank that others continue without, which a signal may have stopped; else 0."""
+    """Returns the process of a hung rank that others continue without, which may be stopped by a signal; else 0."""
     run, report = state.run, state.report
     able = report is not None and report.able and state.contact.watched
     if run is None or rank is None or rank - run.first_rank in run.endings or not (able or joins(state, rank)):
@@ -84,7 +84,7 @@ def hung_rank(state: State, rank: Optional[int]) -> int:
 
 
 def assigned(run: Run, state: State) -> Run:
-    """Returns a run that begins, with its ranks that are in the group, and those that aren't."""
+    """Returns a starting run, with its ranks inside and outside the group."""
     assignment, node_rank, processes = state.assignment, state.node_rank, state.settings.processes
     everyone = tuple(range(processes))
     present = everyone if assignment is None or node_rank is None else assignment.present(node_rank, processes)
@@ -96,7 +96,7 @@ def assigned(run: Run, state: State) -> Run:
 
 
 def leaves_group(state: State) -> bool:
-    """Returns whether others continue without any rank of this worker in the attempt that was assigned last."""
+    """Returns whether, in the last assigned attempt, others continue without any rank of this worker."""
     assignment, node_rank = state.assignment, state.node_rank
     if assignment is None or node_rank is None or assignment.continues is None:
         return False
@@ -104,7 +104,7 @@ def leaves_group(state: State) -> bool:
 
 
 def continues_here(state: State) -> bool:
-    """Returns whether what runs here, or is prepared, continues in the attempt that was assigned last."""
+    """Returns whether the running or prepared ranks continue in the last assigned attempt."""
     assignment, node_rank = state.assignment, state.node_rank
     if assignment is None or node_rank is None or not continues(assignment, state.started):
         return False
@@ -119,12 +119,12 @@ def continues_here(state: State) -> bool:
 
 
 def continues(assignment: Assignment, started: int) -> bool:
-    """Returns whether an attempt is a newer one of the chain that the one started last belongs to."""
+    """Returns whether an assignment is a newer attempt in the chain of the one started last."""
     return assignment.continues is not None and assignment.continues <= started < assignment.attempt
 
 
 def adopt(state: State, action: Adopt, now: Now) -> State:
-    """The report of a continued attempt was saved: what runs, or is prepared, belongs to that attempt now."""
+    """Move the running or prepared ranks to a continued attempt, whose report has been saved."""
     assignment, node_rank = action.assignment, action.node_rank
     ended, before, failed = state.ended, state.started, _failed_joiner(state)
     state = state._replace(
@@ -150,7 +150,7 @@ def adopt(state: State, action: Adopt, now: Now) -> State:
     gone = next((rank for rank in present if rank in run.endings), None)
     if gone is None:
         return refreshed(state, now)
-    # It has ended since the operator decided, and what was known of it was said of the attempt before.
+    # The rank has ended since the operator decided, and its report was about the previous attempt.
     rank, report = run.first_rank + gone, changes.current_report(state, now)
     if ended is not None and ended.rank == rank:
         failure = ended._replace(attempt=report.attempt, at=report.at)
@@ -160,7 +160,7 @@ def adopt(state: State, action: Adopt, now: Now) -> State:
 
 
 def regrouped(state: State, run: Run, present: tuple[int, ...], restarted: tuple[int, ...]) -> Run:
-    """Returns a run as it begins a continued attempt: no stop is pending, and restarted ranks are forgotten."""
+    """Returns a run at the start of a continued attempt: without a pending stop, and without its restarted ranks."""
 
     def without(known: Mapping[int, V]) -> dict[int, V]:
         return {rank: value for rank, value in known.items() if rank not in restarted}
@@ -180,7 +180,7 @@ def regrouped(state: State, run: Run, present: tuple[int, ...], restarted: tuple
 
 
 def rank_failed(state: State, report: Report, now: Now) -> State:
-    """A rank has failed: the others are stopped, at once or when nobody has continued the attempt in time."""
+    """Handle a rank's failure: stop the others, at once or if no operator continues the attempt in time."""
     run = state.run
     assert run is not None
     local_rank = None if report.rank is None else report.rank - run.first_rank
@@ -196,9 +196,9 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
 
 
 def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
-    """A rank has failed before it joined: it stops nobody, and is started again when the operator asks for it.
+    """Handle a failure before joining: it stops no others, and the rank restarts at the operator's request.
 
-    Where ranks of this worker train, their report has the failure beside their own state.
+    If ranks of this worker train, their report has the failure beside their own state.
     """
     if failure.exit_code == 0:
         failure = failure._replace(error=f"{failure.error}\n{NOT_JOINED}".lstrip())
@@ -211,7 +211,7 @@ def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
 
 
 def refreshed(state: State, now: Now) -> State:
-    """Returns the state with a report that has the ranks' words about continuing."""
+    """Returns the state with the ranks' readiness to continue in its report."""
     run, report = state.run, state.report
     if run is None or report is None or report.attempt != state.started:
         return state
@@ -223,8 +223,7 @@ def refreshed(state: State, now: Now) -> State:
 
 
 def _failed_joiner(state: State) -> Optional[int]:
-    """Returns the local rank that was reported to have failed before it joined; the end of one that hung may be about
-    to come."""
+    """Returns the local rank whose failure before joining was reported; a hung one may not have ended yet."""
     run, report = state.run, state.report
     if run is None or report is None or report.rank is None or not (report.reason and joins(state, report.rank)):
         return None
@@ -232,5 +231,5 @@ def _failed_joiner(state: State) -> Optional[int]:
 
 
 def _kept(run: Run, present: tuple[int, ...]) -> list[int]:
-    """Returns the local ranks whose processes continue: members of the group, and those that wait to join it."""
+    """Returns the local ranks whose processes continue: the group's members and those that wait to join."""
     return [rank for rank in (*present, *run.absent) if rank not in run.endings]

@@ -1,8 +1,8 @@
-"""Events are what sockets, processes, files, timers and signals put into the executor's queue.
+"""Events come from sockets, processes, files, timers and signals, through the executor's queue.
 
-The executor takes one after the other (`update.update`, then `plan.plan`), so nothing re-enters. What the leader sends
-is an event as it stands (`wire.joining`), and so is this worker's own `Environment`, once it is known. A few events
-come back at once from an action that the executor performed (`Launched`, `RankExamined`, `SaveFailed` …).
+The executor handles them one by one (`update.update`, then `plan.plan`), so turns never nest. The leader's messages are
+events themselves (`wire.joining`), and so is this worker's own `Environment`, once it is known. A few events are the
+immediate results of the executor's actions (`Launched`, `RankExamined`, `SaveFailed` …).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainmaster_operator.wire.stream import ProgressLine
 
 
 class AssignmentReceived(NamedTuple):
-    """A verified assignment came: from the annotation's file, a push to this agent, or the leader."""
+    """A verified assignment arrived: from the annotation's file, a push to this agent, or the leader."""
 
     assignment: Assignment
 
@@ -27,27 +27,27 @@ class TerminationRequested(NamedTuple):
 
 
 class DeadlinePassed(NamedTuple):
-    """A time that `plan.wake_at` named has come."""
+    """A deadline of `plan.wake_at` has passed."""
 
 
 class LeaderContactChanged(NamedTuple):
-    """The leader, whether an operator watches, or the way to worker 0 has changed."""
+    """The leader, the presence of an operator, or the contact with worker 0 has changed."""
 
     contact: LeaderContact
 
 
 class LeaderJoined(NamedTuple):
-    """A connection to a leader stands, and nothing has been sent on it yet."""
+    """A connection to a leader is open, and nothing has been sent on it yet."""
 
 
 class CodeFetched(NamedTuple):
-    """The folder of the user's code has what this archive has."""
+    """The folder of the user's code has this archive's files."""
 
     digest: str
 
 
 class CodeRefused(NamedTuple):
-    """The archive isn't there in time, or can't be unpacked."""
+    """The archive didn't appear in time, or can't be unpacked."""
 
     digest: str
     error: str
@@ -69,7 +69,7 @@ class SaveFailed(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """The launcher runs, or ranks have been ordered from the warm process."""
+    """The launcher runs, or the warm process has been ordered to fork ranks."""
 
     pid: int
     """0: there is no launcher."""
@@ -109,14 +109,14 @@ class WarmProcessKilled(NamedTuple):
 
 
 class WarmProcessEnded(NamedTuple):
-    """There is no warm process any more, or none could be started."""
+    """There is no warm process any more, or it couldn't be started."""
 
     verdict: str
     """What it means for the next one: one of the four above."""
 
 
 class ModulesLearned(NamedTuple):
-    """The warm process has imported what a rank of this worker had imported at its first step."""
+    """The warm process has imported the modules of one of this worker's ranks at its first step."""
 
     modules: Modules
 
@@ -135,7 +135,7 @@ class RankStarted(NamedTuple):
 
 
 class ProcessEnded(NamedTuple):
-    """A child of the agent, or a rank that is watched, has ended."""
+    """A child of the agent, or a watched rank, has ended."""
 
     pid: int
     ending: Optional[Ending]
@@ -145,7 +145,7 @@ class ProcessEnded(NamedTuple):
 
 
 class RankExamined(NamedTuple):
-    """A rank that ended was examined for what it has left behind."""
+    """An ended rank's output and files were examined."""
 
     local_rank: int
     ending: Ending
@@ -159,7 +159,7 @@ class RankExamined(NamedTuple):
 
 
 class LauncherExamined(NamedTuple):
-    """A launcher that ended was examined for what it has printed last."""
+    """An ended launcher's last output was examined."""
 
     ending: Ending
     evidence: str
@@ -167,14 +167,14 @@ class LauncherExamined(NamedTuple):
 
 
 class EnvironmentPrinted(NamedTuple):
-    """A rank has printed what it runs on."""
+    """A rank has printed its environment."""
 
     attempt: int
     line: str
 
 
 class StoreEnded(NamedTuple):
-    """The process that serves torch's store to the ranks has ended with an error."""
+    """The process that serves torch's store to the ranks failed."""
 
     attempt: int
     ending: Ending
@@ -183,14 +183,14 @@ class StoreEnded(NamedTuple):
 
 
 class SavingRanksFound(NamedTuple):
-    """Ranks were asked for whether they are writing their state."""
+    """The check for ranks that are writing their state has ended."""
 
     seconds: Mapping[int, float]
     """The seconds that each of them asks for, by local rank; 0: it has written."""
 
 
 class RunEmptied(NamedTuple):
-    """No process of the attempt is left."""
+    """The attempt has no processes left."""
 
 
 class RanksUp(NamedTuple):
@@ -200,7 +200,7 @@ class RanksUp(NamedTuple):
 
 
 class ContinuingChanged(NamedTuple):
-    """Ranks say something else of continuing than before; both are by local rank."""
+    """Ranks' readiness to continue has changed; both mappings are by local rank."""
 
     attempt: int
     words: Mapping[int, str]
@@ -210,7 +210,7 @@ class ContinuingChanged(NamedTuple):
 
 
 class RankNotStarted(NamedTuple):
-    """A rank that should join couldn't be started."""
+    """A joining rank couldn't be started."""
 
     local_rank: int
     error: str
@@ -225,7 +225,7 @@ class Progressed(NamedTuple):
 
 
 class RankProvoked(NamedTuple):
-    """A hung rank was ended in the way that makes it print its stacks."""
+    """A hung rank was ended in a way that makes it print its stacks."""
 
     attempt: int
 

@@ -1,9 +1,9 @@
-"""The plan compares what should be with what is: `plan(state, now)` returns the next actions. Pure.
+"""The plan compares the desired state with the present one: `plan(state, now)` returns the next actions. Pure.
 
-It is level-triggered: it doesn't matter which event came last, and a plan that was carried out asks for nothing more
-until something changes. The steps are asked in the order of `_STEPS`, and the first that has something to do is all of
-the plan, so what must come before something else stands before it: progress before the report of the end, the saved
-report before the published one, the report of one attempt before the start of the next.
+It is level-triggered: the last event doesn't matter, and after all actions of a plan the next one is empty until
+something changes. `plan` asks the steps in the order of `_STEPS`; the first that returns actions is the whole plan. So
+the order of the steps is the order of their effects: progress before the report of the end, the saved report before the
+published one, the report of one attempt before the start of the next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORGOTTEN_SECONDS = 30.0
 
 
 def plan(state: State, now: Now) -> Actions:
-    """Returns the next actions, in order; none: there is nothing to do until an event or `wake_at`."""
+    """Returns the next actions, in order; none if there is nothing to do until an event or `wake_at`."""
     if state.exit_code is not None:
         return ()
     for step in _STEPS:
@@ -40,7 +40,7 @@ def plan(state: State, now: Now) -> Actions:
 
 
 def wake_at(state: State, now: Now) -> float | None:
-    """Returns the next moment after the plan's, `now`, at which time alone changes it, on the monotonic clock."""
+    """Returns the next time after `now`, the plan's, at which the plan changes without an event (monotonic clock)."""
     times = [exit_at(state), continuing.alone_until(state)]
     if state.run is not None:
         times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]
@@ -130,7 +130,7 @@ def _end_ranks(state: State, now: Now) -> Actions:
         planned = run.grace if run.grace >= ranks.PLANNED_GRACE else 0.0
         needed = run.launcher_knows_more or planned
         kill = run.wraps_ranks and not needed and run.launcher_ending is None
-        # Where no rank has announced itself yet, the launcher is all there is.
+        # Until a rank has announced itself, only the launcher is known.
         launcher = (run.launcher,) if run.launcher else ()
         return (actions.Terminate(tuple(run.living) or launcher, run.launcher if kill else 0, planned),)
     if run.late:
@@ -149,10 +149,10 @@ def _warm_up(state: State, _now: Now) -> Actions:
     if warm.runs or warm.hopeless or warm.failures >= MAX_WARM_FAILURES or warm.lacking >= assignment.attempt:
         return ()
     if state.run is not None and (state.report is None or state.report.state != "Running"):
-        # Ranks that start cold need the machine for themselves.
+        # Cold-starting ranks need the processors for themselves.
         return ()
     if state.run is not None and warm.lacking:
-        # The ranks of the attempt before may hold what it lacked.
+        # The previous attempt's ranks may still use the memory that it lacked.
         return ()
     return (actions.WarmUp(state.environ),)
 
@@ -184,7 +184,7 @@ def _start(state: State, now: Now) -> Actions:
         if assignment.code is not None and assignment.code != state.code.wanted:
             return (actions.FetchCode(assignment.code),)
         if _lacks_code(state, assignment) and not state.code.problem:
-            # A worker without the code hasn't joined the attempt, so nothing is reported yet.
+            # A worker without the code hasn't joined the attempt, so there is nothing to report yet.
             return ()
         return (actions.Begin(report._replace(state="Starting"), assignment, node_rank),)
     if state.report is not None and state.report._replace(at=report.at) == report:
@@ -193,7 +193,7 @@ def _start(state: State, now: Now) -> Actions:
 
 
 def _declined(state: State, report: Report, continues: int) -> Report:
-    """Returns the end of ranks that had ended before the attempt began: what was known of it, where that was said."""
+    """Returns the end of ranks that ended before the attempt began, with the cause if it was reported."""
     ended = state.ended
     if ended is not None and ended.state in ("Failed", "Finished") and ended.attempt >= continues:
         return ended._replace(attempt=report.attempt, at=report.at, able=False)
@@ -229,9 +229,9 @@ def _leave(state: State, now: Now) -> Actions:
 def exit_at(state: State) -> float | None:
     """Returns when the last report has to be made by exiting, on the monotonic clock; None: never.
 
-    The kubelet then brings the code and the termination message of a report that nobody has acknowledged to the API
-    server (docs/protocol.md, "The sure way"). Exits cost a restart of the container and, repeated, a back-off, so they
-    are put off as long as somebody may still be about to record the report.
+    The kubelet then writes the code and the termination message of an unacknowledged report to the API server
+    (docs/protocol.md, "The sure way"). Exits cost a restart of the container and, repeated, a back-off, so the agent
+    delays them as long as an operator may still record the report.
     """
     report, assignment = state.report, state.assignment
     if report is None or report.state not in ("Failed", "Finished"):
@@ -242,13 +242,13 @@ def exit_at(state: State) -> float | None:
         return None
     held = assignment.state == "Hold"
     if state.acknowledged >= report.attempt:
-        # An operator that says Hold has recorded it.
+        # An operator that sends Hold has recorded the report.
         if held or state.unwatched_at is None:
             return None
         return max(state.unwatched_at, state.ended_at) + FORGOTTEN_SECONDS
     if report.state == "Failed" and (not report.culprit or report.reason == "AgentLost"):
-        # The kubelet has already reported the end of a lost agent's container, and the operator is on its way back to
-        # this one. An operator that says Hold knows that the attempt is over, and may be waiting for another pod.
+        # The kubelet has already reported the end of a lost agent's container, and the operator will contact this one.
+        # An operator that sends Hold knows that the attempt is over, and may be waiting for another pod.
         return state.ended_at + (FORGOTTEN_SECONDS if held else PATIENCE_SECONDS)
     patient = state.ended_at + PATIENCE_SECONDS
     return patient if state.contact.watched else min(patient, max(state.ended_at, state.new_leader_until))
@@ -275,7 +275,7 @@ _STEPS: tuple[Callable[[State, Now], Actions], ...] = (
 
 
 def introduction(state: State) -> tuple[FollowerMessage, ...]:
-    """Returns the first messages to a leader that was joined."""
+    """Returns the first messages to a newly joined leader."""
     settings = state.settings
     seen = 0 if state.assignment is None else state.assignment.attempt
     reports = (Reported(report) for report in (state.previous, state.published) if report is not None)
@@ -331,7 +331,7 @@ _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.FetchCode: lambda state, action, _: state._replace(
         code=CodeState(before=state.code.has or state.code.before, wanted=action.digest)
     ),
-    # The next attempt looks for it again.
+    # The next attempt checks again.
     actions.RefuseLaunch: lambda state, _, __: state._replace(
         preparation=None, code=state.code._replace(wanted="", problem="")
     ),

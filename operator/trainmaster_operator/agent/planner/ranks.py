@@ -1,8 +1,8 @@
-"""Ranks' ends become this worker's end here, and here is decided when ranks are sent SIGTERM and SIGKILL.
+"""Ranks' ends become this worker's end here; this module also decides when ranks get SIGTERM and SIGKILL.
 
-A failure is reported the moment it is seen, long before the last process is gone. After that ranks of the same worker
-may still show a better cause: a bystander's broken connection is often seen before the exit of the rank that caused it
-(in 15 of 24 kills), so ranks aren't sent SIGTERM for a moment after a mere broken connection.
+A failure is reported as soon as it is seen, long before the last process is gone. Ranks of the same worker may still
+reveal a better cause later: the agent often sees a bystander's broken connection before the exit of the rank that
+caused it (in 15 of 24 kills), so after a mere broken connection it delays SIGTERM a moment.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ PROVOKED_SECONDS = 0.5
 
 # torchrun's summary: "failed (exitcode: -9) local_rank: 0 (pid: 1234)".
 _TORCHRUN_FAILURE = r"exitcode: (-?\d+)\) local_rank: (\d+)"
-# `python -m torch.distributed.run` ends with this if torch isn't installed; a missing module of torch's is another
-# matter.
+# `python -m torch.distributed.run` ends with this if torch isn't installed; a missing module inside torch is different.
 _NO_TORCH = r"No module named '?torch'?(?![.\w])"
 
 
 def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
-    """End the ranks: SIGTERM after `delay`, SIGKILL after `grace` seconds more. The earliest deadline holds."""
+    """Stop the ranks: SIGTERM after `delay`, SIGKILL `grace` seconds later. The earliest deadline applies."""
     if delay > 0:
         return run if run.stopping else run._replace(terminate_at=now + delay, grace=grace)
     if not run.terminated:
@@ -49,7 +48,7 @@ def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
 
 
 def leave(run: Run, now: float, grace: float) -> Run:
-    """End the ranks up to CONTINUE_SECONDS later than `stop` does, and take that from their grace."""
+    """Stop the ranks up to CONTINUE_SECONDS later than `stop` does, and shorten their grace by that delay."""
     if run.terminated:
         return stop(run, now, grace)
     later = min(CONTINUE_SECONDS, grace / 4)
@@ -57,16 +56,16 @@ def leave(run: Run, now: float, grace: float) -> Run:
 
 
 def discard(run: Run, now: float) -> Run:
-    """Send the ranks SIGKILL at once: others continue without them."""
+    """Kill the ranks at once, because others continue without them."""
     return run._replace(terminated=True, terminate_at=None, kill_at=now, last_kill_at=now)
 
 
 def terminated(run: Run, now: float, grace: float) -> Run:
-    """The ranks have been sent SIGTERM. `grace`: what the job gives them at most."""
+    """Record that the ranks were sent SIGTERM. `grace`: the job's limit for them."""
     if not run.terminated:
         planned = run.grace >= PLANNED_GRACE
         ends_at = min(run.grace_ends_at, now + run.grace)
-        # After a failure ranks have nothing to do but to write their state; in a planned stop they save checkpoints.
+        # After a failure ranks only have to write their state; in a planned stop they save checkpoints.
         kill_at = ends_at if planned else min(ends_at, now + SAVING_POLL_SECONDS)
         last = max(ends_at, now + grace)
         run = run._replace(terminated=True, planned=planned, kill_at=kill_at, grace_ends_at=ends_at, last_kill_at=last)
@@ -74,13 +73,13 @@ def terminated(run: Run, now: float, grace: float) -> Run:
 
 
 def rank_started(run: Run, event: RankStarted) -> Run:
-    """A rank has announced itself; one that comes after SIGTERM is sent it too."""
+    """Record that a rank has announced itself; if the others were sent SIGTERM, it gets one too."""
     late = (*run.late, event.pid) if run.terminated else run.late
     return run._replace(ranks={**run.ranks, event.local_rank: event.pid}, late=late)
 
 
 def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
-    """A process has ended; it may be an orphan that is none of ours. `ended`: this worker's end, where it is known."""
+    """Record a process's end; the process may be an unrelated orphan. `ended`: this worker's end, if known."""
     ending = event.ending
     if run.launcher and ending is not None and event.pid == run.launcher and run.launcher_ending is None:
         run = run._replace(launcher_ending=ending)
@@ -93,7 +92,7 @@ def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
 
 
 def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
-    """Returns whether the launcher's last lines have nothing new: the failed rank is known for certain."""
+    """Returns whether the launcher's last lines add nothing, because the failed rank is known for certain."""
     if run.provoked or run.planned or launcher.exit_code == 0 or (ended is not None and ended.culprit):
         return True
     return run.terminated and not run.launcher_knows_more
@@ -102,15 +101,15 @@ def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
 def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending | None, unseen: frozenset[int]) -> Run:
     run = run._replace(endings={**run.endings, local_rank: ending})
     joins = local_rank in run.absent
-    # No rank leaves well before it has joined the others; when these have ended, ranks that wait for them are killed.
+    # No rank exits normally before it has joined the others; when these have ended, waiting ranks are killed.
     left_well = run.sweeping if joins else ending is not None and ending.exit_code == 0
     if run.provoked or left_well:
         return run
-    # Where the status isn't known, the exception that the rank has left behind counts all the same.
+    # If the status isn't known, the exception in the rank's error file still counts.
     was_ended = ending is None or _was_ended(run, ended, ending, unseen)
     if was_ended:
-        # No cause of anything, unless it had failed of its own before: the rank at fault can be gone later than one
-        # that lost the connection to it, here or on another worker.
+        # Not a cause, unless the rank had failed by itself before: the rank at fault can end later than one that lost
+        # the connection to it, here or on another worker.
         known = run.planned if ended is None else ended.culprit
         if known:
             return run
@@ -118,17 +117,17 @@ def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending 
 
 
 def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset[int]) -> bool:
-    """Returns whether we have ended the rank, or torchrun: it sends SIGTERM to the others as soon as one has failed."""
+    """Returns whether we or torchrun ended the rank; torchrun sends SIGTERM to the others once one has failed."""
     if run.terminated:
         return True
     if not run.launcher or not run.wraps_ranks or ending.signal != signal.SIGTERM:
         return False
-    # On a loaded machine torchrun may have reaped the one that failed before we saw it: then its report names it.
+    # On a loaded machine torchrun may have reaped the failed rank before we saw it; its report then names it.
     return ended is not None or run.launcher_knows_more or not unseen.isdisjoint(run.living)
 
 
 def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | None:
-    """Returns this worker's end as the rank's end shows it; None if the rank was only ended."""
+    """Returns this worker's end as the examined rank shows it; None if the rank was only stopped."""
     ending = event.ending
     if event.was_ended:
         if not event.raised:
@@ -138,16 +137,16 @@ def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | Non
 
 
 def grace_before_stop(run: Run, report: Report) -> float:
-    """Returns the seconds until SIGTERM once a rank has failed: the others get time to show a better cause."""
+    """Returns the seconds until SIGTERM after a rank's failure, in which others may reveal a better cause."""
     return FAILURE_GRACE if run.living and not report.culprit else 0.0
 
 
 def launcher_examined(run: Run, ended: Report | None, report: Report, event: LauncherExamined) -> Run | Report:
-    """The launcher's last lines name the rank that failed, which then has to be examined, or are the cause."""
+    """Use the launcher's last lines: they name the failed rank, to examine next, or are the cause themselves."""
     match = re.search(_TORCHRUN_FAILURE, event.evidence)
     settled = ended is not None or run.terminated
     if match is not None:
-        # A rank's end that we were too late to see for ourselves.
+        # We were too late to see this rank's end ourselves.
         code, local_rank = int(match[1]), int(match[2])
         if settled and run.endings.get(local_rank) is not None:
             return run
@@ -164,7 +163,7 @@ def launcher_examined(run: Run, ended: Report | None, report: Report, event: Lau
 
 
 def first_bad_ending(run: Run) -> Ending | None:
-    """Returns how the ranks left: the first that didn't leave with 0, else the launcher."""
+    """Returns the first rank's end that wasn't an exit with 0, else the launcher's."""
     return next((ending for ending in run.endings.values() if ending and ending.exit_code != 0), run.launcher_ending)
 
 
@@ -174,9 +173,9 @@ def kill_due(run: Run, now: float) -> bool:
 
 
 def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Run:
-    """SIGKILL waits for ranks that are writing their state, as long as they say that they need, within the job's grace.
+    """Delay SIGKILL for ranks that are writing their state, as long as they request, within the job's grace.
 
-    A failing collective shows a rank the fault a moment before SIGKILL comes, and the next attempt continues from the
+    A failing collective reveals the fault to a rank a moment before SIGKILL, and the next attempt continues from the
     state that the rank then writes. SIGKILL doesn't wait for ranks that have written theirs (0 seconds); for ranks that
     do neither it waits until the grace is over.
     """
@@ -198,7 +197,7 @@ def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Ru
 
 
 def unspared(run: Run) -> tuple[int, ...]:
-    """Returns the pids of the ranks that SIGKILL doesn't wait for, while it waits for others."""
+    """Returns the pids of the ranks to kill while SIGKILL is delayed for others."""
     if not run.spared:
         return ()
     return tuple(

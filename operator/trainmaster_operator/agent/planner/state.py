@@ -1,4 +1,4 @@
-"""The agent's state consists of frozen values, which only `update.update` and `plan.done` replace. Pure."""
+"""The agent's state consists of frozen values; only `update.update` and `plan.done` replace them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEVER = float("inf")
 
 
 class Now(NamedTuple):
-    """Now is the moment."""
+    """Now is the present, by both clocks."""
 
     steady: float
     """Seconds of the monotonic clock, for deadlines."""
@@ -27,14 +27,14 @@ class Now(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """A process ended: with an exit code, or by a signal (then `exit_code` is 128 + its number)."""
+    """Ending is a process's end: an exit code, or a signal (then `exit_code` is 128 + its number)."""
 
     exit_code: int
     signal: Optional[int] = None
 
 
 class MasterContact(NamedTuple):
-    """MasterContact is the way to worker 0's agent, as far as this worker has come."""
+    """MasterContact is this worker's progress in reaching worker 0's agent."""
 
     reached: bool
     resolved: bool
@@ -43,7 +43,7 @@ class MasterContact(NamedTuple):
 
 
 class LeaderContact(NamedTuple):
-    """LeaderContact is the leader as this worker knows it."""
+    """LeaderContact is this worker's view of its leader."""
 
     leader: Optional[int] = None
     """Which worker leads; None while that isn't known."""
@@ -53,7 +53,7 @@ class LeaderContact(NamedTuple):
 
 
 class SavedReport(NamedTuple):
-    """The last report of the newest attempt that was started here, from the state folder."""
+    """SavedReport is the last report of the newest attempt started here, from the state folder."""
 
     report: Report
     exited: bool
@@ -61,7 +61,7 @@ class SavedReport(NamedTuple):
 
 
 class Preparation(NamedTuple):
-    """Preparation is an attempt that waits for the setup line's environment, and for worker 0 to be within reach."""
+    """Preparation is an attempt that waits for the setup line's environment, and for contact with worker 0."""
 
     assignment: Assignment
     node_rank: int
@@ -71,7 +71,7 @@ class Preparation(NamedTuple):
 
 
 class Examination(NamedTuple):
-    """Examination is of an end whose cause has to be found; `local_rank` None: the launcher's."""
+    """Examination searches for the cause of an end; `local_rank` None: the launcher's end."""
 
     local_rank: Optional[int]
     ending: Ending
@@ -79,7 +79,7 @@ class Examination(NamedTuple):
 
 
 class Regrouping(NamedTuple):
-    """Regrouping is what a continued attempt asks of its processes, once its report is published."""
+    """Regrouping lists a continued attempt's orders for its processes, once its report is published."""
 
     assignment: Assignment
     node_rank: int
@@ -90,7 +90,7 @@ class Regrouping(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Run has the processes of an attempt. Moments are of the monotonic clock."""
+    """Run has the processes of an attempt. Times are on the monotonic clock."""
 
     launcher: int
     """0: the ranks are forked from the warm process, and the agent's own children."""
@@ -145,30 +145,30 @@ class Run(NamedTuple):
 
     @property
     def stopping(self) -> bool:
-        """Returns whether the ranks were sent SIGTERM, or are about to be."""
+        """Returns whether the ranks were sent SIGTERM, or soon will be."""
         return self.terminated or self.terminate_at is not None
 
     @property
     def launcher_knows_more(self) -> bool:
-        """Returns whether a rank has ended of which only the launcher knows how."""
+        """Returns whether a rank has ended and only the launcher knows how."""
         return None in self.endings.values()
 
     @property
     def done(self) -> bool:
-        """Returns whether the launcher has ended, or all ranks where there is none."""
+        """Returns whether the launcher has ended, or all ranks if there is none."""
         if self.launcher:
             return self.launcher_ending is not None
-        # Ranks that wait to join have nobody to join once all others have ended.
+        # Ranks that wait to join have no peers left once all others have ended.
         return len(self.endings) >= self.awaited or (bool(self.present) and set(self.present) <= set(self.endings))
 
     @property
     def living(self) -> list[int]:
-        """Returns the pids of the ranks whose end hasn't been seen."""
+        """Returns the pids of the ranks that haven't been seen to end."""
         return [pid for local_rank, pid in self.ranks.items() if local_rank not in self.endings]
 
 
 class CodeState(NamedTuple):
-    """CodeState is what is known of the folder of the user's code. Archives are known by their digests."""
+    """CodeState describes the folder of the user's code. Archives are identified by their digests."""
 
     has: str = ""
     """Empty: nothing, or it is being replaced."""
@@ -181,7 +181,7 @@ class CodeState(NamedTuple):
 
 
 class Warm(NamedTuple):
-    """Warm is what is known of the process from which ranks are forked."""
+    """Warm describes the process that forks ranks."""
 
     runs: bool = False
     failures: int = 0
@@ -197,7 +197,7 @@ class Warm(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that bears on what the agent does next."""
+    """State has everything that influences the agent's next actions."""
 
     settings: AgentSettings
     assignment: Optional[Assignment] = None
@@ -256,23 +256,23 @@ class State(NamedTuple):
 
     @property
     def ended(self) -> Optional[Report]:
-        """Returns the report of the end of the newest attempt that was started here; None while it hasn't ended."""
+        """Returns the final report of the newest attempt started here; None while it hasn't ended."""
         report = self.report
         return report if report is not None and report.attempt == self.started and report.ended else None
 
     def change_run(self, change: Callable[[Run], Run]) -> State:
-        """Returns the state with its run changed, where there is one."""
+        """Returns the state with its run changed, if there is one."""
         return self if self.run is None else self._replace(run=change(self.run))
 
     @property
     def can_hang(self) -> bool:
-        """Returns whether ranks run that nobody is ending."""
+        """Returns whether ranks run that aren't being stopped."""
         run = self.run
         return run is not None and bool(run.present) and not run.stopping and self.ended is None
 
     @property
     def node_rank(self) -> Optional[int]:
-        """Returns this worker's NODE_RANK in the newest assignment; None if it has no ranks to run there."""
+        """Returns this worker's NODE_RANK in the newest assignment; None if it has no ranks to run in it."""
         assignment, settings = self.assignment, self.settings
         if assignment is None or assignment.state != "Run":
             return None
@@ -285,7 +285,7 @@ class State(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way has the moments of one recovery, in seconds since the epoch: the ranks write theirs by that clock."""
+    """Way has the times of one recovery, in seconds since the epoch, because the ranks use that clock."""
 
     attempt: int
     """The attempt that ended."""
@@ -296,25 +296,25 @@ class Way(NamedTuple):
     launched_at: Optional[float] = None
 
     def assigned(self, attempt: int, at: float) -> Way:
-        """Returns the way once an attempt is assigned."""
+        """Returns the way after an attempt's assignment."""
         return self._replace(assigned_at=at) if attempt > self.attempt and self.assigned_at is None else self
 
     def stopped(self, attempt: int, at: float) -> Way:
-        """Returns the way with nothing left of an attempt."""
+        """Returns the way after the last process of an attempt has ended."""
         return self._replace(stopped_at=at) if attempt == self.attempt else self
 
     def launched(self, attempt: int, at: float) -> Way:
-        """Returns the way with an attempt's ranks started."""
+        """Returns the way after the start of an attempt's ranks."""
         return self._replace(launched_at=at) if attempt > self.attempt and self.launched_at is None else self
 
 
 def begin(known: Optional[Way], attempt: int, detected_at: float, silent: float = 0.0) -> Way:
-    """Returns the way that begins with an attempt's end; its first sign counts. `silent`: a hang's."""
+    """Returns the way that begins at the first sign of an attempt's end. `silent`: the seconds of silence in a hang."""
     return known if known is not None and known.attempt == attempt else Way(attempt, detected_at - silent, detected_at)
 
 
 def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
-    """Returns the parts of the way to an attempt that are done; None if no fault led to it."""
+    """Returns the finished phases of the way to an attempt; None if no fault led to it."""
     if way is None or line.attempt != way.attempt + 1:
         return None
     ranks = line.ranks.values()
@@ -327,11 +327,11 @@ def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[flo
         _last(rank.restored_at for rank in ranks),
         first_step_at,
     )
-    # A clock that was set back meanwhile must not make a time before the fault of it.
+    # If the clock was set back, no phase may lie before the fault.
     return Recovery(*(None if at is None else max(0.0, at - way.fault_at) for at in moments))
 
 
 def _last(moments: Iterable[Optional[float]]) -> Optional[float]:
-    """Returns the latest; None if one isn't known."""
+    """Returns the latest time; None if one isn't known."""
     known = list(moments)
     return None if not known or None in known else max(at for at in known if at is not None)

@@ -1,4 +1,4 @@
-"""Events change the state here and nowhere else: `update(state, event, now)` returns what is known then. Pure."""
+"""Only `update(state, event, now)` applies events: it returns the state after one. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ all the same: their own rendezvous waits for the master too, only less patiently
 
 
 def initial(settings: AgentSettings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
-    """Returns the state of an agent that starts. `saved`: what the agent before it has left in the state folder."""
+    """Returns a starting agent's state. `saved`: the previous agent's report in the state folder."""
     state = State(settings, environ=None if settings.setup else environ)
     if saved is None:
         return state
@@ -47,14 +47,14 @@ def update(state: State, event: events.Event, now: Now) -> State:
 def _assignment_received(state: State, event: events.AssignmentReceived, now: Now) -> State:
     assignment = event.assignment
     if state.assignment is not None and (state.exit_code is not None or not newer(state.assignment, assignment)):
-        # On its way out it starts nothing more: the next agent finds the assignment in the file.
+        # A terminating agent starts nothing more: the next agent finds the assignment in the file.
         return state
     known, state = state.assignment, state._replace(assignment=assignment)
     if state.wanted_attempt == state.started:
         return state
     continues_here = continuing.continues_here(state)
     if not continues_here or known is None or not set(assignment.absent) <= set(known.absent):
-        # Ranks that only join follow from no fault.
+        # No fault precedes ranks that only join.
         state = changes.seen(state, now)
     if state.way is not None and state.wanted_attempt is not None:
         state = state._replace(way=state.way.assigned(assignment.attempt, now.wall))
@@ -66,7 +66,7 @@ def _assignment_received(state: State, event: events.AssignmentReceived, now: No
 
 
 def _termination_requested(state: State, _event: events.TerminationRequested, now: Now) -> State:
-    """SIGTERM: the ranks get the pod's whole grace period, and then the agent leaves."""
+    """Handle SIGTERM: the ranks get the pod's whole grace period, and then the agent exits."""
     if state.terminating:
         return state
     grace, waits = state.settings.grace_seconds, continuing.patience(state) > 0
@@ -78,7 +78,8 @@ def _termination_requested(state: State, _event: events.TerminationRequested, no
 
 def _stop_requested(state: State, event: Stop, now: Now) -> State:
     if event.report is not None and event.report.worker != state.settings.worker:
-        # An operator that watches this worker, not the leader, reads of the failure before the stops it causes.
+        # An operator that watches this worker, not the leader, must read of the failure before the stops that it
+        # causes.
         state = changes.post(state, actions.KeepReport(event.report))
     if event.attempt != state.started or continuing.is_absent(state):
         return state
@@ -96,7 +97,7 @@ def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
 
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:
     if isinstance(event, Collect):
-        # At once: collecting may take longer than a leader waits.
+        # At once, because collecting may take longer than a leader waits.
         state = changes.post(state, actions.SendToLeader(Ping()))
     if state.can_hang and event.attempt == state.started:
         return changes.post(state, actions.Diagnose(event))
@@ -145,9 +146,9 @@ def _deadline_passed(state: State, _event: events.DeadlinePassed, now: Now) -> S
 
 
 def may_launch(state: State, now: Now) -> bool:
-    """Returns whether nothing but the setup line stands between the attempt and its ranks."""
+    """Returns whether at most the setup line still delays the attempt's ranks."""
     if continuing.is_absent(state):
-        # Ranks that join need nobody before they are ready.
+        # Joining ranks need no peers before they are ready.
         return True
     resolved_at = None if state.preparation is None else state.preparation.resolved_at
     patient = resolved_at is None or now.steady < resolved_at + RESOLVED_SECONDS
@@ -161,11 +162,11 @@ def _code_fetched(state: State, event: events.CodeFetched, _now: Now) -> State:
     state = state._replace(code=code._replace(has=event.digest, problem=""))
     if code.before in ("", event.digest):
         return state
-    # The warm process's failures were those of the old code.
+    # The old code caused the warm process's failures.
     state = state._replace(warm=state.warm._replace(failures=0, lacking=0, hopeless=False))
     settings = state.settings
     if settings.setup:
-        # It may install what the code asks for.
+        # The setup line may install the new code's dependencies.
         state = state._replace(environ=None)
     if state.warm.runs and (settings.setup or settings.preload):
         return changes.post(state._replace(warm=state.warm._replace(ending=True)), actions.EndWarm())
@@ -189,7 +190,7 @@ def _setup_ended(state: State, event: events.SetupEnded, now: Now) -> State:
 
 
 def _save_failed(state: State, event: events.SaveFailed, now: Now) -> State:
-    # Without a saved report this attempt could be trained twice.
+    # Without a saved report the attempt could be trained twice.
     begins = state.report is not None and state.report.state == "Starting"
     if not begins:
         return state
@@ -207,7 +208,7 @@ def _launched(state: State, event: events.Launched, now: Now) -> State:
     run = Run(event.pid, event.wraps_ranks, event.first_rank, known, awaited, continuable=event.continuable)
     run = continuing.assigned(run, state)
     state = state._replace(way=way, run=run)
-    # After the start, which must not wait for it.
+    # After the start, which must not wait for the description.
     return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
 
 
@@ -240,7 +241,7 @@ def _modules_received(state: State, event: Modules, _now: Now) -> State:
 
 def _process_ended(state: State, event: events.ProcessEnded, now: Now) -> State:
     state = state.change_run(lambda run: ranks.process_ended(run, state.ended, event))
-    # Another end is examined first, and the examination needs the report as it is.
+    # Any other end is examined first, with the report unchanged.
     left_well = event.ending is not None and event.ending.exit_code == 0
     return continuing.refreshed(state, now) if left_well else state
 
@@ -277,7 +278,7 @@ def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -
 
 
 def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
-    """End the attempt: without a store the ranks would search for each other until their own time is over."""
+    """End the attempt: without a store the ranks would search for each other until their own timeouts."""
     run = state.run
     if run is None or event.attempt != state.started or run.continued or run.stopping or run.sweeping:
         return state

@@ -1,8 +1,8 @@
-"""Processes: starting them, reaping them, and leaving none over.
+"""This module starts and reaps processes, and leaves none over.
 
 The agent is PID 1 of its container, so every orphan becomes its child; elsewhere (tests, a pod with a shared process
-namespace) it makes itself the subreaper, see prctl(2), PR_SET_CHILD_SUBREAPER. Everything below it can then be found by
-its ancestry, whatever process groups and sessions it made: torchrun gives each rank a session of its own.
+namespace) it makes itself the subreaper, see prctl(2), PR_SET_CHILD_SUBREAPER. All processes below it can then be found
+by their ancestry, whatever process groups and sessions they have: torchrun gives each rank its own session.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.planner.state import Ending
 
 _RESET_SIGNALS = [
-    # Those of torchrun, whose ranks have them as at a start because it handles them itself.
+    # torchrun handles these itself, so its ranks have them in their initial state.
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
 ]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
-# Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), in the first version of that, which begins with
-# the mask of the fields wanted (64 bits) and ends with the status as wait(2) gives it (32 bits).
+# Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), in its first version, which begins with the
+# mask of the wanted fields (64 bits) and ends with the status as in wait(2) (32 bits).
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
-# What launchers set for each rank: torchrun and accelerate, which uses it (torch.distributed.elastic.agent.server
-# .local_elastic_agent), and deepspeed (deepspeed.launcher.launch).
+# Launchers set these for each rank: torchrun and accelerate, which uses it
+# (torch.distributed.elastic.agent.server.local_elastic_agent), and deepspeed (deepspeed.launcher.launch).
 _SET_BY_LAUNCHERS = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     *("LOCAL_SIZE", "CROSS_RANK"),
@@ -40,7 +40,7 @@ _SET_BY_LAUNCHERS = (
 
 
 def ending_of(wait_status: int) -> Ending:
-    """Read a status as wait(2) gives it."""
+    """Returns the ending for a status of wait(2)."""
     if os.WIFSIGNALED(wait_status):
         number = os.WTERMSIG(wait_status)
         return Ending(128 + number, number)
@@ -48,7 +48,7 @@ def ending_of(wait_status: int) -> Ending:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of orphans below, where the agent isn't PID 1."""
+    """Become the parent of orphaned descendants, if the agent isn't PID 1."""
     if os.getpid() == 1:
         return
     import ctypes
@@ -57,7 +57,7 @@ def adopt_orphans() -> None:
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
-    """Returns the path that executes `name` in this environment, as execvp(3) finds it; raises LaunchError."""
+    """Returns the path that execvp(3) would execute for `name` in this environment; raises LaunchError."""
     if "/" in name:
         candidates = [name]
     else:
@@ -85,10 +85,10 @@ def spawn(
     *,
     in_session: bool = False,
 ) -> int:
-    """Start a process in a process group of its own, or a session, and return its pid. `streams`: descriptor in the
-    child -> ours.
+    """Start a process in its own process group or session; returns its pid.
 
-    Raises LaunchError where the kernel refuses (no such interpreter, not executable, out of processes).
+    `streams`: descriptor in the child -> ours. Raises LaunchError if the kernel refuses (no such interpreter, not
+    executable, out of processes).
     """
     actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in streams.items()
@@ -106,7 +106,7 @@ def spawn(
 
 @contextlib.contextmanager
 def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
-    """Yields descriptors to read a child's stdout and stderr from, and the child's streams, which are closed again."""
+    """Yields descriptors for reading a child's stdout and stderr, and its streams, which are closed afterwards."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     try:
@@ -117,7 +117,7 @@ def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
 
 
 def reap() -> dict[int, Ending]:
-    """Collect every child that has ended since the last call, orphans included."""
+    """Collect all children that have ended since the last call, orphans included."""
     ended: dict[int, Ending] = {}
     while True:
         try:
@@ -130,7 +130,7 @@ def reap() -> dict[int, Ending]:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each process that is still there."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -139,7 +139,7 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def spare_core(pid: int) -> None:
-    """Keep a process from leaving a core file; 1 byte is the limit that a core handler respects too (core(5))."""
+    """Prevent a process's core file; core handlers respect a limit of 1 byte too (core(5))."""
     import resource
 
     try:
@@ -159,7 +159,7 @@ def _fields_of(pid: int) -> list[str]:
 
 
 class Process(NamedTuple):
-    """A line of the process table."""
+    """Process is a line of the process table."""
 
     pid: int
     parent: int
@@ -172,7 +172,7 @@ def process_table() -> dict[int, Process]:
     table: dict[int, Process] = {}
     for pid in _all_pids():
         text = read_text(f"/proc/{pid}/stat")
-        # The name is in parentheses and may hold any character (proc(5)).
+        # The name is in parentheses and may contain any character (proc(5)).
         head, _, tail = text.rpartition(")")
         fields = tail.split()
         if len(fields) > 2:
@@ -197,8 +197,8 @@ def descendants(root: int) -> list[int]:
 
 
 def session_members(leaders: Collection[int]) -> list[int]:
-    """Returns the pids of all living processes in these sessions, each named after the process that began it."""
-    # Session 0 has those of the kernel, and of other PID namespaces.
+    """Returns the pids of all living processes in these sessions, given by their leaders."""
+    # Session 0 contains the kernel's processes, and those of other PID namespaces.
     wanted, found = {pid for pid in leaders if pid > 1}, []
     for pid in _all_pids():
         # Fields 3 and 6 of proc(5).
@@ -209,10 +209,10 @@ def session_members(leaders: Collection[int]) -> list[int]:
 
 
 def rank_processes(root: int) -> dict[int, int]:
-    """Returns the ranks that a user's own launcher has started, `root` or a process below it: pids by local rank.
+    """Returns the pids, by local rank, of the ranks that a user's own launcher started: `root` or its descendants.
 
-    A rank's environment says which one it is, and differs in that from the launcher's, which may have inherited a rank
-    from the manifest. A rank comes before its own children (loaders). Empty where there are none.
+    A rank's environment contains its number and differs in that from the launcher's, which may have inherited a rank
+    from the manifest. A rank precedes its own children (loaders). Empty if there are none.
     """
     outside = _launchers_variables(root)
     found: dict[int, int] = {}
@@ -225,16 +225,16 @@ def rank_processes(root: int) -> dict[int, int]:
 
 
 def _launchers_variables(pid: int) -> dict[str, str]:
-    """Returns what a launcher has set in a process's environment, as it was when its program began (proc(5))."""
+    """Returns a launcher's variables in a process's initial environment (proc(5))."""
     pairs = (variable.partition("=") for variable in read_text(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name in _SET_BY_LAUNCHERS}
 
 
 def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
-    """Returns the process that a signal (SIGTERM) should reach where `pid` is a rank's.
+    """Returns the process that a signal (SIGTERM) for the rank `pid` should reach.
 
-    A shell that waits for one program keeps the signal to itself until the program has ended, and the program would
-    never save its checkpoint: then the program is meant. A shell with a trap for it is meant itself.
+    A shell that waits for one program doesn't act on the signal until the program has ended, so the program would never
+    save its checkpoint: then the program is the target. A shell with a trap for the signal is the target itself.
     """
     table = process_table()
     while pid in table and table[pid].name in _SHELLS and not catches(pid, number):
@@ -262,7 +262,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def zombie_ending(pid: int) -> Ending | None:
-    """Returns how a process that isn't our child ended, until its parent reaps it; None if that can't be seen."""
+    """Returns the ending of a zombie that isn't our child; None if it can't be read."""
     fields = _fields_of(pid)
     # Field 52 of proc(5), counted from the third one here.
     if len(fields) < 50 or fields[0] not in "ZX":
@@ -271,7 +271,7 @@ def zombie_ending(pid: int) -> Ending | None:
 
 
 def reaped_ending(pidfd: int) -> Ending | None:
-    """Returns how a process ended that its parent has reaped; None before Linux 6.15, and where a sandbox refuses."""
+    """Returns the ending of a process reaped by its parent; None before Linux 6.15, and in a sandbox that refuses."""
     asked = _PIDFD_INFO_EXIT.to_bytes(8, sys.byteorder)
     try:
         info = fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked.ljust(_PIDFD_INFO_BYTES, b"\0"))
@@ -283,9 +283,9 @@ def reaped_ending(pidfd: int) -> Ending | None:
 
 
 def leftovers(state_dir: str) -> list[int]:
-    """Returns the processes of an earlier agent's attempts: this state folder and an attempt are in their environment.
+    """Returns the processes of an earlier agent's attempts, by the state folder and an attempt in their environment.
 
-    In a container of its own there are none: the kernel kills a PID namespace with its PID 1.
+    A separate container has none: the kernel kills a PID namespace with its PID 1.
     """
     wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
     found = []
@@ -297,7 +297,7 @@ def leftovers(state_dir: str) -> list[int]:
 
 
 def private_bytes(pid: int) -> int:
-    """Returns the memory of a process that it shares with no other; 0 if the kernel doesn't show it.
+    """Returns a process's unshared memory [bytes]; 0 if the kernel doesn't show it.
 
     Documentation/filesystems/proc.rst, smaps_rollup.
     """
@@ -306,7 +306,7 @@ def private_bytes(pid: int) -> int:
 
 
 def read_text(path: str, limit: int = -1) -> str:
-    """Returns the content of a file of the kernel's; empty if it can't be read."""
+    """Returns the content of a kernel file; empty if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(limit)

@@ -1,11 +1,11 @@
-"""The user's code is unpacked from the archive that the pod mounts into a folder whose path and inode stay the same.
+"""The user's code is unpacked from the pod's mounted archive into a folder with a constant path and inode.
 
-It is the working directory of all that the agent starts, so old files are replaced where they are, and only while no
-rank lives. What ranks have written there stays; what was of the old archive, and bytecode, goes. Every file gets a time
-of its archive's own: programs that compare times (Python's bytecode, the warm process) never take old code for new.
+It is the working directory of all the agent's children, so old files are replaced in place, and only while no rank
+lives. The ranks' own files stay; the old archive's files and bytecode are removed. All files of an archive get the same
+new time: programs that compare times (Python's bytecode, the warm process) never take old code for new.
 
-The archive is what its digest says, and the operator has signed that. It is bounded and checked all the same: members
-are written one by one, none outside of the folder, through a link, or anything but a file, a folder or a link inside.
+The archive must match the digest that the operator has signed. It is bounded and checked all the same: members are
+written one by one, none outside the folder or through a link, and only files, folders and links inside it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _HEADERS = 4096
 
 
 class RefusedArchive(Exception):
-    """The archive has what no archive of code has."""
+    """RefusedArchive: the archive has content that an archive of code can't have."""
 
 
 class UnreadableArchive(Exception):
-    """The file can't be read, so nobody knows whether it is the archive."""
+    """UnreadableArchive: the file can't be read, so it may or may not be the archive."""
 
 
 class Installed(NamedTuple):
-    """Installed is what the folder has of an archive."""
+    """Installed describes an archive's files in the folder."""
 
     digest: str
     """Empty: it was being replaced."""
@@ -52,8 +52,10 @@ class Installed(NamedTuple):
 
 
 class CodeFolder:
-    """CodeFolder finds an archive and unpacks it, in one thread at a time: the archive may lie on a lost file server,
-    and the agent answers all the same. All but `_search` is in the loop's thread.
+    """CodeFolder finds an archive and unpacks it, in one thread at a time.
+
+    The archive may be on a dead file server, and the agent must still answer. All methods but `_search` run in the
+    loop's thread.
     """
 
     def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[Event], None]) -> None:
@@ -71,14 +73,14 @@ class CodeFolder:
         """Why the thread couldn't read a file."""
 
     def enter(self, environ: dict[str, str]) -> None:
-        """Make the folder the working directory, and the first place of imports."""
+        """Make the folder the working directory, and the first entry of PYTHONPATH."""
         os.makedirs(self.folder, exist_ok=True)
         os.chdir(self.folder)
         environ["PWD"] = self.folder
         environ["PYTHONPATH"] = ":".join(filter(None, (self.folder, environ.get("PYTHONPATH"))))
 
     def fetch(self, digest: str) -> None:
-        """Put `CodeFetched` when the folder has this archive, or `CodeRefused`."""
+        """Put `CodeFetched` once the folder has this archive, or `CodeRefused`."""
         if self._limit is not None:
             self._limit.cancel()
         self._wanted, self._problem = digest, ""
@@ -91,7 +93,7 @@ class CodeFolder:
         if read_installed(self._stamp).digest == digest:
             self._end(CodeFetched(digest))
             return
-        # Here, because most jobs bring no code.
+        # Imported here, because most jobs bring no code.
         import threading
 
         self._works = True
@@ -110,16 +112,16 @@ class CodeFolder:
         except RefusedArchive as error:
             event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {error}")
         except OSError as error:
-            # Not the error's own file name: a full disk names none, and what is renamed is named where it comes from.
+            # Not the error's own file name: a full disk gives none, and a failed rename gives the source's.
             event = CodeRefused(digest, f"cannot unpack the code into {self.folder}: {error.strerror or error}")
         except Exception as error:
-            # The attempt would wait for a thread that is gone.
+            # Otherwise the attempt would wait for a dead thread.
             reason = f"{type(error).__name__}: {str(error)[:200]}"
             event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {reason}")
         self._loop.call_from_thread(lambda: self._worked(digest, event))
 
     def _changed_file(self, digest: str, seen: dict[str, tuple[int, ...]]) -> Optional[str]:
-        """Returns the file that may be the archive, where this version of it wasn't seen yet."""
+        """Returns the archive's file if this version of it is new."""
         for name in (f"{digest}.tar.gz", CODE_ARCHIVE):
             path = os.path.join(self._settings.code_dir, name)
             try:
@@ -154,7 +156,7 @@ class CodeFolder:
 
     def _give_up(self) -> None:
         if self._unpacks:
-            # That may take as long as the disk does.
+            # Unpacking may take as long as the disk needs.
             self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
         else:
             self._end(CodeRefused(self._wanted, self._not_there(self._wanted)))
@@ -179,9 +181,11 @@ class CodeFolder:
 
 
 def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[], None] = lambda: None) -> bool:
-    """Bring an archive's files into the folder; False: the file is another archive. `unpack` is called once it isn't.
+    """Unpack an archive's files into the folder; False: the file is another archive.
 
-    Raises RefusedArchive, UnreadableArchive, and OSError where the folder can't be written.
+    `unpack` is called once it matches.
+
+    Raises RefusedArchive, UnreadableArchive, and OSError if the folder can't be written.
     """
     file = _open(path)
     if file is None:
@@ -194,7 +198,7 @@ def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[]
         try:
             _install(file, digest, folder, stamp, staging)
         finally:
-            # A disk that is full would stay so.
+            # Otherwise a full disk would stay full.
             shutil.rmtree(staging, ignore_errors=True)
     return True
 
@@ -226,7 +230,7 @@ def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str)
 
 
 def read_installed(stamp: str) -> Installed:
-    """Returns what the folder has; nothing if that isn't known."""
+    """Returns a description of the folder's archive; an empty one if it isn't known."""
     try:
         with open(stamp, encoding="utf-8") as file:
             data = json.load(file)
@@ -243,7 +247,7 @@ def _open(path: str) -> Optional[BinaryIO]:
     try:
         return open(path, "rb")
     except FileNotFoundError:
-        # Between two versions of the volume.
+        # The volume is switching to another version.
         return None
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -263,7 +267,7 @@ def _unreadable(path: str, error: OSError) -> UnreadableArchive:
 
 
 class _Hashing:
-    """_Hashing says what the bytes that were read from a file hash to: another time they may be others."""
+    """_Hashing hashes the bytes as they are read, because the file may change between two reads."""
 
     def __init__(self, file: BinaryIO) -> None:
         import hashlib
@@ -271,7 +275,7 @@ class _Hashing:
         self._file, self._found, self._size = file, hashlib.sha256(), 0
 
     def read(self, size: int = _CHUNK) -> bytes:
-        """Returns the next bytes. Raises RefusedArchive for more than an archive has."""
+        """Returns the next bytes. Raises RefusedArchive if an archive can't be this long."""
         data = self._file.read(size)
         self._found.update(data)
         self._size += len(data)
@@ -280,14 +284,14 @@ class _Hashing:
         return data
 
     def digest(self) -> str:
-        """Returns the digest of the whole file, whose rest is read."""
+        """Reads the rest, and returns the whole file's digest."""
         while self.read():
             continue
         return self._found.hexdigest()
 
 
 def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
-    """Returns the names of the files and links that were written below `staging`."""
+    """Unpacks into `staging`; returns the names of the written files and links."""
     import tarfile
     import zlib
 
@@ -341,7 +345,7 @@ def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
 
 
 class _Bounded:
-    """_Bounded refuses an archive without an end, whatever its headers say."""
+    """_Bounded refuses an endless archive, whatever its headers say."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -351,7 +355,7 @@ class _Bounded:
         try:
             data: bytes = self._file.read(size)
         except OSError as error:
-            # gzip's own errors are some.
+            # gzip's own errors are OSErrors too.
             raise RefusedArchive(f"it is no archive (tar, gzip): {str(error)[:200]}") from error
         self._left -= len(data)
         if self._left < 0:
@@ -370,7 +374,7 @@ def _write(target: str, read: Callable[[int], bytes], mode: int) -> None:
 
 
 def _safe_name(name: str) -> str:
-    """Returns a member's path in its folder. Raises RefusedArchive for one that leaves it."""
+    """Returns a member's path in the folder. Raises RefusedArchive for a path outside it."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or not parts or "\0" in name:
         raise RefusedArchive(f"{name[:200]!r} is no path inside the folder")
@@ -391,7 +395,7 @@ def _safe_link(name: str, target: str) -> str:
 
 
 def _make_folders(root: str, path: str) -> None:
-    """Make a folder and those above it; what ranks have put in their place goes."""
+    """Make a folder and its parents, replacing anything that ranks have put there."""
     at = root
     for part in filter(None, path.split("/")):
         at = os.path.join(at, part)
@@ -416,12 +420,12 @@ def _remove(path: str) -> None:
 
 
 def _remove_empty(root: str, files: tuple[str, ...]) -> None:
-    """Remove the folders that an old archive's files have left empty."""
+    """Remove the folders that are empty without an old archive's files."""
     folders = {os.path.dirname(name) for name in files}
     for folder in sorted(folders | {os.path.dirname(each) for each in folders} - {""}, key=len, reverse=True):
         try:
             if folder:
                 os.rmdir(os.path.join(root, folder))
         except OSError:
-            # It isn't empty, or was never there.
+            # It isn't empty, or never existed.
             continue

@@ -1,6 +1,6 @@
-"""Workers' environments are described and compared: what must be equal before they compute together.
+"""This module describes workers' environments, and compares the parts that must be equal for joint training.
 
-Read from files only: importing torch to ask for its version would cost a second of every start.
+It only reads files: importing torch to get its version would add a second to every start.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _TORCH_VERSION_FILE = r"(?m)^(cuda|hip|xpu|git_version)(?:\s*:[^=]*)?\s*=\s*['\"
 _NVIDIA, _AMD = "proc/driver/nvidia", "sys/module/amdgpu/version"
 _VERSION = r"\d+\.\d+(?:\.\d+)?"
 
-# Ranks compute together in spite of these.
+# Ranks can train together in spite of these differences.
 _WARN_ONLY = frozenset({"machine", "numpy", "gpus", "driver"})
 
 
 def describe(
     command: Sequence[str], environ: Mapping[str, str], config_file: str, code: str = "", root: str = "/"
 ) -> dict[str, str]:
-    """Returns this worker's environment: names and versions, by what the command will use.
+    """Returns this worker's environment: names and versions, for the command's own interpreter.
 
-    `code`: the digest of the code that was brought, where it isn't the image's. `root`: where /proc and /sys are.
+    `code`: the digest of the brought code; empty if the image has the code. `root`: the parent of /proc and /sys.
     """
     found = {"machine": os.uname().machine, **_devices(root)}
     interpreter = _interpreter(command, environ)
@@ -58,7 +58,7 @@ def describe(
 
 
 def _devices(root: str) -> dict[str, str]:
-    """Returns the worker's GPUs and their driver, by what the kernel says: no device is opened for that."""
+    """Returns the worker's GPUs and their driver from the kernel's files, without opening a device."""
     folder = os.path.join(root, _NVIDIA, "gpus")
     texts = (
         children.read_text(os.path.join(folder, gpu, "information"), MAX_TEXT_CHARACTERS)
@@ -75,7 +75,7 @@ def _devices(root: str) -> dict[str, str]:
 
 
 def mismatches(environments: Mapping[int, Mapping[str, str]]) -> list[str]:
-    """Returns a line for each thing that must be equal and isn't: what it is, and its value by worker."""
+    """Returns a line for each difference that isn't allowed: its name, and its value by worker."""
     lines = []
     for name in sorted({name for environment in environments.values() for name in environment} - _WARN_ONLY):
         by_value: dict[str, list[int]] = {}
@@ -101,7 +101,7 @@ def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
-    """Returns where this interpreter's packages are, in the order of its search, without starting it.
+    """Returns the folders of this interpreter's packages, in the order of its search, without starting it.
 
     A virtual environment's interpreter is a link into another prefix, whose packages it doesn't see.
     """
@@ -115,7 +115,7 @@ def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
         for prefix in prefixes:
             for version in _entries(os.path.join(prefix, "lib"), name[0] if name else r"python3\.\d+t?"):
                 folders.append(os.path.join(prefix, "lib", version, "site-packages"))
-            # Debian's own.
+            # Debian's own folder.
             folders.append(os.path.join(prefix, "lib", "python3", "dist-packages"))
     return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
 
@@ -135,7 +135,7 @@ def _torch_build(path: str) -> dict[str, str]:
 
 
 def _hash(path: str) -> str:
-    # Here, because it costs 3 ms of an agent's start, and this is read while the ranks start.
+    # Imported here, because it costs 3 ms of an agent's start, and this runs while the ranks start.
     import hashlib
 
     try:

@@ -13,7 +13,7 @@ _V1_NO_LIMIT = 1 << 62
 
 
 def oom_kill_count(cgroup_root: str) -> int:
-    """Returns how often the kernel has killed for memory in this container's cgroup; 0 if it can't be read.
+    """Returns the number of out-of-memory kills in this container's cgroup; 0 if it can't be read.
 
     cgroup v2: `memory.events` (Documentation/admin-guide/cgroup-v2.rst); v1: `memory.oom_control`.
     """
@@ -32,7 +32,7 @@ def oom_kill_count(cgroup_root: str) -> int:
 
 
 def free_memory(cgroup_root: str) -> Optional[int]:
-    """Returns the bytes that this container may still use, page cache that can be dropped among them; None: no limit.
+    """Returns the bytes that this container may still use, including reclaimable page cache; None: no limit.
 
     cgroup v2: `memory.max`, `memory.current` and `memory.stat`; v1: `memory.limit_in_bytes` and so on.
     """
@@ -82,7 +82,7 @@ def has_device(pid: int) -> bool:
 
 
 def describe_process(pid: int) -> str:
-    """Returns what the kernel shows of a process and its threads, without its help (proc(5))."""
+    """Returns the kernel's description of a process and its threads, without its help (proc(5))."""
     status = children.status_of(pid)
     lines = [f"pid {pid} {status.get('Name', '')}: {status.get('State', 'gone')}"]
     try:
@@ -97,8 +97,10 @@ def describe_process(pid: int) -> str:
 
 
 def _at(place: str, thread: int) -> str:
-    """Returns where a thread waits. The kernel says 0 if it doesn't, and where it won't say (fs/proc/base.c,
-    `proc_pid_wchan`): then the thread's state has to do."""
+    """Returns the kernel function in which a thread waits, else the thread's state.
+
+    The kernel gives 0 if the thread doesn't wait, or for lack of permission (fs/proc/base.c, `proc_pid_wchan`).
+    """
     if place not in ("", "0"):
         return f"waits in {place}"
     state = children.status_of(thread).get("State", "gone")

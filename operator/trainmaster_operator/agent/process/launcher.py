@@ -1,13 +1,13 @@
 """This module makes an attempt's command lines and environments. It is pure: it starts nothing.
 
-torchrun is used with a static rendezvous and no restarts of its own: its in-place restart fails with "connectFullMesh"
-(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that reports its
-pid to the agent and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's output
-and end at once, in any version of torch, instead of when torchrun's own polling does.
+torchrun is used with a static rendezvous and without its own restarts: its in-place restart fails with
+"connectFullMesh" (torch 2.13 on gloo), and attempts are the operator's. Each rank starts through a one-line shell that
+reports its pid to the agent and gives it its own pipes, then becomes the rank by `exec`: so the agent sees every rank's
+output and end at once, in any version of torch, without waiting for torchrun's polling.
 
-Ranks that start without torchrun get what it would give them (torch 2.13: torch.distributed.run, `config_from_args`;
-torch.distributed.launcher.api, `launch_agent`; torch.distributed.elastic.agent.server.local_elastic_agent,
-`_start_workers`).
+Ranks that start without torchrun get the same variables as from torchrun (torch 2.13: torch.distributed.run,
+`config_from_args`; torch.distributed.launcher.api, `launch_agent`;
+torch.distributed.elastic.agent.server.local_elastic_agent, `_start_workers`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trainmaster_operator.wire.names import TORCHRUN_MODULES, is_python
 
 _TORCHRUN = "torchrun"
 
-# $0 is the attempt's folder, "$@" the user's command. The pid is read from /proc, because torchrun makes $ of every $$
-# (torch.distributed.elastic.utils.api.macros).
+# $0 is the attempt's folder, "$@" the user's command. The pid is read from /proc, because torchrun replaces every $$ by
+# $ (torch.distributed.elastic.utils.api.macros).
 RANK_WRAPPER = (
     'read -r pid rest </proc/self/stat && printf "%s %s\\n" "$LOCAL_RANK" "$pid" >"$0/ranks" && '
     'exec "$@" >"$0/rank-$LOCAL_RANK.out" 2>"$0/rank-$LOCAL_RANK.err"'
@@ -52,7 +52,7 @@ def command_line(
     if not command or not command[0]:
         raise LaunchError("command not found: the command is empty; set spec.command")
     if settings.launcher == "exec" or starts_torchrun(command):
-        # A command that starts torchrun itself gets what it needs by PET_*: two launchers must not be nested.
+        # A command that starts torchrun itself is configured by PET_*: two launchers must not be nested.
         return CommandLine(tuple(command), False)
     folder = attempt_dir(settings, assignment.attempt)
     python = _python_of(command)
@@ -83,13 +83,13 @@ def command_line(
 
 
 def _rank_zero(variables: Mapping[str, str]) -> str:
-    """Returns the shell's line that gives rank 0 these variables: torchrun has one environment for all ranks."""
+    """Returns a shell line that sets these variables in rank 0 only: torchrun has one environment for all ranks."""
     pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return f'[ "$RANK" != 0 ] || export {pairs}; ' if pairs else ""
 
 
 def find_launcher(line: CommandLine, environ: Mapping[str, str]) -> str:
-    """Returns the path of a command line's program; raises LaunchError, which knows where torchrun was our choice."""
+    """Returns the path of a command's program; raises LaunchError, with its own text if the agent chose torchrun."""
     try:
         return find_program(line.arguments[0], environ)
     except LaunchError:
@@ -110,22 +110,22 @@ def starts_torchrun(command: Sequence[str]) -> bool:
 def rank_environment(
     settings: AgentSettings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
-    """Returns the environment of an attempt's children: `base` with everything that the attempt changes."""
+    """Returns the environment of an attempt's children: `base` with the attempt's changes."""
     environ = {**base, **attempt_variables(settings, assignment, node_rank, base, trainer_port)}
     if settings.launcher != "exec":
-        # torchrun sets it for each rank; the manifest's RANK is meant for programs that run without a launcher.
+        # torchrun sets it for each rank; the manifest's RANK is for programs that run without a launcher.
         environ.pop("RANK", None)
     environ["TRAINMASTER_STATE_DIR"] = settings.state_dir
-    # Without it a rank's last lines stay in its buffer when it is killed, and those are the ones that matter.
+    # Without it a killed rank loses its buffered last lines, which matter most.
     environ.setdefault("PYTHONUNBUFFERED", "1")
-    # An image seldom has a name for the user that a pod sets, and getpass.getuser() of such a user is a KeyError.
+    # An image seldom has a name for a pod's user, and without one getpass.getuser() raises KeyError.
     if not any(environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) and not _has_name(os.getuid()):
         environ["USER"] = environ["LOGNAME"] = str(os.getuid())
-    # A rank that is killed by a fatal signal then says where it was (docs.python.org/3/library/faulthandler.html).
+    # A rank killed by a fatal signal then prints its position (docs.python.org/3/library/faulthandler.html).
     environ.setdefault("PYTHONFAULTHANDLER", "1")
     # After an error or a timeout NCCL's watchdog (torch 2.11 and 2.13) waits a minute and ends the process. With 1,
-    # which torchrun sets, it aborts the communicator before: that ends the collective, and an optimizer's step that is
-    # queued behind it changes the weights by gradients that were never reduced, while a survivor may be copying them.
+    # torchrun's value, it aborts the communicator first: that ends the collective, and a queued optimizer step then
+    # changes the weights by unreduced gradients, perhaps while a survivor is copying them.
     environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     return environ
 
@@ -133,8 +133,10 @@ def rank_environment(
 def attempt_variables(
     settings: AgentSettings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
-    """Returns the variables that differ from one attempt to the next, or between workers. `base` has the user's own;
-    `trainer_port` is where Hugging Face's Trainer may report, 0 nowhere."""
+    """Returns the variables that differ between attempts or workers.
+
+    `base` has the user's own; `trainer_port` is the port for Hugging Face's Trainer's reports, 0: none.
+    """
     nodes, processes = len(assignment.workers), settings.processes
     folder = attempt_dir(settings, assignment.attempt)
     variables = {
@@ -171,12 +173,12 @@ def attempt_variables(
 
 
 def trainer_token_file(settings: AgentSettings, attempt: int) -> str:
-    """Returns where the token is with which Hugging Face's Trainer reports."""
+    """Returns the path of the token for the reports of Hugging Face's Trainer."""
     return os.path.join(attempt_dir(settings, attempt), "trainer-token")
 
 
 def _has_name(uid: int) -> bool:
-    # Here, because a light start is part of every recovery.
+    # Imported here, because a light start is part of every recovery.
     import pwd
 
     try:
@@ -195,11 +197,11 @@ WANDB_VARIABLES = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 
 
 def run_variables(settings: AgentSettings, rank: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Returns what makes Weights & Biases take all attempts of a job for one run; `base` has the user's own variables.
+    """Returns the variables that make all attempts of a job one Weights & Biases run; `base` has the user's own.
 
-    It makes a run of a new id and continues a known one (docs.wandb.ai, "Resume a run": an id has at most 64 characters
-    and none of / \\ # ? % :). Only rank 0 gets the id: scripts that log from every rank have a run for each, and would
-    overwrite each other.
+    W&B starts a run for a new id and continues a known one (docs.wandb.ai, "Resume a run": an id has at most 64
+    characters and none of / \\ # ? % :). Only rank 0 gets the id: scripts that log from every rank have a run for each,
+    which would overwrite each other.
     """
     if rank != 0 or not settings.job_uid or any(name in base for name in WANDB_VARIABLES):
         return {}
@@ -211,9 +213,9 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
-    """Returns what all ranks of this worker have in their environment in every attempt, and the names of all the rest.
+    """Returns the environment common to all this worker's ranks in every attempt, and the names of all other variables.
 
-    Some of it is read when a module is imported, or when Python starts, so the warm process gets it too.
+    Some variables are read when a module is imported, or when Python starts, so the warm process gets them too.
     """
     any_attempt = Assignment("", 1, (settings.worker,), None, ("",), 0)
     attempts = attempt_variables(settings, any_attempt, 0, base, trainer_port=1)
@@ -222,7 +224,7 @@ def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[
     if settings.processes > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")
     environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = SIGNALS
-    # As the shell does that becomes the rank.
+    # As in the shell that becomes the rank.
     environ["PWD"] = os.getcwd()
     return {name: value for name, value in environ.items() if name not in own}, frozenset(own)
 
@@ -230,7 +232,7 @@ def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[
 def rank_variables(
     settings: AgentSettings, assignment: Assignment, node_rank: int, local_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns what is a rank's own. `base` has the user's own."""
+    """Returns a rank's own variables. `base` has the user's own."""
     processes, nodes = settings.processes, len(assignment.workers)
     world_size = str(assignment.world_size(processes))
     number = assignment.first_rank(node_rank, processes) + local_rank
@@ -250,7 +252,7 @@ def rank_variables(
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": f"attempt-{assignment.attempt}",
-        # The store is served by a process of the first worker's agent, and not by rank 0.
+        # A process of the first worker's agent serves the store, not rank 0.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": os.path.join(error_folder(settings, assignment.attempt, local_rank), "error.json"),
         **run_variables(settings, number, base),
@@ -258,7 +260,7 @@ def rank_variables(
 
 
 def error_folder(settings: AgentSettings, attempt: int, local_rank: int) -> str:
-    """Returns the folder of a rank's error file, which is where torchrun's would be."""
+    """Returns the folder of a rank's error file, the same as torchrun's."""
     return os.path.join(attempt_dir(settings, attempt), "torchrun", "warm", "attempt_0", str(local_rank))
 
 
@@ -267,7 +269,7 @@ PIPE_VARIABLE, DUMP_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP
 
 
 def recorder_environment(folder: str) -> dict[str, str]:
-    """Returns what makes torch answer in an attempt's folder; a user's own settings go before it."""
+    """Returns the variables that make torch dump into an attempt's folder; the user's own settings take precedence."""
     stem = os.path.join(folder, "recorder-")
     return {PIPE_VARIABLE: stem, DUMP_VARIABLE: stem}
 
@@ -278,9 +280,9 @@ _PROXIES, _NO_PROXIES = ("http_proxy", "HTTP_PROXY"), ("no_proxy", "NO_PROXY")
 
 
 def trainer_environment(port: int, token_file: str, base: Mapping[str, str]) -> dict[str, str]:
-    """Returns what makes a Trainer report to this port; nothing if it reports elsewhere by the user's wish.
+    """Returns the variables that make a Trainer report to this port; none if the user has chosen another server.
 
-    A proxy for HTTP would be asked for the loopback address too, where `no_proxy` doesn't name it (urllib.request).
+    Unless `no_proxy` contains the loopback address, an HTTP proxy would get requests for it too (urllib.request).
     """
     if not port or any(name in base for name in (URL, TOKEN)):
         return {}

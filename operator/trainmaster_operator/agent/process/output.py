@@ -1,8 +1,8 @@
-"""This module passes on the ranks' output line by line with a prefix, and keeps its newest part in the state folder.
+"""This module forwards the ranks' output line by line with a prefix, and keeps its newest part in the state folder.
 
-A pump reads one pipe. The agent's own stdout is written only when it accepts more, so that a slow container runtime
-slows the ranks (their pipes fill) and never the agent. `AttemptOutput` has all pumps of an attempt, and finds in what
-they kept why a rank ended.
+A pump reads one pipe. The agent writes to its own stdout only when that accepts more, so a slow container runtime slows
+the ranks (their pipes fill) and never the agent. `AttemptOutput` has all pumps of an attempt, and finds the reason of a
+rank's end in the kept output.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MAX_PENDING_BYTES = 1_048_576
 LOG_BYTES = 1_048_576
 """A kept log is turned over at this size; one older part is kept beside it."""
 TAIL_LINES = 60
-# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It
-# isn't one: it stays out of the user's log and the evidence, and is no sign of life.
+# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It isn't
+# one, so it is left out of the user's log and the evidence, and is no sign of life.
 _DUMP = (
     rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
     rb"|trace successfully dumped)"
@@ -50,28 +50,28 @@ Reader = Callable[[bytes, Sequence[bytes], bytes], None]
 
 
 class PrintedEnd:
-    """PrintedEnd keeps the last lines of the agent's own output, its ranks' among them."""
+    """PrintedEnd keeps the last lines of the agent's own output, including its ranks' lines."""
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[float, bytes]] = deque()
         self._size = 0
 
     def add(self, data: bytes) -> None:
-        """Add whole lines, which are printed now."""
+        """Add whole lines with the present time."""
         self._pieces.append((time.time(), data))
         self._size += len(data)
         while self._size > MAX_OUTPUT_BYTES and len(self._pieces) > 1:
             self._size -= len(self._pieces.popleft()[1])
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Yields the lines, and when each was printed, in milliseconds since the epoch."""
+        """Yields the lines and the time of each, in milliseconds since the epoch."""
         for at, data in self._pieces:
             for line in data[-MAX_OUTPUT_BYTES:].decode("utf-8", "replace").split("\n")[:-1]:
                 yield round(at * 1_000), line
 
 
 class Printer:
-    """A printer writes to one of the agent's own output streams (descriptor 1 or 2)."""
+    """Printer writes to one of the agent's own output streams (descriptor 1 or 2)."""
 
     def __init__(self, loop: Loop, fd: int, end: PrintedEnd) -> None:
         self._loop = loop
@@ -85,21 +85,21 @@ class Printer:
 
     @property
     def full(self) -> bool:
-        """Returns whether nothing more should be read for this stream now."""
+        """Returns whether to stop reading for this stream for now."""
         return len(self._pending) >= MAX_PENDING_BYTES
 
     def when_room(self, call: Callable[[], None]) -> None:
-        """Call once when the stream isn't full any more."""
+        """Call once when the stream has room again."""
         self._on_room.append(call)
 
     def write(self, data: bytes) -> None:
-        """Pass on whole lines, now or when the stream accepts it; keeps the order."""
+        """Write whole lines in order, now or when the stream accepts them."""
         self._end.add(data)
         self._pending += data
         self._flush(0)
 
     def drain(self, seconds: float) -> None:
-        """Wait for a reader, at most so long: the last lines before the agent exits."""
+        """Wait at most `seconds` for a reader of the last lines before the agent exits."""
         while self._pending and self._ready(seconds):
             self._write_some()
 
@@ -129,25 +129,25 @@ class Printer:
         return bool(poller.poll(seconds * 1_000))
 
     def _write_some(self) -> None:
-        # A pipe that is ready accepts PIPE_BUF bytes without blocking (pipe(7)), whatever its mode.
+        # A ready pipe accepts PIPE_BUF bytes without blocking (pipe(7)), whatever its mode.
         size = select.PIPE_BUF if self._waits else len(self._pending)
         try:
             written = os.write(self._fd, self._pending[:size])
         except OSError:
-            # Nobody reads any more: the output is lost, the training continues.
+            # There is no reader any more: the output is lost, but the training continues.
             written = len(self._pending)
         del self._pending[:written]
 
 
 class Printers(NamedTuple):
-    """Printers are those of the agent's own standard streams."""
+    """Printers has one printer for each of the agent's standard streams."""
 
     stdout: Printer
     stderr: Printer
 
 
 class RotatedLog:
-    """KeptLog is a log file of bounded size: `path` and one older part, `path.1`."""
+    """RotatedLog is a log file of bounded size: `path` and one older part, `path.1`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -155,7 +155,7 @@ class RotatedLog:
         self._size = self._file.tell()
 
     def write(self, data: bytes) -> None:
-        """Append; a full disk loses the kept copy, not the training."""
+        """Append; a full disk only loses the kept copy, and the training continues."""
         try:
             if self._size + len(data) > LOG_BYTES:
                 self._file.close()
@@ -172,9 +172,9 @@ class RotatedLog:
 
 
 class Pump:
-    """Reads a pipe's lines, prefixes them, passes them on, keeps them, and remembers the last ones.
+    """Pump reads a pipe's lines, prefixes, prints and keeps them, and remembers the last ones.
 
-    `read` gets what has come (`Reader`).
+    `read` gets the new data (`Reader`).
     """
 
     def __init__(
@@ -194,25 +194,25 @@ class Pump:
         loop.watch(fd, READ, self._readable)
 
     def last_lines(self, characters: int) -> str:
-        """Returns the newest lines, at most so many characters."""
+        """Returns the newest lines, at most `characters` characters."""
         lines = [*self.tail, self._partial] if self._partial else list(self.tail)
         return last_lines(b"\n".join(lines).decode("utf-8", "replace").strip("\n"), characters)
 
     def drain(self) -> None:
-        """Read what is in the pipe now, without waiting."""
+        """Read the pipe's present content without waiting."""
         for _ in range(MAX_PENDING_BYTES // CHUNK_BYTES):
             if not self._open or not self._read():
                 return
 
     def restart(self) -> None:
-        """Another process will write into the named pipe: its lines are its own."""
+        """Start a new line, because another process will write into the named pipe."""
         self.drain()
         if self._partial:
             self._pass_on(b"\n")
         self.tail.clear()
 
     def close(self) -> None:
-        """Read what is left and close."""
+        """Read the remaining data and close."""
         self.drain()
         if self._partial:
             self._pass_on(b"\n")
@@ -224,7 +224,7 @@ class Pump:
             self._loop.unwatch(self.fd)
             self._printer.when_room(self._resume)
         elif not self._read() and not self._more:
-            # All writers have closed it; else epoll would report that for ever.
+            # All writers have closed the pipe, which epoll would report forever.
             self._loop.unwatch(self.fd)
 
     def _resume(self) -> None:
@@ -244,7 +244,7 @@ class Pump:
         return bool(data)
 
     def _pass_on(self, data: bytes) -> None:
-        # A carriage return ends a line too: progress bars would else be one endless line.
+        # A carriage return ends a line too: a progress bar would otherwise be one endless line.
         *lines, self._partial = (self._partial + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         while len(self._partial) > MAX_LINE_BYTES:
             lines.append(self._partial[:MAX_LINE_BYTES])
@@ -253,7 +253,7 @@ class Pump:
         if len(kept) < len(lines):
             lines, data = kept, b"".join(line + b"\n" for line in kept) + self._partial
         if self._read_progress is not None and (lines or self._partial):
-            # A chunk that is full may end in the middle of a word.
+            # A full chunk may end in the middle of a word.
             self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")
         if not lines:
             return
@@ -271,7 +271,7 @@ class Pump:
 
 
 class AttemptOutput:
-    """AttemptOutput prints what the processes print, keeps its tail in the attempt's folder, and reads what is there.
+    """AttemptOutput prints the processes' output, keeps its tail in the attempt's folder, and reads it again.
 
     A process's streams have the names `<process>.out` and `<process>.err`.
     """
@@ -285,7 +285,7 @@ class AttemptOutput:
         self._logs: list[RotatedLog] = []
 
     def open_rank_pipes(self, processes: int, first_rank: int) -> None:
-        """Make the named pipes that ranks print into."""
+        """Make the named pipes for the ranks' output."""
         for local_rank in range(processes):
             name = f"rank-{local_rank}"
             pipes = (named_pipe(os.path.join(self._folder, f"{name}.{suffix}")) for suffix in ("out", "err"))
@@ -293,7 +293,7 @@ class AttemptOutput:
             self.pump(name, (next(pipes), next(pipes)), f"[rank {rank}]: ", rank)
 
     def pump(self, process: str, streams: tuple[int, int], prefix: str, rank: Optional[int] = None) -> None:
-        """Print what comes from a process's two streams. `rank`: whose progress it may say."""
+        """Print a process's two streams. `rank`: the rank whose progress the output may contain."""
         reader = None if rank is None else self.printed.reader(rank)
         for suffix, fd, printer in zip(("out", "err"), streams, self._printers):
             name = f"{process}.{suffix}"
@@ -302,32 +302,32 @@ class AttemptOutput:
             self._pumps[name] = Pump(self._loop, fd, prefix, printer, log, reader)
 
     def restart_rank(self, local_rank: int) -> None:
-        """Another process takes a rank's place, and prints into its pipes."""
+        """Prepare a rank's pipes for another process in its place."""
         for suffix in ("out", "err"):
             self._pumps[f"rank-{local_rank}.{suffix}"].restart()
 
     def print_separator(self, attempt: int) -> None:
-        """Tell attempts apart: several may print into one container's log."""
+        """Print a line between attempts: several may share one container's log."""
         if attempt > 1:
             self._printers.stdout.write(b"--- attempt %d ---\n" % attempt)
 
     def say(self, sentence: str) -> None:
-        """Print what the agent itself has to say."""
+        """Print a sentence of the agent itself."""
         self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
 
     def log_path(self, name: str) -> str:
-        """Returns where a stream's tail is kept."""
+        """Returns the path of a stream's kept tail."""
         return os.path.join(self._folder, f"{name}.log")
 
     def last_lines(self, process: str) -> str:
-        """Returns what a process has printed last, which says why it ended."""
+        """Returns a process's last lines, which explain its end."""
         for name in (f"{process}.err", f"{process}.out"):
             pump = self._pumps.get(name)
             if pump is not None:
                 pump.drain()
                 text = conclusion(pump.last_lines(MAX_STACKS_BYTES))
                 if STACKS_MARK in text:
-                    # Stacks are longer than what went before them, which is why the rank was ended.
+                    # The stacks are longer than the text before them, which explains the rank's end.
                     text = shorten_stacks(without_additions(self._tail(name))) or text
                 if text:
                     return text
@@ -346,7 +346,7 @@ class AttemptOutput:
         return tail_of(self.log_path(name), MAX_STACKS_BYTES)
 
     def raised(self, local_rank: int, *, by_torchrun: bool) -> bool:
-        """Returns whether torch's error file has an exception of this rank, which isn't that its peer was gone."""
+        """Returns whether torch's error file has an exception of this rank other than a lost peer."""
         files = self._error_files(local_rank, by_torchrun)
         errors = [text for text in map(read_error_file, files) if text]
         return bool(errors) and not broken_connection(errors[0])
@@ -354,13 +354,13 @@ class AttemptOutput:
     def _error_files(self, local_rank: int, by_torchrun: bool) -> list[str]:
         if not by_torchrun:
             return [os.path.join(self._folder, "error.json")]
-        # torchrun puts a folder with a name of its own in between, one in each of its lives.
+        # torchrun adds a folder level with a new name in each of its lives.
         folder = os.path.join(self._folder, "torchrun")
         lives = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         return [os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives]
 
     def close(self) -> None:
-        """Read what is left, and close all of it."""
+        """Read the remaining data, and close everything."""
         for pump in self._pumps.values():
             pump.close()
         for log in self._logs:
@@ -368,8 +368,9 @@ class AttemptOutput:
 
 
 def named_pipe(path: str) -> int:
-    """Make a named pipe and open it to read. It has no end as long as it is open for writing here too, also when one
-    process has ended that writes into it, and the next one hasn't begun (fifo(7)).
+    """Make a named pipe and open it for reading.
+
+    It is open for writing here too, so it has no end, even between two processes that write into it (fifo(7)).
     """
     try:
         os.mkfifo(path, 0o600)

@@ -1,7 +1,7 @@
 """This module starts the processes of a worker's ranks, and watches them until they end.
 
-Ranks that a launcher or the warm process starts announce themselves in a FIFO. `run` decides when ranks start, signals
-and examines them.
+Ranks started by a launcher or the warm process announce themselves in a FIFO. `run` decides when to start ranks, and
+signals and examines them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RankProcess(NamedTuple):
-    """RankProcess is a rank's process and the files that it may print stacks into."""
+    """RankProcess is a rank's process and the files that may contain its stacks."""
 
     rank: int
     pid: int
@@ -33,7 +33,7 @@ class RankProcess(NamedTuple):
 
 
 class RankProcesses:
-    """RankProcesses knows ranks by their local numbers; `exited` is called with a pid and how it ended."""
+    """RankProcesses knows ranks by their local numbers; it calls `exited` with a pid and its ending."""
 
     def __init__(
         self,
@@ -60,20 +60,20 @@ class RankProcesses:
         self._announcements = -1
 
     def listen(self, path: str, announced: Callable[[int], None]) -> None:
-        """Make the FIFO in which ranks announce themselves; `announced` is called when it can be read."""
+        """Make the FIFO for the ranks' announcements; `announced` is called when it is readable."""
         # Opened for writing too, so that it never shows an end of file between two ranks.
         self._announcements = named_pipe(path)
         self._loop.watch(self._announcements, READ, announced)
 
     def read_announcements(self) -> bool:
-        """Read which processes have announced themselves; returns whether there may be some."""
+        """Read the announced processes; returns whether there may be some."""
         if self._announcements < 0:
             return False
         try:
             data = os.read(self._announcements, 65_536)
         except BlockingIOError:
             return False
-        # Lines are shorter than PIPE_BUF, so they come whole (pipe(7)).
+        # Lines are shorter than PIPE_BUF, so they arrive whole (pipe(7)).
         for line in data.decode("ascii", "replace").splitlines():
             local_rank, _, pid = line.partition(" ")
             if local_rank == STORE and pid.isdigit():
@@ -83,11 +83,11 @@ class RankProcesses:
         return True
 
     def add(self, local_rank: int, pid: int) -> None:
-        """A rank's process has been started."""
+        """Add a rank's started process."""
         self.pids[local_rank], self.started_at[local_rank] = pid, time.monotonic()
         self._started(local_rank, pid)
         if not self.below_launcher:
-            # The agent's own child, whose end it sees when it reaps it.
+            # The agent reaps its own children, and so sees their ends.
             return
         try:
             fd = os.pidfd_open(pid)
@@ -95,23 +95,23 @@ class RankProcesses:
             self._exited(pid, None)
             return
         except (AttributeError, OSError):
-            # This Python, kernel or sandbox has no pidfd: torchrun's own report comes 0.1 s after the end.
+            # This Python, kernel or sandbox has no pidfd: torchrun's own report arrives 0.1 s after the end.
             return
         self._pidfds[local_rank] = fd
         self._loop.watch(fd, READ, lambda _events: self._rank_exited(local_rank))
 
     def forget(self, local_rank: int) -> None:
-        """Forget a rank's process: another one is started in its place."""
+        """Forget a rank's process, because another one replaces it."""
         self.pids.pop(local_rank, None)
         self.ended.discard(local_rank)
 
     def find(self, pid: int) -> Optional[int]:
-        """Returns the rank whose process this is."""
+        """Returns the rank of a process."""
         return next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
 
     @property
     def living(self) -> list[int]:
-        """Returns the pids of the ranks whose end hasn't been seen."""
+        """Returns the pids of the ranks that haven't been seen to end."""
         return [pid for rank, pid in self.pids.items() if rank not in self.ended]
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ STORE = "store"
 
 
 class RankStarts:
-    """RankStarts is of one run. All paths lead into the folder of the attempt that the run was started for."""
+    """RankStarts starts the ranks of one run. All paths are in the folder of the run's first attempt."""
 
     def __init__(
         self,
@@ -176,29 +176,29 @@ class RankStarts:
 
     @property
     def serves_store(self) -> bool:
-        """Returns whether torch's store is this worker's to serve: where torchrun would, on the first one.
+        """Returns whether this worker serves torch's store: the first one does, as with torchrun.
 
         In a continued attempt the lowest rank of the group serves it itself.
         """
         return self._node_rank == 0 and self.assignment.continues is None
 
     def write_group(self) -> None:
-        """Write down which ranks are in a continued attempt's group. Raises OSError."""
+        """Write the ranks of a continued attempt's group. Raises OSError."""
         if self.assignment.continues is not None:
             state_folder.write_group(self.group_file, self.assignment, self._settings.processes)
 
     def group_variables(self, local_rank: int) -> dict[str, str]:
-        """Returns what a rank finds its group by."""
+        """Returns the variables by which a rank finds its group."""
         return state_folder.rank_variables(self.group_file, joins=local_rank not in self.present)
 
     def order(self, local_rank: int) -> dict[str, Any]:
-        """Returns what the warm process has to know of a rank."""
+        """Returns the warm process's order for a rank."""
         stem = os.path.join(self.folder, f"rank-{local_rank}")
         environ = self._own_variables(local_rank)
         return {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
 
     def store_order(self, log: str) -> Optional[dict[str, Any]]:
-        """Returns the same of the process that serves the store, which prints into `log`; None if there is none."""
+        """Returns the order for the process that serves the store and prints into `log`; None if there is none."""
         if not self.serves_store:
             return None
         return {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
@@ -219,7 +219,7 @@ class RankStarts:
         return self._spawn(warm.store_command(), 0, {1: stream, 2: stream})
 
     def remove_traces(self, local_rank: int) -> None:
-        """Remove what a process has left behind in whose place another one is started."""
+        """Remove a process's files before another one replaces it."""
         rank = self.ranks[local_rank]
         names = [f"progress.{rank}", f"stacks.{rank}", f"saving.{rank}", *(["progress"] if local_rank == 0 else [])]
         error_folder = launcher.error_folder(self._settings, self._started_for, local_rank)
@@ -238,7 +238,7 @@ class RankStarts:
                 os.close(stream)
 
     def _own_variables(self, local_rank: int) -> dict[str, str]:
-        """Returns what of a rank's environment is its own; makes the folder that is named there."""
+        """Returns a rank's own environment variables; makes the folder in them."""
         settings, node_rank, base = self._settings, self._node_rank, self._base_environ
         os.makedirs(launcher.error_folder(settings, self._started_for, local_rank), exist_ok=True)
         assignment = self.assignment._replace(attempt=self._started_for)

@@ -1,7 +1,7 @@
-"""An attempt's processes on this worker are its launcher and its ranks, with what they print and leave behind.
+"""An attempt's processes on this worker are its launcher and its ranks, with their output and files.
 
-This is the executor's part: it starts, watches, signals and reads, and puts what it sees into the queue. What an end
-means, and when ranks are signalled, is decided in `planner/ranks.py`.
+This is the executor's part: it starts, watches, signals and reads, and queues its observations. `planner/ranks.py`
+decides the meaning of an end and the times of signals.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class RunProcesses:
-    """RunProcesses has the processes of one attempt. Everything is called in the loop's thread."""
+    """RunProcesses has the processes of one attempt. All its methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class RunProcesses:
 
     @property
     def attempt(self) -> int:
-        """Returns the attempt that the processes are in."""
+        """Returns the attempt of the processes."""
         return self._starts.assignment.attempt
 
     @property
@@ -110,14 +110,14 @@ class RunProcesses:
         return self._starts.ranks[0]
 
     def start(self) -> events.Launched:
-        """Start the ranks or their launcher. Raises LaunchError, or OSError where the state folder can't be written."""
+        """Start the ranks or their launcher. Raises LaunchError, or OSError if the state folder can't be written."""
         settings, starts, warm = self._settings, self._starts, self._warm
         command, base = self._command, self._base_environ
         self._line = launcher.command_line(settings, starts.assignment, self.node_rank, command, base)
         self._environ = launcher.rank_environment(settings, starts.assignment, self.node_rank, base, self._trainer_port)
         children.find_program(command[0], self._environ)
         if self._needs_launcher:
-            # Before anything is made for it.
+            # First, so that nothing has been made if it fails.
             launcher.find_launcher(self._line, self._environ)
         os.makedirs(self.folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
@@ -147,26 +147,27 @@ class RunProcesses:
 
     @property
     def _needs_launcher(self) -> bool:
-        """Returns whether a launcher starts the ranks, which the job's spec alone decides.
+        """Returns whether a launcher starts the ranks, which depends on the job's spec alone.
 
-        torchrun's agents wait in the store for one another, each for a key of all others (torch 2.13, local_elastic_
-        agent, `_assign_worker_ranks`), so it never meets workers whose ranks start without it. Everything that a worker
-        finds out by itself (no memory, a Python that is deaf, a process that was killed) must not bring torchrun in.
+        torchrun's agents wait in the store for one another, each for a key of all others (torch 2.13,
+        local_elastic_agent, `_assign_worker_ranks`), so it never meets workers whose ranks start without it. So a
+        worker's own circumstances (no memory, a Python that ignores `sitecustomize`, a killed process) must not cause
+        the use of torchrun.
         """
         return self._warm is None or self._warm.needs_launcher
 
     def _fork_ranks(self, warm: WarmProcess) -> None:
-        """Order the ranks from the warm process; raises OSError where their files can't be made."""
+        """Order the warm process to fork the ranks; raises OSError if their files can't be made."""
         self._ordered = set(range(self._settings.processes))
         ranks = [self._starts.order(local_rank) for local_rank in range(self._settings.processes)]
         store = self._starts.store_order(self.output.log_path(STORE))
         warm.fork(self.attempt, self.folder, ranks, store, self._forked)
 
     def _forked(self, reason: str) -> None:
-        """The order to fork ranks has been answered: with an empty reason, or the one why there are none."""
+        """Handle the answer to the order to fork ranks: an empty reason, or the one why there are none."""
         self._announced(0)
         if self.up:
-            # Whatever has become of the warm process since.
+            # Even if the warm process has ended since.
             self.output.say(f"attempt {self.attempt} starts warm")
             self._put(events.RanksForked())
         else:
@@ -174,7 +175,7 @@ class RunProcesses:
         self._restart_next()
 
     def _retreat(self, reason: str) -> None:
-        """Start cold, once nothing is left of what the warm process may have begun."""
+        """Start cold, once no process that the warm process may have forked is left."""
         self._ranks.store_pid = 0
         if self._remain((), lambda: self._retreat(reason)):
             return
@@ -190,8 +191,9 @@ class RunProcesses:
                 self._put(events.LauncherStarted(self._launcher_pid))
 
     def _remain(self, spared: Sequence[int], again: Callable[[], None]) -> bool:
-        """Returns whether something is left of what the warm process may have begun, or all of the attempt has ended;
-        kills what is left, and calls `again` a moment later. `spared`: processes that live on, with all below them.
+        """Returns whether processes that the warm process may have forked remain, or the whole attempt has ended.
+
+        It kills them, and calls `again` a moment later. `spared`: processes to leave alive, with their descendants.
         """
         if self._emptied:
             return True
@@ -203,7 +205,7 @@ class RunProcesses:
         return bool(rest)
 
     def _start_cold(self, reason: str) -> None:
-        """Start the ranks without a warm process, or torchrun where the command needs it; the log says why."""
+        """Start the ranks without a warm process, or torchrun if the command needs it, and log the reason."""
         self.output.say(f"attempt {self.attempt} starts cold: {reason}")
         if self._warm is None or self._needs_launcher:
             self._start_launcher()
@@ -237,12 +239,12 @@ class RunProcesses:
             self._ranks.started_at[0] = time.monotonic()
 
     def process_ended(self, pid: int, ending: Ending | None) -> None:
-        """A child of the agent was reaped, which may be an orphan that is none of ours, or a rank by its launcher."""
-        # A rank that was forked and has ended was announced before.
+        """Handle the end of a reaped child, which may be an unrelated orphan, or of a rank reaped by its launcher."""
+        # A forked rank announces itself before it ends.
         self._announced(0)
         taken = self._warm is not None and pid == self._warm.pid and not self._warm.was_killed
         if taken and ending is not None and ending.signal == signal.SIGKILL and self._oom_kills() > 0:
-            # The kernel killed the warm process, as its score asks for, and no rank.
+            # By its OOM score the kernel killed the warm process, and no rank.
             self._oom_kills_before += 1
         if pid == self._launcher_pid:
             self._launcher_ended = True
@@ -263,7 +265,7 @@ class RunProcesses:
         """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
         self._terminated = True
         if self._warm is not None and self._warm.busy:
-            # It may hang, and its ranks must not come later.
+            # It may hang, and must not fork its ranks later.
             self._warm.kill()
         if action.planned_seconds:
             state_folder.announce_stop(os.path.join(self.folder, "saving"), action.planned_seconds)
@@ -282,11 +284,11 @@ class RunProcesses:
             if local_rank not in action.restarted:
                 state_folder.wake(self._starts.group_file, rank)
         self.output.say(f"attempt {self.attempt} continues {state_folder.described(action.assignment)}")
-        # What the kernel killed before is accounted for.
+        # Earlier kills are accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
         for local_rank, rank in enumerate(self._starts.ranks):
-            # A rank that continues is no longer saving its state for the end.
+            # A continuing rank is no longer saving its final state.
             state_folder.unlink(os.path.join(self.folder, f"saving.{rank}"))
             if local_rank in action.restarted:
                 self._ranks.forget(local_rank)
@@ -296,7 +298,7 @@ class RunProcesses:
         self._restart_next()
 
     def _restart_next(self) -> None:
-        """Start the next ranks again, one after the other if the warm process forks them."""
+        """Restart the next ranks, one by one if the warm process forks them."""
         warm = self._warm
         while self._to_restart and warm is not None and not warm.busy and not self._terminated:
             local_rank = self._to_restart.popleft()
@@ -308,7 +310,7 @@ class RunProcesses:
             warm.fork(self.attempt, self.folder, [self._starts.order(local_rank)], None, answered)
 
     def _restarted(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
-        """The order to fork one rank has been answered."""
+        """Handle the answer to the order to fork one rank."""
         self._announced(0)
         if local_rank in self._ranks.pids:
             self._put(events.RanksForked())
@@ -317,7 +319,7 @@ class RunProcesses:
         self._restart_next()
 
     def _retreat_one(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
-        """Start a rank cold, once nothing is left of what the warm process may have begun."""
+        """Start a rank cold, once no process that the warm process may have forked is left."""
         if self._terminated:
             return
         if not self._remain(self._ranks.living, lambda: self._retreat_one(local_rank, warm, reason)):
@@ -331,13 +333,13 @@ class RunProcesses:
             self._put(events.RankNotStarted(local_rank, problem_of(error)))
 
     def saving_ranks(self) -> events.SavingRanksFound:
-        """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
+        """Returns the ranks that are writing their state, and the seconds that each requests."""
         found = state_folder.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
-        # All ranks of a launcher of the user's own are one process to the planner.
+        # To the planner all ranks of a user's own launcher are one process.
         return events.SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
 
     def sweep(self) -> None:
-        """SIGKILL everything below the agent but a warm process that has nothing to do, until there is nothing."""
+        """Kill all processes below the agent, except an idle warm process, until none is left."""
         if self._warm is not None and self._warm.busy:
             self._warm.kill()
         rest = self._below()
@@ -352,7 +354,7 @@ class RunProcesses:
         self._sweeps += 1
 
     def examine_rank(self, action: ExamineRank) -> events.RankExamined:
-        """Returns what a rank that ended has left behind."""
+        """Returns an ended rank's output and files."""
         rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
         raised = was_ended and self.output.raised(rank, by_torchrun=self._line.wraps_ranks)
         if was_ended and not raised:
@@ -360,15 +362,15 @@ class RunProcesses:
         return events.RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> events.LauncherExamined:
-        """Returns what a launcher that ended has printed last."""
+        """Returns an ended launcher's last output."""
         return events.LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
-        """Returns the ranks of the group that live, and where they may print their stacks."""
+        """Returns the group's living ranks, and the files that may contain their stacks."""
         return [process for local_rank, process in self._living() if local_rank in self.present]
 
     def joining(self) -> list[tuple[RankProcess, float]]:
-        """Returns the same of those that aren't in the group yet, with when each was started (monotonic clock)."""
+        """Returns the ranks that haven't joined the group yet, and the start of each (monotonic clock)."""
         started_at = self._ranks.started_at
         return [(each, started_at[rank]) for rank, each in self._living() if rank not in self.present]
 
@@ -377,7 +379,7 @@ class RunProcesses:
             if local_rank not in self._ranks.ended:
                 rank = self.first_rank() + local_rank
                 stacks = os.path.join(self.folder, f"stacks.{rank}")
-                # Ranks of a launcher of the user's own print where that prints.
+                # Ranks of a user's own launcher print into its stderr.
                 printed = self.output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
                 yield local_rank, RankProcess(rank, pid, (stacks, printed), self._environ)
 
@@ -386,10 +388,10 @@ class RunProcesses:
         return self._rank_pids().get(local_rank, 0)
 
     def provoke(self, local_rank: int) -> bool:
-        """End a rank in the way that makes Python print its stacks; False if it wouldn't print.
+        """End a rank in a way that makes Python print its stacks; False if it wouldn't print.
 
-        The rank is about to be ended anyway, and had no other way to show its stacks. A core file is kept from being
-        written: it could be as large as the rank.
+        The rank would be ended anyway, and there was no other way to get its stacks. A core file is prevented, because
+        it could be as large as the rank.
         """
         pid = children.signal_target(self.pid_of(local_rank), signal.SIGABRT)
         if local_rank in self._ranks.ended or not children.catches(pid, signal.SIGABRT):
@@ -399,18 +401,18 @@ class RunProcesses:
         return True
 
     def evidence(self, local_rank: int) -> str:
-        """Returns what a rank has left behind that says why it ended, or what it does."""
+        """Returns a rank's last lines, which explain its end or its present work."""
         return self.output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
 
     def _rank_pids(self) -> dict[int, int]:
-        """Returns pids by local rank; the launcher's, where it is all that there is."""
+        """Returns pids by local rank; only the launcher's if no rank is known."""
         if self._line.wraps_ranks or self._launcher_ended:
             return self._ranks.pids
         below = children.rank_processes(self._launcher_pid).items()
         return {rank: pid for rank, pid in below if rank < self._settings.processes} or self._ranks.pids
 
     def _below(self) -> list[int]:
-        """Returns the processes below the agent that belong to the attempt."""
+        """Returns the attempt's processes below the agent."""
         spared = set() if self._warm is None or self._warm.busy else self._warm.pids
         return [pid for pid in children.descendants(os.getpid()) if pid not in spared]
 
@@ -425,7 +427,7 @@ class RunProcesses:
             and warm is not None
             and warm.busy
         ):
-            # Ranks may end before the answer comes, and then nobody must take the process for one that hangs.
+            # Ranks may end before the answer arrives, and then the process must not count as hung.
             warm.confirm()
 
     def _close(self) -> None:
@@ -434,7 +436,7 @@ class RunProcesses:
 
 
 def problem_of(error: Union[LaunchError, OSError]) -> str:
-    """Returns why nothing could be started."""
+    """Returns the reason of a failed start."""
     if isinstance(error, OSError):
         return f"cannot write {error.filename}: {error.strerror}"
     return last_lines(str(error), MAX_ERROR_CHARACTERS)

@@ -1,4 +1,4 @@
-"""The setup line is a line of shell that runs before the first attempt's ranks, and the environment that it leaves."""
+"""The setup line is a shell line that runs before the first attempt's ranks, and sets their environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIN_QUOTE = 3
 
 
 class SetupLine:
-    """Runs the line; puts `SetupEnded` once for each time that it was started and not cancelled."""
+    """SetupLine runs the line; it puts `SetupEnded` once for each start that wasn't cancelled."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SetupLine:
             self._put(SetupEnded(None, error=f"spec.setup: {error}"))
 
     def cancel(self) -> None:
-        """Kill what runs of it."""
+        """Kill the line's processes."""
         self._close()
         if self._pid:
             self._pid = 0
@@ -90,7 +90,7 @@ class SetupLine:
         self._environment_fd, env_write = os.pipe()
         os.set_blocking(self._environment_fd, False)
         self._loop.watch(self._environment_fd, READ, self._read_environment)
-        # No `set -e`: vendors' scripts are written for a terminal, and many would end at a test that fails.
+        # No `set -e`: vendors' scripts are written for a terminal, and many would exit at a failing test.
         script = f"{{ {self._line}\n}} || exit $?\nexec env -0 >&9"
         try:
             with children.output_streams() as (ends, streams):
@@ -125,9 +125,10 @@ class SetupLine:
 
 
 def _unquoted(text: str, line: str) -> str:
-    """Returns what the setup line printed, without the lines in which the shell quotes it (as it does a syntax error).
+    """Returns the setup line's output without the shell's quotes of it (as in a syntax error).
 
-    Reports end up in statuses, events and evidence, and the line may hold secrets that their readers must not see.
+    Reports are copied into statuses, events and evidence, and the line may hold secrets that their readers must not
+    see.
     """
     parts = [part for part in map(str.strip, re.split(r"[\n;&|]+", line)) if len(part) >= MIN_QUOTE]
     return "\n".join(

@@ -1,8 +1,8 @@
-"""Stacks of ranks are asked for without harm, found again in what was printed, and shortened.
+"""This module requests ranks' stacks without harm, finds them in the output, and shortens them.
 
-A Python rank prints the stacks of all its threads at SIGUSR2 if it has registered `faulthandler` for it (the bundled
-loop does); the signal's default action would kill it, so the kernel is asked first whether it is caught. Into which
-file it prints is its own matter: `TRAINMASTER_STACKS_FILE.<rank>`, where it uses that, or stderr, which is kept too.
+A Python rank prints the stacks of all its threads at SIGUSR2 if it has registered `faulthandler` for it (as the bundled
+loop does); the signal's default action would kill it, so the agent first asks the kernel whether the rank catches it.
+The rank chooses the file: `TRAINMASTER_STACKS_FILE.<rank>`, or stderr, which is kept too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 
 
 def ask_for_stacks(pid: int) -> bool:
-    """Ask a rank to print its stacks; False if it hasn't said that it can: the signal would kill it."""
+    """Ask a rank to print its stacks; False if it has no handler, because the signal would kill it."""
     target = children.signal_target(pid, STACKS_SIGNAL)
     if not children.catches(target, STACKS_SIGNAL):
         return False
@@ -37,9 +37,9 @@ def ask_for_stacks(pid: int) -> bool:
 
 
 def shorten_stacks(text: str) -> str:
-    """Returns what was printed before the stacks of a fatal error, and the stack of the thread at fault.
+    """Returns the text before the stacks of a fatal error, and the stack of the thread at fault.
 
-    Empty where there is no fatal error: stacks that a rank was asked for say nothing of how it ended later.
+    Empty without a fatal error: stacks that a rank was asked for don't explain a later end.
     """
     at = text.rfind(FATAL_ERROR)
     if at < 0:
@@ -52,14 +52,14 @@ def shorten_stacks(text: str) -> str:
 
 
 def has_stacks(text: str) -> bool:
-    """Returns whether a text holds what faulthandler or py-spy print."""
+    """Returns whether a text contains stacks by faulthandler or py-spy."""
     return re.search(_THREAD, text) is not None
 
 
 def threads_of(text: str) -> list[str]:
-    """Returns the threads in what faulthandler or py-spy printed, the main thread first.
+    """Returns the threads in faulthandler's or py-spy's output, the main thread first.
 
-    faulthandler goes from the newest thread to the oldest, which is the main one; py-spy names it.
+    faulthandler prints the newest thread first and the main thread last; py-spy names it.
     """
     starts = [match.start() for match in re.finditer(_THREAD, text)]
     blocks = [_thread(text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)])]
@@ -70,14 +70,14 @@ def threads_of(text: str) -> list[str]:
 
 
 def newest_frame(stacks: str) -> tuple[str, int] | None:
-    """Returns the file and the line in which the main thread is; None if no stack says."""
+    """Returns the main thread's present file and line; None without a stack."""
     main = "\n".join(threads_of(stacks)[:1])
     found = re.search(r'File "([^"\n]+)", line (\d+) in|\(([^():\n]+):(\d+)\)$', main, re.MULTILINE)
     return (found[1] or found[3], int(found[2] or found[4])) if found else None
 
 
 def _thread(text: str) -> str:
-    """A thread's head and its frames, without what was printed after them (a launcher's lines on a rank's end, say)."""
+    """Returns a thread's head and frames, without later output (such as a launcher's lines about a rank's end)."""
     head, *lines = text.splitlines()
     end = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
     return "\n".join((head, *lines[:end])).strip("\n")
@@ -89,7 +89,7 @@ def main_thread_first(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Returns the beginning of a text, of at most `limit` bytes when it is written as JSON."""
+    """Returns the beginning of a text, at most `limit` bytes as JSON."""
     size = len(json.dumps(text))
     while size > limit and text:
         text = text[: min(len(text) - 1, len(text) * limit // size)]
@@ -98,11 +98,11 @@ def shortened(text: str, limit: int) -> str:
 
 
 def tail_of(path: str, limit: int, start: int = 0) -> str:
-    """Returns the end of a file from `start` on, at most `limit` bytes; empty if it can't be read."""
+    """Returns a file's end, from `start` on and at most `limit` bytes; empty if it can't be read."""
     try:
         with open(path, "rb") as file:
             end = file.seek(0, os.SEEK_END)
-            # A kept log that was turned over is shorter than it was.
+            # A rotated log is shorter than before.
             start = start if start <= end else 0
             file.seek(max(start, end - limit))
             return file.read(limit).decode("utf-8", "replace")

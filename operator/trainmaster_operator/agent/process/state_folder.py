@@ -1,12 +1,12 @@
-"""In the state folder are the files by which an agent's lives, and an agent and its ranks, know of each other.
+"""The state folder has the files that connect an agent's lives, and an agent with its ranks.
 
-The saved report names what was started here last; in the pod's emptyDir it outlives the agent's process. It is written
-before the children start and again when they have ended. An agent that finds it never runs that attempt again: a
+The saved report names the attempt started here last; in the pod's emptyDir it outlives the agent's process. It is
+written before the children start and again after their end. An agent that finds it never runs that attempt again: a
 StatefulSet's pods have `restartPolicy: Always`, so every exit is followed by a new start.
 
-Ranks read in a file which group they are in, and are woken through a FIFO (docs/protocol.md, "Continuing"). A rank that
-writes its state leaves the seconds that it needs, and reads that a stop is planned ("State in memory"). Its exception
-is in torch's error file.
+A file lists the ranks of the group, and a FIFO wakes ranks to read it (docs/protocol.md, "Continuing"). A rank that
+writes its state leaves the seconds that it needs, and reads whether a stop is planned ("State in memory"). Its
+exception is in torch's error file.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def read_report(state_dir: str) -> SavedReport | None:
 
 
 def write_report(state_dir: str, report: Report, *, exited: bool = False) -> None:
-    """Replace the saved report; after a crash either the old one or the new one is there. Raises OSError."""
+    """Replace the saved report; after a crash either the old one or the new one exists. Raises OSError."""
     data = report.to_wire()
     data["exited"] = exited
     write_atomically(report_path(state_dir), json.dumps(data) + "\n")
 
 
 def write_atomically(path: str, text: str) -> None:
-    """Write beside it and rename. No fsync: the emptyDir is gone with the node anyway. Raises OSError."""
+    """Write a temporary file and rename it. No fsync: the emptyDir is lost with the node anyway. Raises OSError."""
     folder, name = os.path.split(path)
-    # In a pod the agent is process 1, and other files have a rank's number at their end.
+    # In a pod the agent is process 1, and other files' names end with a rank's number.
     temporary = os.path.join(folder, f".{name}.{os.getpid()}")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -59,7 +59,7 @@ def write_atomically(path: str, text: str) -> None:
 
 
 def prune_attempts(state_dir: str, keep: int) -> None:
-    """Remove the folders of all but the newest `keep` attempts: an emptyDir has a limit, and restarts have none."""
+    """Remove the folders of all but the newest `keep` attempts: an emptyDir has a limit, and restarts don't."""
     attempts = sorted(
         int(name[8:]) for name in os.listdir(state_dir) if name.startswith("attempt-") and name[8:].isdigit()
     )
@@ -77,19 +77,19 @@ def prune_attempts(state_dir: str, keep: int) -> None:
 
 
 def rank_variables(path: str, *, joins: bool) -> dict[str, str]:
-    """Returns what a rank has in its environment to find its group by."""
+    """Returns the variables by which a rank finds its group."""
     return {"TRAINMASTER_GROUP_FILE": path, **({"TRAINMASTER_JOINS": "1"} if joins else {})}
 
 
 def make_fifos(path: str, ranks: Iterable[int]) -> None:
-    """Make the FIFOs by which ranks are woken. Raises OSError."""
+    """Make the FIFOs that wake ranks. Raises OSError."""
     for rank in ranks:
         unlink(f"{path}.{rank}")
         os.mkfifo(f"{path}.{rank}", 0o600)
 
 
 def write_group(path: str, assignment: Assignment, processes: int) -> None:
-    """Write which ranks aren't in the group of an attempt, and where its lowest rank serves the store. Raises OSError.
+    """Write the ranks absent from an attempt's group, and its store's address. Raises OSError.
 
     `processes`: the ranks of this worker.
     """
@@ -104,7 +104,7 @@ def write_group(path: str, assignment: Assignment, processes: int) -> None:
 
 
 def described(assignment: Assignment) -> str:
-    """Describes the group of an attempt, for its log."""
+    """Describes an attempt's group, for its log."""
     absent = assignment.absent
     if not absent:
         return "with all ranks"
@@ -113,7 +113,7 @@ def described(assignment: Assignment) -> str:
 
 
 def wake(path: str, rank: int) -> None:
-    """Have a rank read the file, if it listens."""
+    """Make a rank read the file, if it listens."""
     with contextlib.suppress(OSError):  # no reader (ENXIO), or one that hasn't read 64 KiB of wake-ups
         fd = os.open(f"{path}.{rank}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -132,7 +132,7 @@ MAX_SECONDS_BYTES = 64
 
 
 def announce_stop(path: str, seconds: float) -> None:
-    """Tell ranks that a stop is planned, which gives them `seconds`; comes before SIGTERM."""
+    """Announce a planned stop to the ranks, with the `seconds` that they have; precedes SIGTERM."""
     with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
         partial = f"{path}.planned.partial"
         with open(partial, "w") as stream:
@@ -141,15 +141,15 @@ def announce_stop(path: str, seconds: float) -> None:
 
 
 def saving_ranks(path: str, ranks: Sequence[int]) -> dict[int, float]:
-    """Returns the seconds that ranks ask for, by local rank; `ranks` are their global numbers."""
+    """Returns the seconds that ranks request, by local rank; `ranks` are their global numbers."""
     found = {local_rank: saving_seconds(f"{path}.{rank}") for local_rank, rank in enumerate(ranks)}
     return {local_rank: seconds for local_rank, seconds in found.items() if seconds is not None}
 
 
 def saving_seconds(path: str) -> Optional[float]:
-    """Returns the seconds that a rank asks for, 0 once it has written; None if it asks for none, or for nonsense."""
+    """Returns the seconds that a rank requests, 0 after it has written; None without a valid request."""
     try:
-        # A rank may have left anything there; a named pipe would wait for its writer.
+        # A rank may have left any kind of file; a named pipe would wait for its writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             seconds = float(os.read(fd, MAX_SECONDS_BYTES))
@@ -164,7 +164,7 @@ MAX_ERROR_FILE_BYTES = 262_144
 
 
 def read_error_file(path: str) -> str:
-    """Returns what torch's error file has (`torch.distributed.elastic.multiprocessing.errors.record`), or ""."""
+    """Returns the text of torch's error file (`torch.distributed.elastic.multiprocessing.errors.record`), or ""."""
     try:
         with open(path, "rb") as file:
             message = json.loads(file.read(MAX_ERROR_FILE_BYTES))["message"]

@@ -1,8 +1,8 @@
-"""The agent finds out how far each rank is (docs/protocol.md, "Progress"); in this order:
+"""The agent finds each rank's progress (docs/protocol.md, "Progress"); in this order:
 
 - `log_rules` matches lines with a framework's preset or the job's own pattern, and reads tqdm's bars. Pure.
-- `printed` gives it what ranks print, within a bounded time.
-- `trainer` is the server that Hugging Face's Trainer reports to, and reads its reports.
-- `recorder` asks torch's flight recorder how far a rank's collectives are.
-- `sources` reads progress files and brings all of them together: which of them counts, and what a step takes.
+- `printed` applies it to the ranks' output, within a bounded time.
+- `trainer` is the server for reports of Hugging Face's Trainer, and reads them.
+- `recorder` asks torch's flight recorder for the progress of a rank's collectives.
+- `sources` reads progress files and combines all sources: which of them counts, and how long a step takes.
 """

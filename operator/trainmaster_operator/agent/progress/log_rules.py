@@ -35,7 +35,7 @@ _WHOLE = ("step", "totalSteps")
 
 
 class LineMatcher:
-    """LogRules collects the values of one rank's lines. `preset`: its name; a pattern goes before it."""
+    """LineMatcher collects the values in one rank's lines. `preset`: its name; a pattern takes precedence."""
 
     def __init__(self, pattern: str, preset: str) -> None:
         self._own = compile_pattern(pattern) if pattern else None
@@ -50,8 +50,11 @@ class LineMatcher:
         """The newest bar of each length."""
 
     def read(self, data: bytes, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
-        """Match what has come; returns whether it has anything new. `data`: all of it, to look for marks once;
-        `unfinished`: a line that may grow; only a complete bar in it counts."""
+        """Match new output; returns whether it contains new values.
+
+        `data`: all of it, for one search for marks; `unfinished`: a line that may grow; only a complete bar in it
+        counts.
+        """
         before, bars_before = dict(self._fields), dict(self.bars)
         if self._own is not None:
             self._match(self._own, lines)
@@ -96,7 +99,7 @@ class LineMatcher:
 
 
 def read_fields(groups: Mapping[str, Optional[str]]) -> dict[str, float]:
-    """Returns the numbers that a match has found, by the field's name."""
+    """Returns a match's numbers by the fields' names."""
     fields: dict[str, float] = {}
     for name, text in groups.items():
         value = None if text is None else _number(text)
@@ -116,7 +119,7 @@ def _text(line: bytes) -> str:
 
 
 def _number(text: str) -> Optional[float]:
-    """Returns a number as people print it (12, 1.5e-3, 1,234), or a time as seconds (1:02:03); None for other texts."""
+    """Returns a printed number (12, 1.5e-3, 1,234), or a time as seconds (1:02:03); None for other texts."""
     parts = text.replace(",", "").strip().split(":")
     value = 0.0
     try:
@@ -141,7 +144,7 @@ LOSS = re.compile(rf"\b(?:train[_/])?loss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", r
 
 
 class Bar(NamedTuple):
-    """A bar as one line shows it."""
+    """Bar has the values of a bar in one line."""
 
     n: int
     total: int
@@ -153,7 +156,7 @@ class Bar(NamedTuple):
 
 
 def read_bar(line: str) -> Optional[Bar]:
-    """Returns the bar that a line shows; None if it shows none."""
+    """Returns a line's bar; None if it has none."""
     found = BAR.search(line)
     if found is None:
         return None
@@ -175,7 +178,7 @@ def read_bar(line: str) -> Optional[Bar]:
 class Bars:
     """Bars turns the bars of one rank into steps. If there are several kinds of bar, the longest is the training's.
 
-    `first_epoch`: the number that the first epoch's bar shows, where that is known.
+    `first_epoch`: the number in the first epoch's bar, if known.
     """
 
     def __init__(self, first_epoch: Optional[int] = None) -> None:
@@ -186,14 +189,14 @@ class Bars:
         """Bars before this one."""
 
     def add(self, bar: Bar) -> dict[str, float]:
-        """Returns the fields of progress that a bar of the training means; none where it isn't the training's."""
+        """Returns a bar's fields of progress; none if it isn't the training's."""
         if bar.total < max(self._total, 1) or bar.n > bar.total:
             return {}
         if bar.total > self._total:
             self._total, self._before, self._last = bar.total, 0, None
         last = self._last
         if last is not None and (bar.epoch or 0) < (last.epoch or 0):
-            # Another rank that is behind prints into the same stream.
+            # The bar belongs to another rank that is behind and prints into the same stream.
             return {}
         self._last = bar
         if bar.epoch is not None and self._first_epoch is not None:
@@ -211,7 +214,7 @@ class Bars:
 
 
 def measured(bar: Bar) -> dict[str, float]:
-    """Returns a bar's speed and loss, as far as it shows them."""
+    """Returns a bar's speed and loss, if it shows them."""
     values = {"stepSeconds": bar.step_seconds, "loss": bar.loss}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -220,14 +223,14 @@ BAR_MARK = b"%|"
 
 
 class LineRule(NamedTuple):
-    """A line that has the mark and matches says the fields that the pattern's groups are named for."""
+    """LineRule reads the fields named by the pattern's groups from a matching line with the mark."""
 
     mark: bytes
     pattern: re.Pattern[str]
 
 
 class Preset(NamedTuple):
-    """A framework's lines and bars."""
+    """Preset has a framework's lines and bars."""
 
     lines: tuple[LineRule, ...] = ()
     bars: bytes = b""
@@ -265,6 +268,6 @@ PRESETS: dict[str, Preset] = {
     "deepspeed": Preset(_DEEPSPEED),
     "torchtune": Preset((_TORCHTUNE,)),
     "tqdm": Preset(bars=BAR_MARK),
-    # The only bars are Lightning's with its logger's version.
+    # Only Lightning's bars count, recognised by its logger's version.
     AUTO: Preset((_HUGGING_FACE, *_DEEPSPEED, _TORCHTUNE), bars=b", v_num=", first_epoch=0),
 }

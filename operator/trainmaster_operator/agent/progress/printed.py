@@ -1,8 +1,8 @@
-"""The ranks' output is matched with the log rules, within a bounded time.
+"""This module matches the ranks' output with the log rules, within a bounded time.
 
-A match that takes longer than MATCH_SECONDS of the processor is broken off: Python's matcher checks for signals as it
-goes (CPython, Modules/_sre), and a timer of the process's own time sends one. Then the rules are given up until the
-next attempt, and nothing of what they have found is watched: a pattern can make its job's agent blind, never slow.
+It aborts a match that takes longer than MATCH_SECONDS of CPU time: Python's matcher checks for signals while it runs
+(CPython, Modules/_sre), and a timer of the process's CPU time sends one. Then the rules are off until the next attempt,
+and none of their results is watched: a pattern can make its job's agent blind, never slow.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ENVIRONMENT_MARK = b"environment: "
 
 
 class TooSlow(Exception):
-    """TooSlow breaks a match off."""
+    """TooSlow aborts a match."""
 
 
 class Printed:
-    """Printed has the progress that the ranks of one attempt have printed. `say` prints a sentence of the agent's."""
+    """Printed has the progress in the output of one attempt's ranks. `say` prints a sentence of the agent."""
 
     def __init__(self, settings: AgentSettings, say: Callable[[str], None]) -> None:
         self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
@@ -54,26 +54,26 @@ class Printed:
 
     @property
     def is_asked_for(self) -> bool:
-        """Returns whether the job itself says which lines are progress; others aren't watched."""
+        """Returns whether the job's spec defines the lines of progress; others aren't watched."""
         return not self.given_up and bool(self._pattern or self._preset in FRAMEWORKS)
 
     @property
     def is_strict(self) -> bool:
-        """Returns whether only a line that matches is a sign of life: the job's own pattern says what progress is."""
+        """Returns whether only a matching line is a sign of life, because the job's own pattern defines progress."""
         return bool(self._pattern)
 
     def progress(self, rank: int) -> Optional[RankProgress]:
-        """Returns what a rank has printed of its progress."""
+        """Returns the progress in a rank's output."""
         rules = self._rules.get(rank)
         return None if rules is None else rules.progress
 
     def bar(self, rank: int, total: int) -> Optional[Bar]:
-        """Returns the newest bar of this length that a rank has printed."""
+        """Returns the newest bar of this length in a rank's output."""
         rules = self._rules.get(rank)
         return None if rules is None else rules.bars.get(total)
 
     def reader(self, rank: int) -> Callable[[bytes, Sequence[bytes], bytes], None]:
-        """Returns what a rank's output is given to, as it comes (`output.Pump`)."""
+        """Returns the function that takes a rank's new output (`output.Pump`)."""
         return lambda data, lines, unfinished: self._read(rank, data, lines, unfinished)
 
     def _read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
@@ -104,14 +104,15 @@ class Printed:
 
     def _rules_of(self, rank: int) -> LineMatcher:
         if rank not in self._rules:
-            # Here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before they run.
+            # Imported here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before they
+            # run.
             from trainmaster_operator.agent.progress.log_rules import LineMatcher
 
             self._rules[rank] = LineMatcher(self._pattern, self._preset)
         return self._rules[rank]
 
     def _within_time(self, match: Callable[[], bool]) -> bool:
-        """Do it, and raise TooSlow where it takes too long."""
+        """Run a match; raises TooSlow if it takes too long."""
         try:
             try:
                 self._matching = True
@@ -123,6 +124,6 @@ class Printed:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     def _break_off(self, _number: int, _frame: Optional[FrameType]) -> None:
-        # The signal may come when the match has just ended.
+        # The signal may arrive just after the end of the match.
         if self._matching:
             raise TooSlow

@@ -1,14 +1,14 @@
-"""torch's flight recorder has the last collectives of a rank; the agent asks for them from outside.
+"""torch's flight recorder has a rank's last collectives; the agent requests them from outside.
 
-A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. When something is written
-into it, it writes what it has recorded to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the
-bundled loop does the same for gloo. The dump is a pickle of plain values. It comes from a user's process, so nothing
-but plain values is ever built from it.
+A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. After a write into it, it
+dumps its records to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the bundled loop does the same for
+gloo. The dump is a pickle of plain values. It is made by a user's process, so the agent never builds anything but plain
+values from it.
 
-`Counters` asks a silent rank's recorder now and then. A rank without progress may be in one collective for longer than
-any step may take: that is a hang whatever the script does (torch's own limit is 10 minutes with NCCL, torch 2.13,
-`default_pg_nccl_timeout`). A rank without collectives may be at anything. Only ranks that answer by themselves are
-asked (NCCL's process groups, and ranks that serve the pipe), one after the other.
+`Counters` asks a silent rank's recorder from time to time. A rank without progress may be in one collective for longer
+than any step may take: that is a hang, whatever the script does (torch's own limit is 10 minutes with NCCL, torch 2.13,
+`default_pg_nccl_timeout`). A rank without collectives may be doing anything. `Counters` only asks ranks that answer by
+themselves (NCCL's process groups, and ranks that serve the pipe), one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmaster_operator.agent.process.launcher import DUMP_VARIABLE, PIPE_VARI
 from trainmaster_operator.agent.process.rank_processes import RankProcess
 from trainmaster_operator.wire.limits import MAX_SECONDS
 
-# Where versions before TORCH_FR_DUMP_TEMP_FILE put it.
+# Versions before TORCH_FR_DUMP_TEMP_FILE write it here.
 OLD_DUMP = "/tmp/nccl_trace_rank_"
 ANSWER_SECONDS = 3.0
 """A rank's first dump takes 1.7 to 1.9 s (torch 2.11, one H200): torch reads the pipe once a second, and names the
@@ -34,7 +34,7 @@ NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
 
 
 class Recorded(NamedTuple):
-    """How far a rank's default process group has come, and a message about its oldest unfinished collective."""
+    """Recorded has a rank's last collective of the default group, and a message about its oldest unfinished one."""
 
     collective: Optional[int]
     message: str
@@ -47,7 +47,7 @@ class Recorded(NamedTuple):
 
 
 class FlightRecorder:
-    """Recorder is one rank's recorder; `environ` is the rank's."""
+    """FlightRecorder is one rank's recorder; `environ` is the rank's."""
 
     def __init__(self, environ: Mapping[str, str], rank: int) -> None:
         self._pipe = f"{environ.get(PIPE_VARIABLE, '')}{rank}.pipe"
@@ -56,7 +56,7 @@ class FlightRecorder:
         self._before: dict[str, tuple[int, int]] = {}
 
     def ask(self) -> bool:
-        """Ask for a dump; False if nobody listens."""
+        """Request a dump; False if no process reads the pipe."""
         self._before = {path: _version(path) for path in self._dumps}
         try:
             fd = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -71,7 +71,7 @@ class FlightRecorder:
         return True
 
     def answer(self) -> Recorded | None:
-        """Returns what was dumped since it was asked; None if nothing (whole) is there yet."""
+        """Returns the dump since the request; None if there is no complete one yet."""
         for path in self._dumps:
             if _version(path) in (self._before.get(path), (0, 0)):
                 continue
@@ -84,7 +84,7 @@ class FlightRecorder:
 
 
 def _load_plain(dump: bytes) -> Any:
-    # Here, because they cost a start of the agent milliseconds, and hardly any needs them.
+    # Imported here, because they cost milliseconds of an agent's start, and are rarely needed.
     import io
     import pickle
 
@@ -96,7 +96,7 @@ def _load_plain(dump: bytes) -> Any:
 
 
 def summarize(dump: bytes) -> Recorded | None:
-    """Returns the essence of a dump; None if it isn't one (it may be half written)."""
+    """Returns the essence of a dump; None if it is malformed (it may be half written)."""
     if len(dump) > MAX_DUMP_BYTES:
         return None
     try:
@@ -107,7 +107,7 @@ def summarize(dump: bytes) -> Recorded | None:
         return None
     numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
     if not numbers:
-        # The ring is full of other groups' collectives; the group's own account is still there.
+        # Other groups' collectives fill the ring, but the group's own counter remains.
         numbers = _enqueued(data)
     open_ones = [entry for entry in entries if not _is_done(entry)]
     message = f"last collective {max(numbers)}, completed" if entries else "no collective yet"
@@ -119,8 +119,7 @@ def summarize(dump: bytes) -> Recorded | None:
 
 
 def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
-    """Returns the numbers of the newest operation, and of the oldest that isn't done, over all groups, and for how long
-    the script lets that one take."""
+    """Returns the newest operation's number, the oldest unfinished one's over all groups, and that one's timeout."""
     numbers = {entry["record_id"]: entry for entry in entries if isinstance(entry.get("record_id"), int)}
     oldest = min((number for number, entry in numbers.items() if not _is_done(entry)), default=None)
     timeout = 0.0 if oldest is None else _own_timeout(numbers[oldest])
@@ -128,7 +127,7 @@ def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
 
 
 def _own_timeout(entry: Mapping[str, Any]) -> float:
-    """Returns an operation's timeout [s] where it is longer than torch's default, so that the script has set it."""
+    """Returns an operation's timeout [s] if the script has set it, above torch's default."""
     milliseconds = entry.get("timeout_ms")
     default = NCCL_TIMEOUT if str(entry.get("profiling_name")).startswith("nccl:") else OTHER_TIMEOUT
     if not isinstance(milliseconds, int) or not default < milliseconds / 1000 < MAX_SECONDS:
@@ -141,7 +140,7 @@ def _is_done(entry: Mapping[str, Any]) -> bool:
 
 
 def _enqueued(data: Mapping[str, Any]) -> list[int]:
-    """Returns the last collective that the default group has entered, by `pg_status`; empty if that is unknown."""
+    """Returns the last collective that the default group has entered, by `pg_status`; empty if unknown."""
     groups = data.get("pg_status")
     group = groups.get("0") if isinstance(groups, dict) else None
     number = group.get("last_enqueued_collective") if isinstance(group, dict) else None
@@ -180,7 +179,7 @@ PART_OF_LIMIT = 10
 
 
 class Waiting(NamedTuple):
-    """A rank waits in a collective, and for so long by what it has answered."""
+    """Waiting describes a rank's wait in a collective, by the rank's answers."""
 
     has_done_some: bool
     """Whether it has done collectives before."""
@@ -190,7 +189,7 @@ class Waiting(NamedTuple):
 
 
 class Counters:
-    """Counters has what the ranks of one attempt have answered. `ranks` returns those that live."""
+    """Counters has the answers of one attempt's ranks. `ranks` returns the living ones."""
 
     def __init__(self, ranks: Callable[[], Sequence[RankProcess]], limit: float) -> None:
         self._ranks = ranks
@@ -205,7 +204,7 @@ class Counters:
         """When a rank last had advanced since the question before, on the monotonic clock."""
 
     def poll(self, silent: Iterable[int], now: float) -> None:
-        """Read the answer that is awaited, or ask one of the ranks that have been silent for long."""
+        """Read the pending answer, or ask one of the ranks that have been silent for long."""
         if self._recorder is not None:
             rank, recorder, asked_at = self._recorder
             answer = recorder.answer()
@@ -226,7 +225,7 @@ class Counters:
                 self._recorder = rank, recorder, now
 
     def waiting(self, rank: int) -> Optional[Waiting]:
-        """Returns the collective that a rank was in when it was asked last; None if it was in none, or can't say."""
+        """Returns a rank's collective at the last question; None if it was in none, or can't answer."""
         last = self._last.get(rank)
         if last is None or last.oldest_open is None:
             return None

@@ -1,19 +1,18 @@
-"""This module decides which source of a rank's progress counts, and for how long the rank has shown no life.
+"""This module decides which source of a rank's progress counts, and for how long the rank has shown no sign of life.
 
-In this order; a source that is nearer to what the script itself says goes before the others:
+In this order; a source closer to the script itself takes precedence:
 
-1. The progress file (`Heartbeats`): the script's own word.
-2. What Hugging Face's Trainer reports. What it leaves out is filled in from what the rank prints: its bar, which is the
-   one with as many steps as the Trainer has reported, shows steps sooner than reports come.
-3. What the rank prints, by the job's `spec.progress`, or by what nothing but training prints.
-4. torch's collectives, which say no step, only that a rank waits.
+1. The progress file (`Heartbeats`), which the script itself writes.
+2. The reports of Hugging Face's Trainer. The rank's output completes them: its bar, the one with the total of the
+   Trainer's reports, shows steps earlier.
+3. The rank's output, matched with the job's `spec.progress`, or with lines that only training prints.
+4. torch's collectives, which show no step, only that a rank waits.
 
-If the rank never reports what a step takes, that is derived from its steps (`StepTimes`).
+If the rank never reports the duration of a step, it is derived from its steps (`StepTimes`).
 
-Only the first is watched by itself. With the others a rank counts as alive for longer than they report: while it
-prints, and while its collectives advance, because nobody has said that an evaluation or a checkpoint between two
-reports is short. With a pattern of the job's own only lines that match count, and lines recognised by themselves are
-shown and never watched.
+Only the first source is watched by itself. With the others a rank also counts as alive while it prints, and while its
+collectives advance, because an evaluation or a checkpoint between two reports may be long. With the job's own pattern
+only matching lines count, and lines that are recognised without a setting are shown and never watched.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ REPORT_SECONDS = 0.2
 
 
 class Sources:
-    """Sources are those of an attempt's ranks on this worker, which were started at `started_at`."""
+    """Sources has the progress of an attempt's ranks on this worker, started at `started_at`."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Sources:
         """The progress that counts, of each rank of which any is known."""
 
     def receive(self, body: object, now: float) -> None:
-        """The Trainer of this worker's first rank has reported: it is the world's first process where it does."""
+        """Record a report of the Trainer of this worker's first rank, which is the world's first rank if it has one."""
         if self._trainer.receive(body):
             self._reported_at = now
         step = None if self._trainer.progress is None else self._trainer.progress.step
@@ -72,7 +71,7 @@ class Sources:
         self._changed = True
 
     def poll(self, now: float) -> bool:
-        """Read what has changed; returns whether anything has."""
+        """Read the changed sources; returns whether there were any."""
         changed = self._heartbeats.poll(now) or self._changed
         if self._printed is not None and self._printed.changed:
             self._printed.changed, changed = False, True
@@ -90,21 +89,21 @@ class Sources:
         return changed
 
     def state(self, rank: int, now: float) -> RankState:
-        """Returns a rank as it is now: with its silence where it is watched."""
+        """Returns a rank's present state, with its silence if it is watched."""
         if not self._is_watched(rank):
             return self._state_by_collectives(rank)
         progress = self.ranks.get(rank)
         return observe_rank(self._settings, progress, self.silent_seconds(rank, now), self._unreported(rank, progress))
 
     def _unreported(self, rank: int, progress: Optional[RankProgress]) -> int:
-        """Returns how many steps a rank may have done since it reported one: of those with a counter there are none."""
+        """Returns how many steps a rank may have done since its last report: 0 if it has a counter."""
         if progress is None or progress.step is None or rank in self._heartbeats.counted:
             return 0
         seconds = self._step_times[rank].estimate(progress)
         return int(min(REPORT_SECONDS / seconds, progress.step)) if seconds and seconds > 0 else 0
 
     def silent_seconds(self, rank: int, now: float) -> float:
-        """Returns for how long a rank has shown no progress, and no life where that counts.
+        """Returns for how long a rank has shown no progress and, if that counts, no sign of life.
 
         If an unwatched rank hangs, the rank that waits for it was silent for the limit.
         """
@@ -126,7 +125,7 @@ class Sources:
 
     @property
     def first_step_at(self) -> dict[int, float]:
-        """Returns when each rank had done the attempt's first step (seconds since the epoch), as far as known."""
+        """Returns when each rank finished the attempt's first step, if known (seconds since the epoch)."""
         found = dict(self._heartbeats.first_step_at)
         printed = {} if self._printed is None else self._printed.first_step_at
         for rank in self.ranks:
@@ -171,7 +170,7 @@ class Sources:
         return rank in self.ranks and self._printed is not None and self._printed.is_asked_for
 
     def _may_wait(self, rank: int, now: float, limit: float) -> bool:
-        """Returns whether to ask a rank for its collectives: it says nothing itself, or nothing any more."""
+        """Returns whether to ask a rank for its collectives, because it reports nothing, or nothing any more."""
         if rank in self._heartbeats.ranks or not limit:
             return False
         return not self._is_watched(rank) or self.silent_seconds(rank, now) > limit / 2
@@ -187,13 +186,12 @@ INTERVALS = 7
 
 
 class StepTimes:
-    """StepTimes derives the seconds that a step of one rank takes from when its steps came, in one attempt.
+    """StepTimes derives the seconds per step of one rank in one attempt from the times of its steps.
 
-    Steps are counted over intervals of INTERVAL_SECONDS, or of one step if that takes longer, and the median of the
-    last INTERVALS of them counts. So an evaluation or a checkpoint, which makes one interval long, changes nothing, and
-    a speed that changes is seen within half a minute, or four steps. Between intervals the last figure stays. Time
-    before the first step isn't counted: it is setup, and a rank that reports 0 first may continue from the step of its
-    checkpoint.
+    It counts steps over intervals of INTERVAL_SECONDS, or of one step if that takes longer, and uses the median of the
+    last INTERVALS of them. So an evaluation or a checkpoint, which only lengthens one interval, changes nothing, and a
+    change of speed shows within half a minute, or four steps. Between intervals the last value stays. The time before
+    the first step is setup and doesn't count, and a rank that reports 0 first may continue from its checkpoint's step.
     """
 
     def __init__(self) -> None:
@@ -207,7 +205,7 @@ class StepTimes:
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
 
     def complete(self, progress: RankProgress, now: float) -> RankProgress:
-        """Returns the progress with its `step_seconds`, where they are derived. `now`: on the monotonic clock."""
+        """Returns the progress with its derived `step_seconds`, if available. `now`: on the monotonic clock."""
         if progress.step_seconds is not None:
             self._says_them = True
         if self._says_them or progress.step is None:
@@ -216,12 +214,12 @@ class StepTimes:
             self._observe(progress.step, progress.start_step or 0, now)
         if not self._intervals:
             return progress
-        # The median; of an even number the lower one, because what isn't training only makes intervals longer. It isn't
+        # The median; of an even number the lower one, because pauses of training only lengthen intervals. It isn't
         # taken from `statistics`, whose import costs 15 ms of an agent's start.
         return progress._replace(step_seconds=sorted(self._intervals)[(len(self._intervals) - 1) // 2])
 
     def estimate(self, progress: RankProgress) -> Optional[float]:
-        """Returns what a step takes, also where that isn't worth reporting yet; None if nothing is known of it."""
+        """Returns the seconds per step, even before it is worth reporting; None if unknown."""
         if progress.step_seconds is not None or self._began is None or self._last is None:
             return progress.step_seconds
         step, since = self._began
@@ -229,7 +227,7 @@ class StepTimes:
 
     def _observe(self, step: int, start: int, now: float) -> None:
         if self._last is not None and step < self._last:
-            # Another training in the same process, or a loop that rolled back.
+            # The process trains again from an earlier step, or its loop rolled back.
             self._intervals.clear()
             self._began = None
         self._last, self._at = step, now
@@ -246,16 +244,16 @@ COUNT_BYTES = 8
 
 
 class Heartbeats:
-    """Heartbeats has the newest progress of each rank, as `poll` finds it in the files of one attempt.
+    """Heartbeats reads the newest progress of each rank from one attempt's files.
 
-    A rank may keep its step in a second file, which it writes in every step, because it rewrites the first one less
-    often. Such steps are exact: ranks are compared by them in a hang.
+    A rank may rewrite its file less often, and write its step to a second file in every step. Such steps are exact, so
+    ranks are compared by them in a hang.
     """
 
     def __init__(self, path: str, ranks: range, since: float = 0.0) -> None:
         self._since = since
         """Moments before this one (seconds since the epoch) were those of an earlier attempt."""
-        # The plain file is the first rank's, where that doesn't write one of its own.
+        # The plain file belongs to the first rank, unless that writes its own.
         self._files = [(ranks[0], path), *((rank, f"{path}.{rank}") for rank in ranks)]
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._written: dict[str, RankProgress] = {}
@@ -270,11 +268,11 @@ class Heartbeats:
         """When each rank had done the attempt's first step (seconds since the epoch): as it says, else as its file."""
 
     def poll(self, now: float) -> bool:
-        """Read what has changed; returns whether anything has."""
+        """Read the changed files; returns whether there were any."""
         changed = False
         for rank, path in self._files:
             text = self._read(path)
-            # After the file, because a rank writes its step before that.
+            # After the file, because a rank writes its step first.
             count = _read_count(f"{path}.step")
             written = None if text is None else parse_progress(text)
             if written is None and (path not in self._written or count == self._counts.get(path)):
@@ -307,7 +305,7 @@ class Heartbeats:
         return progress.step is not None and progress.step > (progress.start_step or 0)
 
     def _read(self, path: str) -> Optional[bytes]:
-        """Returns what a file holds, if it has changed."""
+        """Returns a file's content if it has changed, else None."""
         try:
             status = os.stat(path)
             seen = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -343,8 +341,9 @@ def parse_progress(text: bytes) -> Optional[RankProgress]:
 def observe_rank(
     settings: AgentSettings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
 ) -> RankState:
-    """Returns a rank's state by its progress file; None is the progress of a rank that never wrote any. `unreported`:
-    how many steps the rank may have done since it wrote it.
+    """Returns a rank's state by its progress file; None: it has never written one.
+
+    `unreported`: how many steps the rank may have done since it wrote the file.
     """
     if progress is None:
         return RankState()
@@ -354,7 +353,7 @@ def observe_rank(
 
 
 def observe_waiting(settings: AgentSettings, waiting: Waiting) -> RankState:
-    """Returns the state of a rank of which only the collective is known that it waits in."""
+    """Returns the state of a rank of which only the present collective is known."""
     limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
     if not waiting.has_done_some:
         limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"

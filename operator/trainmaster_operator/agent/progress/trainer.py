@@ -1,13 +1,13 @@
 """Hugging Face's Trainer reports here, by HTTP on the loopback address, as it does to Kubeflow's controller.
 
-A rank waits for the answer, so the loop answers at once and refuses what is too much. The token of an attempt is in a
-file that only the job's own user can read: on a node's own network (`interconnect.hostNetwork`) others reach the
+A rank waits for the answer, so the loop answers at once and refuses excessive requests. An attempt's token is in a file
+that only the job's own user can read: on a node's own network (`interconnect.hostNetwork`) other programs reach the
 address too.
 
 transformers 5 (`integrations/integration_utils.py`, `KubeflowCallback`) sends rank 0's progress if
 KUBEFLOW_TRAINER_SERVER_URL is set: at the beginning, after a step if the last report is 5 s old, and at the end. The
-protocol is Kubeflow Trainer's (kubeflow/trainer, KEP-2779): a percentage, the seconds that remain, and metrics by name,
-whose values are texts. Others may speak it too, so only its form is taken for granted.
+protocol is Kubeflow Trainer's (kubeflow/trainer, KEP-2779): a percentage, the remaining seconds, and metrics by name,
+whose values are texts. Other programs may use it too, so the server relies only on the form of a report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BURST, PER_SECOND = 20, 4.0
 
 
 class TrainerServer:
-    """The server listens until the agent ends. `receive` gets the bodies of the present attempt's reports."""
+    """TrainerServer listens until the agent ends. `receive` gets the bodies of the present attempt's reports."""
 
     def __init__(self, loop: Loop, receive: Callable[[Any], None]) -> None:
         self._loop = loop
@@ -47,7 +47,7 @@ class TrainerServer:
         self._socket: Optional[socket.socket] = None
 
     def serve(self, token_file: str) -> int:
-        """An attempt begins: returns the port to report to, 0 if nobody can listen."""
+        """Begin an attempt; returns the port for its reports, 0 if the server can't listen."""
         try:
             os.makedirs(os.path.dirname(token_file), exist_ok=True)
             self.begin(token_file)
@@ -57,7 +57,7 @@ class TrainerServer:
         return self.open()
 
     def open(self) -> int:
-        """Listen, and return the port; 0 if that isn't possible: then no rank is given one."""
+        """Listen, and return the port; 0 on failure, and then no rank gets one."""
         if self._socket is None:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
@@ -72,7 +72,7 @@ class TrainerServer:
         return int(self._socket.getsockname()[1])
 
     def begin(self, token_file: str) -> None:
-        """An attempt begins: write its token, and forget the one before. Raises OSError."""
+        """Begin an attempt: write its token, and forget the previous one. Raises OSError."""
         self._token = os.urandom(16).hex()
         fd = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(fd, "w", encoding="ascii") as file:
@@ -93,7 +93,7 @@ class TrainerServer:
         self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
 
     def _happened(self, event: Union[Readable, Closed]) -> None:
-        """Something has come on a connection, or it has ended."""
+        """Handle a connection's new data, or its end."""
         peer = getattr(event, "peer", 0)
         exchange = self._exchanges.get(peer)
         if exchange is None:
@@ -114,7 +114,7 @@ class TrainerServer:
             exchange.connection.finish(exchange.request.missing)
 
     def _answer(self, request: Request) -> bytes:
-        """Returns the answer to a connection's one request; empty while it isn't whole."""
+        """Returns the answer to a connection's one request; empty while that is incomplete."""
         head = request.head()
         if head is None:
             return b""
@@ -137,7 +137,7 @@ class TrainerServer:
         return response(200, "{}", "application/json")
 
     def _is_authorized(self, head: Head) -> bool:
-        # Here, because it costs 3 ms of an agent's start, and the first report comes after that.
+        # Imported here, because it costs 3 ms of an agent's start and the first report comes later.
         import hmac
 
         given = head.headers.get("authorization", "").encode("latin-1")
@@ -159,7 +159,7 @@ class TrainerServer:
 
 
 class _Exchange:
-    """A connection, and the request on it."""
+    """_Exchange is a connection and its one request."""
 
     def __init__(self, connection: PeerConnection, request: Request) -> None:
         self.connection = connection
@@ -179,7 +179,7 @@ _NUMBERS = {
 
 
 class TrainerReports:
-    """TrainerReports has what one attempt's Trainer has reported so far."""
+    """TrainerReports has the reports of one attempt's Trainer so far."""
 
     def __init__(self) -> None:
         self.progress: Optional[RankProgress] = None
@@ -189,8 +189,10 @@ class TrainerReports:
         self._percent: Optional[float] = None
 
     def receive(self, body: object) -> bool:
-        """Read one report and say whether it shows progress: that the step, or where that is unknown the percentage,
-        has changed. A report that isn't one says nothing."""
+        """Read one report; returns whether it shows progress: a new step, or without steps a new percentage.
+
+        A malformed report shows none.
+        """
         status = mapping(body).get("trainerStatus")
         if not isinstance(status, Mapping):
             return False

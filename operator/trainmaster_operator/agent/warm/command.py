@@ -1,7 +1,7 @@
-"""Whether a command's ranks can start without a launcher, and be forked, is read from it here.
+"""This module decides from a command whether its ranks can start without a launcher, and be forked.
 
-What matters is that the interpreter imports `sitecustomize` from PYTHONPATH, and what it puts first on `sys.path`
-later (https://docs.python.org/3/using/cmdline.html).
+The decision depends on two facts: the interpreter imports `sitecustomize` from PYTHONPATH, and puts a known folder
+first on `sys.path` later (https://docs.python.org/3/using/cmdline.html).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Union
 from trainmaster_operator.agent.process.launcher import starts_torchrun
 from trainmaster_operator.wire.names import is_python
 
-# Modules that start ranks themselves.
+# These modules start ranks themselves.
 _LAUNCHERS = ("accelerate.commands.launch", "deepspeed.launcher.runner", "deepspeed.launcher.launch")
 _PLAIN_FLAGS = "bBdOPqRsu"
 _FLAGS_WITH_VALUE = "WX"
@@ -28,7 +28,7 @@ _REFUSED_FLAGS = {
 
 
 class WarmCommand(NamedTuple):
-    """A command whose ranks start without a launcher, forked from a warm process or by themselves."""
+    """WarmCommand is a command whose ranks start without a launcher, forked from a warm process or by themselves."""
 
     interpreter: tuple[str, ...]
     """Python and its flags."""
@@ -37,7 +37,7 @@ class WarmCommand(NamedTuple):
 
 
 class ScriptPath(NamedTuple):
-    """ScriptPath is where Python finds a script."""
+    """ScriptPath is the location of a script for Python."""
 
     path: str
     """Python puts this first on sys.path; empty: nothing."""
@@ -48,7 +48,7 @@ class ScriptPath(NamedTuple):
 def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
     """Returns how a command's ranks start without a launcher, or the reason why they can't.
 
-    Only its words count, which are those of every worker: so a job's workers decide alike.
+    Only its words count, which are the same on every worker: so a job's workers decide alike.
     """
     if not is_python(command[0]):
         return f"{os.path.basename(command[0])!r} is not Python"
@@ -74,7 +74,7 @@ def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
 
 
 def script_path(command: WarmCommand, folder: str) -> ScriptPath:
-    """Returns what Python finds of a command's script from the working directory `folder`."""
+    """Returns the location of a command's script from the working directory `folder`."""
     safe = "-P" in command.interpreter
     if not command.script:
         return ScriptPath("" if safe else folder)
@@ -113,7 +113,8 @@ def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _is_archive(path: str) -> bool:
     try:
         with open(path, "rb") as file:
-            # Python reads the archive's directory at the end of the file; one that begins so is meant to be one.
+            # Python reads the archive's directory at the file's end; a file that begins like this is meant to be an
+            # archive.
             return file.read(4) == b"PK\x03\x04"
     except OSError:
         return False

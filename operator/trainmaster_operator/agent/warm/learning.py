@@ -1,6 +1,6 @@
-"""The agent learns from a rank what to import before a fork: the rank's modules when it has done its first step.
+"""The agent learns from a rank which modules to import before a fork: the rank's imports after its first step.
 
-By then it has imported lazily imported ones too, such as `torch._dynamo`, which DDP imports in its first step.
+These include lazy imports such as `torch._dynamo`, which DDP imports in its first step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Learning:
         if self._asked is not None or self._run.ended:
             return
         pid = self._run.pid_of(local_rank)
-        # A rank that started cold has no handler, and the signal would end it.
+        # A cold-started rank has no handler, and the signal would end it.
         if pid and children.catches(pid, LEARN_SIGNAL):
             self._asked = local_rank
             children.send([pid], LEARN_SIGNAL)
@@ -68,7 +68,7 @@ class Learning:
 
 
 def read_names(path: str) -> tuple[str, ...]:
-    """Returns the names in a rank's answer; empty if it isn't one."""
+    """Returns the names in a rank's answer; empty if it is malformed."""
     try:
         with open(path, "rb") as file:
             return module_names(json.loads(file.read(MAX_BYTES)), MAX_NAMES, MAX_CHARACTERS)

@@ -1,8 +1,8 @@
 """The agent's half of the warm process starts it, sends it orders, and watches it, all in the loop's thread.
 
-It may hang, be killed or refuse at any time. An order is answered within its time or the process is killed: one that
-wakes up later must not fork the ranks of an attempt that nobody wants any more. The stage's sources are copied to where
-the job's Python finds them, which needn't be the agent's.
+The process may hang, die or refuse at any time. It answers an order in time or is killed: if it woke up later, it must
+not fork the ranks of an obsolete attempt. The stage's sources are copied into a folder for the job's Python, which
+needn't be the agent's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REQUIRED = "torch"
 
 
 class WarmProcess:
-    """WarmProcess handles one process at a time. `put` gets `WarmProcessEnded`; the caller of an order gets its end."""
+    """WarmProcess handles one process at a time. `put` gets `WarmProcessEnded`; an order's caller gets its result."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class WarmProcess:
         """Whether that is why."""
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
-        """Start it in this environment, which lacks what is each rank's own."""
+        """Start the process in this environment, which lacks each rank's own variables."""
         self._environ, self._own_variables = environ, own_variables
         self.was_killed, self._verdict, self.lacks_torch = False, events.FAILED, False
         form = self._form
@@ -132,11 +132,11 @@ class WarmProcess:
             self._end(f"it cannot be started: {error}", events.LACKING)
 
     def learn(self, names: Sequence[str]) -> None:
-        """Import what a rank of this worker had imported, and put `ModulesLearned` when it is done."""
+        """Import the modules of one of this worker's ranks, and put `ModulesLearned` when done."""
         self._order_imports(names)
 
     def preload(self, modules: Modules) -> None:
-        """Import what another worker has learned."""
+        """Import the modules that another worker has learned."""
         if self.modules is None:
             self._keep(modules)
             self._order_imports(modules.names)
@@ -149,10 +149,10 @@ class WarmProcess:
         store: Optional[Mapping[str, Any]],
         answered: Callable[[str], None],
     ) -> None:
-        """Have an attempt's ranks forked. `ranks`: of each `localRank`, `environ`, `stdout` and `stderr`.
+        """Order the process to fork an attempt's ranks. `ranks`: each one's `localRank`, `environ`, `stdout`, `stderr`.
 
-        `folder` is the attempt's. `store`: the same of the process that serves the store, where it is this worker's to
-        have one. `answered` is called once: with an empty text, or the reason why there are none.
+        `folder` is the attempt's. `store`: the same for the process that serves the store, if this worker has it.
+        `answered` is called once: with an empty text, or the reason why there are no ranks.
         """
         order = {
             "type": "fork",
@@ -172,18 +172,18 @@ class WarmProcess:
         self._send_order()
 
     def confirm(self) -> None:
-        """Every ordered rank has announced itself, whenever the answer comes."""
+        """Record that all ordered ranks have announced themselves, whenever the answer arrives."""
         self._answer("")
 
     @property
     def needs_launcher(self) -> bool:
-        """Returns whether torchrun has to start the ranks, of every worker of the job, because of the command."""
+        """Returns whether the command requires torchrun to start the ranks, on every worker of the job."""
         return isinstance(self._form, str)
 
     def store_command(self) -> tuple[str, ...]:
-        """Returns the command line of a process that serves torch's store, where there is none to fork it from.
+        """Returns the command line of a process that serves torch's store if no warm process can fork it.
 
-        Raises OSError where the state folder can't be written.
+        Raises OSError if the state folder can't be written.
         """
         assert not isinstance(self._form, str), "torchrun serves it where there is a launcher"
         write_stage(self._folder)
@@ -193,7 +193,7 @@ class WarmProcess:
 
     @property
     def pids(self) -> set[int]:
-        """Returns the processes that belong to no attempt."""
+        """Returns the processes outside any attempt."""
         return {pid for pid in (self._probe_pid, self.pid) if pid}
 
     @property
@@ -202,11 +202,11 @@ class WarmProcess:
         return self._order is not None
 
     def private_bytes(self) -> Optional[int]:
-        """Returns its own memory, which it shares with no rank; None if there is no process."""
+        """Returns the process's unshared memory [bytes]; None if there is no process."""
         return children.private_bytes(self.pid) if self.pid else None
 
     def kill(self, verdict: str = events.KILLED) -> None:
-        """End the process, whatever it is doing. `verdict`: what its end says."""
+        """End the process at once. `verdict`: the reason in its event."""
         if self.pids:
             self.was_killed, self._verdict = True, verdict
             children.send(self.pids, signal.SIGKILL)
@@ -226,10 +226,10 @@ class WarmProcess:
     def _probed(self, ending: Ending) -> None:
         """Start the process itself, once it is certain that this Python stops before it runs the user's program.
 
-        Only the probe's own answers are any: it may be killed at any moment, by us too, or end for want of memory.
+        Only the probe's own answers count: it may be killed at any moment, by us too, or end for lack of memory.
         """
         if self.was_killed:
-            # Perhaps too late, and nobody wants the process any more.
+            # It may be too late, and nobody needs the process any more.
             self._end("it was ended while it started", self._verdict)
             return
         if ending.exit_code == EXIT_DEAF:
@@ -270,7 +270,7 @@ class WarmProcess:
         # An empty entry would be the working directory.
         environ["PYTHONPATH"] = ":".join(filter(None, (self._folder, environ.get("PYTHONPATH"))))
         environ[VARIABLE] = value
-        # By this and the state folder the next agent finds what is left of this one.
+        # By this and the state folder the next agent finds this one's leftovers.
         environ[MARK] = "warm"
         with children.output_streams() as (ends, outputs):
             for name, fd, printer in zip(("out", "err"), ends, self._printers):
@@ -281,7 +281,7 @@ class WarmProcess:
             return children.spawn(program, arguments, environ, {**outputs, **streams})
 
     def _look(self) -> None:
-        """Give its memory up where the ranks run short of it."""
+        """End the process if the ranks run short of memory."""
         free = free_memory(self._settings.cgroup_root)
         if free is None or free >= SHORT_BYTES:
             self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
@@ -334,7 +334,7 @@ class WarmProcess:
             self._leave_out(answer["problems"], answer["leftOut"])
 
     def _leave_out(self, problems: Mapping[str, str], names: Sequence[str]) -> None:
-        """This process forks nothing: it continues only to find all such modules, which the next one leaves out."""
+        """Leave these modules out of the next process; this one forks nothing, and only finds all such modules."""
         for name, problem in problems.items():
             if name not in self._problems:
                 self._problems.add(name)
@@ -360,12 +360,12 @@ class WarmProcess:
             write_atomically(path, json.dumps(list(names)))
             self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
         except OSError:
-            # It is on its way out, or hangs: an order to fork will show that.
+            # The process is about to end, or hangs: an order to fork will show that.
             return
         self._importing = bool(names)
 
     def _read_modules(self) -> None:
-        """An agent before this one may have learned them in this pod."""
+        """Read the modules that an earlier agent in this pod may have learned."""
         try:
             with open(os.path.join(self._folder, MODULES_FILE), encoding="utf-8") as file:
                 modules = Modules(module_names(json.load(file)))
@@ -412,7 +412,7 @@ class WarmProcess:
         answered(reason)
 
     def _end(self, reason: str, verdict: str) -> None:
-        """There is no warm process any more."""
+        """Record that there is no warm process any more."""
         self.reason = reason
         self._ready = self._importing = False
         if self._channel is not None:
@@ -447,11 +447,11 @@ def write_stage(folder: str) -> None:
     places = {name: os.path.join(package, f"{name}.py") for name in stage.SOURCES}
     places["sitecustomize"] = os.path.join(folder, "sitecustomize.py")
     loader: Any = stage.__loader__
-    # In the zipapp the bytecode lies in a folder of its own, apart from the sources.
+    # In the zipapp the bytecode is in a separate folder.
     sources = stage.__name__.replace(".", "/") if hasattr(loader, "archive") else stage.__path__[0]
     for name, path in places.items():
         source = loader.get_data(f"{sources}/{name}.py")
-        # An unchanged file keeps the bytecode that Python has written for it.
+        # An unchanged file keeps the bytecode that Python has cached for it.
         if _read_bytes(path) != source:
             write_atomically(path, source.decode())
 

@@ -1,15 +1,15 @@
-"""The stage is what the warm process runs before `__main__` exists. It is copied to where that process finds it.
+"""The stage runs in the warm process before `__main__` exists. It is copied into a folder that this process searches.
 
-It runs in the job's own Python, of whatever version from 3.9 on, and imports nothing of the agent. The warm process
-imports the modules it is given, one after the other, and forks ranks on order. In a rank `enter` returns,
-`sitecustomize` is imported again, now the image's own if there is one, and the interpreter continues. In this order:
+It runs in the job's own Python, any version from 3.9 on, and imports nothing of the agent. The warm process imports
+modules on order, one after the other, and forks ranks on order. In a rank `enter` returns, `sitecustomize` is imported
+again, now the image's own if there is one, and the interpreter continues. In this order:
 
-- The interpreter imports `sitecustomize` by itself, and that enters `orders`: the warm process, a loop over what the
-  agent orders on the channel.
-- `forkable` imports modules and decides whether the process may fork; `devices` answers what they ask of CUDA.
-- `forking` forks an attempt's ranks and the process of their store, and renews what a started rank has of its own.
+- The interpreter imports `sitecustomize` by itself, which enters `orders`: the warm process, a loop over the agent's
+  orders on the channel.
+- `forkable` imports modules and decides whether the process may fork; `devices` answers their questions about CUDA.
+- `forking` forks an attempt's ranks and the process of their store, and gives each rank its own state.
 - `store` serves torch's store to an attempt's ranks.
-- `this_process` is below all: what /proc says of it.
+- `this_process`, below all others, reads /proc about this process.
 
 The channel is a stream of JSON objects, one a line. The agent sends `fork` and `import`; the warm process answers with
 `ready`, `forked`, `refused`, `imported`, `unforkable` and `failed`. It ends when the channel does.

@@ -1,11 +1,12 @@
-"""A child answers what modules ask of CUDA while they are imported, so that this process opens no device.
+"""A child answers modules' questions about CUDA during their import, so that this process opens no device.
 
-torch 2.11's inductor asks `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and packages with kernels
-of their own ask for the capability. The answer takes cuInit, which opens /dev/nvidia* and may start a thread: neither
-can be forked. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and answers less. A child asks.
+torch 2.11's inductor calls `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and packages with their
+own kernels query the capability. The answer requires cuInit, which opens /dev/nvidia* and may start a thread, and
+neither survives a fork. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and answers less. So a child
+answers.
 
-The functions keep their identity, since torch's compiler and others hold them: only their code is another one while
-modules are imported. What they hold by then, such as a cached answer, is what a rank would have been answered.
+The functions keep their identity, because torch's compiler and others hold references to them: only their code is
+replaced during imports. Any value that modules keep, such as a cached answer, is the one that a rank would get.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _native: dict[FunctionType, Any] = {}
 
 @contextlib.contextmanager
 def answering() -> Iterator[None]:
-    """Answer for torch.cuda in this block, where torch is imported and has devices at all."""
+    """Answer for torch.cuda in this block, if torch is imported and supports devices."""
     cuda = sys.modules.get("torch.cuda")
     asks = getattr(cuda, "_is_compiled", None)
     if asks is not None and asks():
@@ -86,7 +87,7 @@ def _restore() -> None:
 
 
 def _warm_answers() -> dict[str, Any]:
-    """Returns what CUDA says, which a child asks once; empty if it says nothing."""
+    """Returns CUDA's answers, requested once by a child; empty if there are none."""
     if not _known:
         read, write = os.pipe()
         pid = fork()
@@ -128,7 +129,7 @@ def _received(read: int, pid: int) -> dict[str, Any]:
     with open(read, "rb", buffering=0) as file:
         data, more = b"", b"."
         while more:
-            # A driver that hangs keeps a process for ever.
+            # A hanging driver keeps a process forever.
             more = file.read(65_536) if select.select([file], [], [], ANSWER_SECONDS)[0] else b""
             data += more
     os.kill(pid, signal.SIGKILL)

@@ -1,12 +1,12 @@
-"""This module decides whether the process may fork: it imports modules and finds out which a fork can't repeat.
+"""This module imports modules, finds those that a fork can't repeat, and so decides whether the process may fork.
 
-A module whose import does something that can't be forked (a thread, a socket, a device, a child), or that reads what is
-each rank's own in the environment, can't be taken back. The process then forks nothing any more: it imports the rest to
-learn of all such modules at once, and is started again without them.
+A module's import can't be undone if it does something that can't be forked (a thread, a socket, a device, a child), or
+reads a rank's own environment variables. The process then forks nothing any more: it imports the rest to find all such
+modules at once, and is restarted without them.
 
-Each module is checked when it has been executed, so that the innermost one is blamed and not the package that happens
-to import it first. From then on whatever imports a blamed module is remembered: it can't be imported before a fork
-either. A thread is only blamed if it still runs when all imports are done.
+Each module is checked after its execution, so that the innermost one is blamed and not the package that imports it
+first. Modules that import a blamed one are remembered, because they can't be imported before a fork either. A thread is
+only blamed if it still runs when all imports are done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _bootstrap: Any = importlib._bootstrap
 
 
 class Blame:
-    """Blame knows what was found in this process so far."""
+    """Blame has the problems found in this process so far."""
 
     def __init__(self, own_variables: frozenset[str]) -> None:
         self._own_variables = own_variables
@@ -52,7 +52,7 @@ class Blame:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Look at each module that is imported in this block, and at what it reads of the environment."""
+        """Check each module imported in this block, and its reads of the environment."""
         environ = type(os.environ)
         read, load = environ.__getitem__, _bootstrap._find_and_load
         natives = builtins.__import__, _bootstrap._gcd_import
@@ -68,7 +68,7 @@ class Blame:
             try:
                 return load(name, import_)
             finally:
-                # Its package, which was imported before it.
+                # Its package, which was imported first.
                 self._follow(name)
                 self._stack.pop()
                 self._look(name)
@@ -86,7 +86,7 @@ class Blame:
             self._follow(_bootstrap._resolve_name(name, package, level) if level else name)
             return found
 
-        # All imports that find nothing in sys.modules come here, from C as well (Python 3.9 to 3.14, import.c).
+        # All imports that aren't in sys.modules pass here, from C as well (Python 3.9 to 3.14, import.c).
         _bootstrap._find_and_load = watched_load
         _bootstrap._gcd_import = gcd_import
         builtins.__import__ = import_
@@ -103,11 +103,11 @@ class Blame:
         self._suspect(name)
 
     def settle(self) -> None:
-        """Blame the modules whose threads don't end by themselves. The imports are done for now."""
+        """Blame the modules whose threads don't end by themselves, after the imports."""
         running = self._suspects.keys() & threads().keys()
         until = time.monotonic() + THREAD_SECONDS
         if running:
-            # A BLAS library's threads end before a fork, in its own handler of that (pthread_atfork(3)).
+            # A BLAS library's threads end before a fork, in its own handler (pthread_atfork(3)).
             _fork_and_wait()
         while running and time.monotonic() < until:
             running = self._suspects.keys() & threads().keys()
@@ -120,7 +120,7 @@ class Blame:
             self._importers.clear()
 
     def left_out(self) -> list[str]:
-        """Returns what can't be imported before a fork: what is blamed, and what imports that."""
+        """Returns the modules that can't be imported before a fork: blamed ones, and those that import them."""
         found: set[str] = set()
         rest = list(self.problems)
         while rest:
@@ -131,7 +131,7 @@ class Blame:
         return sorted(found)
 
     def at_fork(self) -> str:
-        """Returns what a fork couldn't repeat now; empty: nothing."""
+        """Returns the present obstacle to a fork; empty: none."""
         if threads():
             _fork_and_wait()
         for name in threads().values():
@@ -143,13 +143,13 @@ class Blame:
         return "the warm process has started a process" if has_children() else ""
 
     def _look(self, name: str) -> None:
-        """Find what is new since the last check, and blame it on a module."""
+        """Find changes since the last check, and blame them on a module."""
         now = thread_ids()
         for number in now - self._threads:
             self._suspects[number] = name
             self._suspect(name)
         self._threads = now
-        # The listing has one descriptor more, the first that is free.
+        # The listing has one more descriptor, the first free one.
         listing = os.listdir("/proc/self/fd")
         if listing != self._listing:
             open_now = descriptors()
@@ -171,7 +171,7 @@ class Blame:
         self._follow(name)
 
     def _follow(self, *names: str) -> None:
-        """The modules that are being imported import these, too."""
+        """Record that the modules being imported import these, too."""
         for name in names:
             while name:
                 if name in self._importers:
@@ -202,7 +202,7 @@ MOST_DRAWN = 100_000
 
 
 class Imports:
-    """Imports knows what was imported, and what there was before."""
+    """Imports knows the imported modules, and the state before them."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str]) -> None:
         self._path: str = config["path"]
@@ -214,14 +214,13 @@ class Imports:
         self.blame = Blame(frozenset(config["ownVariables"]))
 
     def is_missing(self, name: str) -> bool:
-        """Returns whether a learned name can be imported and isn't yet."""
+        """Returns whether a learned name can be imported and hasn't been yet."""
         return name not in sys.modules and name not in self._left_out and _is_packaged(name)
 
     def add(self, name: str, *, required: bool, users: bool) -> None:
-        """Import a module, and blame whatever can't be imported before a fork.
+        """Import a module, and blame any that can't be imported before a fork.
 
-        `required`: an error is raised. `users`: the module may lie where the user's program does, and an error is the
-        user's to know.
+        `required`: raise an error. `users`: the module may be among the user's files, and the user will see its error.
         """
         if name in self._left_out or name in sys.modules:
             return
@@ -237,7 +236,7 @@ class Imports:
                 print(f"spec.warmStart.preload: {name!r} cannot be imported: {problem}", file=sys.stderr, flush=True)
         now, new = _random_states(), set(sys.modules) - before
         if any(not _follows(state, now[of]) for of, state in random_states.items()):
-            # Ranks get new seeds, so a module's own seed would be lost. Any of them may have set it.
+            # Ranks get new seeds, so a module's own seed would be lost. Any of these modules may have set it.
             for each in (name, *new):
                 self.blame.blame(each, "seeded random numbers")
         self._remember_files(new)
@@ -249,18 +248,18 @@ class Imports:
                 self._users[path] = _version(path)
 
     def lacks(self, name: str, error: BaseException) -> bool:
-        """Returns whether an error says that nobody has this module, the user's program included."""
+        """Returns whether an error means that this module doesn't exist, even among the user's files."""
         if not isinstance(error, ModuleNotFoundError) or error.name != name:
             return False
         beside = os.path.join(self._path, name)
         return not self._path or not (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
 
     def outdated(self) -> str:
-        """Returns which of the user's files a rank would read otherwise than they were imported; empty: none."""
+        """Returns the first user's file that a rank would import differently now; empty: none."""
         return self._shadowed() or self._changed()
 
     def _shadowed(self) -> str:
-        """Returns which of the user's files would be imported by a name that is imported already."""
+        """Returns the first user's file whose name belongs to an imported module; empty: none."""
         if not self._path:
             return ""
         names = {name.partition(".")[0] for name in set(sys.modules) - self._native}
@@ -281,7 +280,7 @@ class Imports:
         return ""
 
     def _changed(self) -> str:
-        """Returns which file was edited since it was imported."""
+        """Returns the first user's file that has changed since its import; empty: none."""
         for path, version in self._users.items():
             if _version(path) != version:
                 return f"{path} has changed since it was imported"
@@ -289,7 +288,7 @@ class Imports:
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns an import's error in a line."""
+    """Describes an import's error in one line."""
     return f"{type(error).__name__}: {str(error)[:200]}"
 
 
@@ -305,7 +304,7 @@ def _import(name: str, path: list[str]) -> None:
 
 
 def _random_states() -> dict[str, Any]:
-    """Returns the states of the random generators that a start seeds from the system, as far as they are there."""
+    """Returns the states of the random generators that a start seeds from the system, if they exist."""
     modules: list[Any] = [sys.modules.get(name) for name in ("random", "numpy.random", "torch.random")]
     random, numpy, torch = modules
     states: dict[str, Any] = {}
@@ -319,10 +318,10 @@ def _random_states() -> dict[str, Any]:
 
 
 def _follows(before: Any, now: Any) -> bool:
-    """Returns whether a state has come from another one by drawing numbers, and not by a seed.
+    """Returns whether drawing numbers, not seeding, led from one state to the other.
 
-    Python's generator draws 624 words and then makes the next ones of them (`random`, a Mersenne Twister), whose number
-    is the state's last.
+    Python's generator (`random`, a Mersenne Twister) uses 624 words and then computes the next 624 from them; the
+    state's last value is the number of used words.
     """
     if before == now:
         return True
@@ -342,7 +341,7 @@ def _follows(before: Any, now: Any) -> bool:
 
 
 def packaged_modules() -> list[str]:
-    """Returns the names of the imported modules of the image's packages and of Python's own, in the order of import.
+    """Returns the imported modules of the image's packages and of Python itself, in the order of import.
 
     The user's own code is left out, so that each attempt reads it again.
     """
@@ -356,7 +355,7 @@ def packaged_modules() -> list[str]:
 
 
 def is_package_path(path: str) -> bool:
-    """Returns whether a file is an installed package's or Python's own, and not the user's."""
+    """Returns whether a file belongs to an installed package or Python itself, not to the user."""
     parts = path.split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
         return True
@@ -364,7 +363,7 @@ def is_package_path(path: str) -> bool:
 
 
 def _is_packaged(name: str) -> bool:
-    """Returns whether a name would be imported from an installed package, or is Python's own."""
+    """Returns whether a name would be imported from an installed package or Python itself."""
     from importlib.util import find_spec
 
     try:

@@ -1,6 +1,6 @@
-"""This module forks an attempt's ranks, and the process of their store, and makes them what a launcher would start.
+"""This module forks an attempt's ranks and the process of their store, and makes them equal to launched ones.
 
-A forked rank renews what a started one would have of its own: its random numbers, its caches, its files.
+A forked rank renews its own state as a start would: its random numbers, its caches, its files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STORE_SECONDS = 60.0
 
 
 class Forks:
-    """Forks knows what the process was before it imported anything, which its ranks are again."""
+    """Forks remembers the process's state before any import, to restore it in ranks."""
 
     def __init__(self, config: dict[str, Any], oom_score: str, open_before: set[int], *, collects: bool) -> None:
         self._own_variables: list[str] = config["ownVariables"]
@@ -48,32 +48,32 @@ class Forks:
         except OSError as error:
             return f"cannot fork: {error.strerror}"
         if pid == 0:
-            # Ranks are forked from a process that leaves at once, so that they become the agent's own children.
+            # A process that exits at once forks the ranks, so that they become the agent's own children.
             self._fork_ranks(order)
             return None
         _, status = os.waitpid(pid, 0)
         return "" if status == 0 else "cannot fork all ranks"
 
     def _fork_ranks(self, order: dict[str, Any]) -> None:
-        """Returns only in a rank."""
+        """Fork the ranks; returns only in a rank."""
         between = os.getpid()
         go_read, go_write = os.pipe()
         announced = []
         processes = [(str(each["localRank"]), each) for each in order["ranks"]]
         distributed = hasattr(sys.modules.get("torch.distributed"), "TCPStore")
         if distributed and order["store"] is not None:
-            # Before the ranks, which wait for it.
+            # The store starts first, because the ranks wait for it.
             processes.insert(0, (STORE, order["store"]))
         for name, rank in processes:
             try:
                 pid = fork()
             except OSError:
-                # The ranks that are there end: nobody will ever let them go.
+                # The forked ranks end, because nobody will ever release them.
                 os._exit(1)
             if pid == 0:
                 os.close(go_write)
                 self._become(rank)
-                # Before its pid was announced, and before the agent is its parent, a rank does nothing.
+                # Until its pid is announced and the agent is its parent, a rank does nothing.
                 if not os.read(go_read, 1):
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.close(go_read)
@@ -94,7 +94,7 @@ class Forks:
         os._exit(0)
 
     def _become(self, rank: dict[str, Any]) -> None:
-        """Make of this process what the launcher would have started."""
+        """Give this process the state of one that the launcher has started."""
         os.setsid()
         os.close(CHANNEL)
         for fd, path in ((1, rank["stdout"]), (2, rank["stderr"])):
@@ -114,7 +114,7 @@ class Forks:
 
 
 def _serve_store(environ: dict[str, str]) -> NoReturn:
-    """Leave without the end of an interpreter, which would be the warm process's once more."""
+    """Serve the store; exit without finalizing the interpreter, which belongs to the warm process."""
     try:
         serve_store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]))
     except SystemExit as end:
@@ -145,7 +145,7 @@ STACKS_DESCRIPTOR = 500
 
 
 def renew() -> None:
-    """Draw what a start draws from the system, and forget what was cached of folders and of this process.
+    """Draw the system's randomness again, and drop caches of folders and of this process.
 
     `random` does that itself (os.register_at_fork).
     """
@@ -157,7 +157,7 @@ def renew() -> None:
         torch.default_generator.seed()
     threading = sys.modules.get("threading")
     if threading is not None:
-        # Python itself keeps the number of the process that was forked.
+        # Python keeps the thread id of the forked process.
         threading.main_thread()._set_native_id()
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
@@ -174,10 +174,10 @@ def renew() -> None:
 
 
 def _keep_default_group() -> None:
-    """Keep the first default process group for the process's life, as it is kept in a rank that was started.
+    """Keep the first default process group for the process's life, as in a rank that was started.
 
-    There DDP's first step imports torch.distributed.nn.functional, whose functions have the group as a default argument
-    from then on; here that was imported before there was a group. Once it is dropped, a rank may hang at its end: DDP's
+    There DDP's first step imports torch.distributed.nn.functional, whose functions then keep the group as a default
+    argument; here that was imported before the group existed. Without the reference, a rank may hang at its end: DDP's
     reducer joins gloo's threads with Python's lock held, and one of them waits for that lock (torch 2.13).
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
@@ -195,8 +195,8 @@ def _keep_default_group() -> None:
 
 
 def collect_as_before(*, collects: bool) -> None:
-    """Leave Python's collector as a start would: what was imported is old, and nothing is counted as new."""
-    # Moves all objects to where they aren't collected, sets the counts to zero, and moves them to the oldest ones.
+    """Put Python's collector into its state after a start: imported objects are old, and none count as new."""
+    # Moves all objects out of the collector's reach, resets the counts, and moves them to the oldest generation.
     gc.freeze()
     gc.unfreeze()
     if collects:
@@ -204,7 +204,7 @@ def collect_as_before(*, collects: bool) -> None:
 
 
 def reopen(fd: int) -> None:
-    """Give this process a file of its own in place of a shared one: a shared one has one position for all ranks."""
+    """Replace a shared open file by this process's own, because a shared one has one position for all ranks."""
     import fcntl
 
     try:
@@ -220,10 +220,10 @@ def reopen(fd: int) -> None:
 
 
 def print_stacks_when_asked() -> None:
-    """Have the stacks of all threads printed at SIGUSR2, to the file that the agent reads (process/stacks.py).
+    """Print the stacks of all threads at SIGUSR2, to the file that the agent reads (process/stacks.py).
 
-    A program that wants the signal for itself takes it, as if it were still at its default, and `getsignal` says that
-    it is. The descriptor is beyond those that a program gets or counts on.
+    A program that wants the signal can take it as if it still had its default, which `getsignal` returns. The
+    descriptor is above those that a program uses or counts on.
     """
     import faulthandler
     import fcntl
@@ -238,7 +238,7 @@ def print_stacks_when_asked() -> None:
     try:
         kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, STACKS_DESCRIPTOR)
     except OSError:
-        # So many descriptors aren't allowed.
+        # The limit of descriptors is too low.
         return
     finally:
         os.close(opened)
@@ -246,7 +246,7 @@ def print_stacks_when_asked() -> None:
 
 
 def listen_for_learning(path: str) -> None:
-    """Let the agent ask for this rank's modules, once."""
+    """Let the agent request this rank's modules, once."""
 
     def answer(_number: int, _frame: object) -> None:
         signal.signal(LEARN_SIGNAL, signal.SIG_DFL)

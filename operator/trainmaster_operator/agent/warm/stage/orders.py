@@ -1,4 +1,4 @@
-"""The warm process is a loop over the agent's orders. It begins where the interpreter imports `sitecustomize`."""
+"""The warm process is a loop over the agent's orders. It begins at the interpreter's import of `sitecustomize`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SITECUSTOMIZE = "sitecustomize"
 
 
 def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
-    """Run the stage. Returns only in a rank, where nothing of the stage is left.
+    """Run the stage. Returns only in a rank, without a trace of the stage.
 
-    `path` is sitecustomize's, `native` has the modules that Python had imported by itself, and `collects` says whether
-    it collects garbage.
+    `path` is sitecustomize's, `native` has the modules that Python itself had imported, and `collects` is whether
+    Python collects garbage.
     """
     config_file = os.environ.pop(VARIABLE, "")
     os.environ.pop(MARK, None)
@@ -29,7 +29,7 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
         os._exit(EXIT_PROBED)
     _leave_path(os.path.dirname(os.path.abspath(path)))
     if config_file:
-        # Whatever goes wrong, this process must not become the user's program by itself.
+        # After any error, this process must not become the user's program.
         try:
             with open(config_file, encoding="utf-8") as file:
                 config = json.load(file)
@@ -39,7 +39,7 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
             _end_with_traceback()
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
-    # The image's own, where there is one. Where there is none, the error is what `site` expects of that.
+    # The image's own, if there is one. Otherwise `site` expects the resulting error.
     sys.modules.pop(_SITECUSTOMIZE, None)
     __import__(_SITECUSTOMIZE)
 
@@ -135,7 +135,7 @@ class WarmLoop:
         self._give_way()
 
     def _give_way(self) -> None:
-        """Let ranks start cold, with the processor for themselves, once they can't be forked from this process."""
+        """Leave the processors to cold-starting ranks, once this process can't fork ranks."""
         if self._blame.problems and not self._reported:
             self._report_problems()
             os.nice(SCOUT_NICENESS)
@@ -169,13 +169,13 @@ class WarmLoop:
         return False
 
     def _receive(self) -> dict[str, Any] | None:
-        """Returns the next order; None: there is none, but something to import or to fork."""
+        """Returns the next order; None if there is none, but pending imports or forks."""
         while b"\n" not in self._received:
             if self._later or self._orders or self._blame.problems:
                 if not _readable(0):
                     return None
             elif self._littered and not _readable(IDLE_SECONDS):
-                # So that ranks have less to collect, and copy, of what was imported.
+                # So that ranks have fewer imported objects to collect and copy.
                 gc.collect()
                 self._littered = False
             data = os.read(CHANNEL, 1 << 20)

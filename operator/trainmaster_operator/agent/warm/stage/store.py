@@ -1,8 +1,8 @@
-"""torch's store is served to an attempt's ranks by a process of its own, as torchrun's agent does.
+"""A separate process serves torch's store to an attempt's ranks, like torchrun's agent.
 
-It listens before any rank asks for it, whatever rank 0 does first: a client that comes too early tries again after
-half a second or more (torch 2.13, TCPStore.cpp). Forked from the warm process it is there within milliseconds; where
-there is none, this file is run by its path.
+It listens before any rank connects, whatever rank 0 does first: a client that is too early waits at least half a second
+before it retries (torch 2.13, TCPStore.cpp). Forked from the warm process it listens within milliseconds; without one,
+this file is run by its path.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ def serve_store(address: str, port: int) -> NoReturn:
     try:
         from torch.distributed import TCPStore
     except ImportError:
-        # Without TCPStore no rank looks for a store either.
+        # Without TCPStore no rank needs a store either.
         sys.exit(0)
-    # With it torch would take a port that somebody else listens on for the agent's store (torch 2.13, TCPStore.cpp).
+    # With it torch would mistake another program's listener on the port for the agent's store (torch 2.13,
+    # TCPStore.cpp).
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     # It serves as long as there is a reference to it.
     _store = TCPStore(address, port, is_master=True, wait_for_workers=False)
@@ -29,6 +30,6 @@ def serve_store(address: str, port: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # Where the ranks find what lies beside their program, torch may lie too.
+    # torch may be in the folders from which the ranks import.
     sys.path += sys.argv[1:]
     serve_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))

@@ -1,4 +1,4 @@
-"""This module reads in /proc what the kernel says of this process, and forks it."""
+"""This module reads the kernel's data about this process in /proc, and forks it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ without (`background_thread_postfork_child`). pyarrow starts one, and pandas and
 
 
 def fork() -> int:
-    """Fork without Python's warning that there are other threads: which of them matter is found out here."""
+    """Fork without Python's warning about other threads: the stage itself checks which of them matter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 def descriptors() -> set[int]:
-    """Returns the descriptors that are open."""
+    """Returns the open descriptors."""
     found = set(map(int, os.listdir("/proc/self/fd")))
     return {fd for fd in found if target(fd)}
 
 
 def target(fd: int) -> str:
-    """Returns what a descriptor is of; empty: it isn't open."""
+    """Returns a descriptor's target; empty if it isn't open."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
@@ -34,7 +34,7 @@ def target(fd: int) -> str:
 
 
 def thread_ids() -> set[int]:
-    """Returns the kernel's numbers of this process's threads."""
+    """Returns the kernel's ids of this process's threads."""
     return set(map(int, os.listdir("/proc/self/task")))
 
 
@@ -51,7 +51,7 @@ def threads() -> dict[int, str]:
 
 
 def has_children() -> bool:
-    """Returns whether this process has started others that it hasn't waited for."""
+    """Returns whether this process has children that it hasn't waited for."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -60,19 +60,19 @@ def has_children() -> bool:
 
 
 def oom_score() -> str:
-    """Returns what is added to this process's chance to be taken first where memory is short (proc(5))."""
+    """Returns this process's adjustment of its OOM score (proc(5))."""
     return _line("/proc/self/oom_score_adj")
 
 
 def set_oom_score(text: str) -> None:
-    """Set it; without effect in a sandbox that lacks it."""
+    """Set the adjustment; without effect in a sandbox that lacks it."""
     if not text:
         return
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(text)
     except OSError:
-        # Then there is nothing to set back either.
+        # There is nothing to restore later either.
         return
 
 
