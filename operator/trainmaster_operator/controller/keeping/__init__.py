@@ -1,4 +1,4 @@
-"""ConfigMaps keep the end of the workers' output (`logs`), the evidence of failures (`evidence`), and requested `stacks`.
+"""ConfigMaps keep the end of the workers' output (`logs`), failures' evidence (`evidence`), and requested `stacks`.
 
 `config_maps` writes all three. `logs` also reads containers' output; `last_output` follows the pods that end, and
 passes their output to `logs` and `evidence`.
