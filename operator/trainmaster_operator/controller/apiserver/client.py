@@ -353,6 +353,6 @@ async def _log_chunks(response: aiohttp.ClientResponse, request: str) -> AsyncIt
 
 
 def quote_path(url: str) -> str:
-    """Quotes characters that a name could smuggle into a path; valid names are DNS labels, which this doesn't change."""
+    """Quotes characters that a name could smuggle into a path; valid names are DNS labels and don't change."""
     path, mark, query = url.partition("?")
     return quote(path, safe="/:%") + mark + query

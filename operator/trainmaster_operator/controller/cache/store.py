@@ -257,7 +257,7 @@ class Store:
     # Listed types and lookups.
 
     def record_listed(self, resource: Resource) -> None:
-        """Record that all objects of an optional type are known; writes that were refused without it are tried again."""
+        """Record that all objects of an optional type are known; writes that were refused without it are repeated."""
         is_news = resource.child_kind not in self._listed
         self._listed |= {resource.child_kind}
         for key, record in list(self._records.items()):

@@ -1,4 +1,4 @@
-"""A snapshot shows which agents of a job are watched, and limits the workers, the ranks and the amount of their reports.
+"""A snapshot shows which agents of a job are watched, and limits the content and the amount of their reports.
 
 A target limits all data that is kept from a leader: to the spec's workers and their ranks, and pods.
 
