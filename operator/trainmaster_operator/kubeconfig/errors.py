@@ -25,7 +25,10 @@ def one_of(names: list[str]) -> str:
 
 
 def require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: str) -> None:
-    """Raises KubeconfigError unless the value is an address with one of the schemes; the sentence begins with `place`."""
+    """Raises KubeconfigError unless the value is an address with one of the schemes.
+
+    The sentence begins with `place`.
+    """
     if not value:
         raise KubeconfigError(f"{place}: is missing; give {remedy}")
     try:

@@ -182,7 +182,7 @@ class Executor:
             self.store.remove(JOBS, key, key.name, uid)
 
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
-        """Carry out applies and assignments together, the sets after the objects that their pods mount; the rest in order."""
+        """Carry out applies and assignments together, sets after the objects their pods mount; the rest in order."""
         together = [action for action in actions if isinstance(action, Assign)]
         applies = [action for action in actions if isinstance(action, Apply)]
         sets = [action for action in applies if action.manifest["kind"] == "StatefulSet"]

@@ -1,4 +1,4 @@
-"""Back-off: how long a restart waits, and pods that the kubelet's own back-off would delay for longer.
+"""Back-off decides how long a restart waits, and replaces pods that the kubelet's own back-off would delay longer.
 
 **A restart** that counts waits by `failurePolicy.backoff` (`delay`); `restart_at` is when the next attempt may open.
 
@@ -161,8 +161,10 @@ def replace(situation: Situation) -> Transition | None:
 
 
 def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Returns the deletions of pods whose containers still wait, and of pods whose place a spare has taken. Their
-    StatefulSet creates new ones."""
+    """Returns the deletions of pods whose containers still wait, and of pods that spares have replaced.
+
+    Their StatefulSet creates new ones.
+    """
     reasons = {
         **dict.fromkeys(situation.displaced, "a spare has taken its place"),
         **dict.fromkeys(situation.crash_looping, "the kubelet's crash back-off would keep its container waiting"),
@@ -172,7 +174,7 @@ def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
     )
 
 
-# By then the watch has confirmed what happened (measured: 1 to 2 s).
+# By then the watch has confirmed the cause (measured: 1 to 2 s).
 SETTLE_SECONDS = 2.0
 # A silent node counts as unreachable after this (kube-controller-manager: node-monitor-grace-period, 50 s).
 NODE_MONITOR_SECONDS = 60.0

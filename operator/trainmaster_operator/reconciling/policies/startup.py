@@ -64,7 +64,7 @@ _ORDER = (
 
 @dataclass(frozen=True)
 class StartProblem:
-    """StartProblem prevents a worker from starting. `is_unrecoverable`: waiting can't solve it."""
+    """A problem that prevents a worker from starting. `is_unrecoverable`: waiting can't solve it."""
 
     reason: str
     message: str
