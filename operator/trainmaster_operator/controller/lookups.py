@@ -3,10 +3,13 @@
 A `Lookup` declares a job's questions, how to answer them, where to record the answers, and how long those are fresh.
 `Lookups` runs all of them in each pass over a job.
 
-| lookup | question | |---|---| | `UNSEEN_PODS` | do the pods exist that the status names and no watch has shown? | |
-`MISSING_PODS` | why don't a StatefulSet's pods exist (a quota, a webhook)? | | `KILLED_CONTAINERS` | why did the
-kubelet kill a worker's container (a probe)? | | `NODE_DOMAINS` | in which rack or zone is a node? | | `PRIORITIES`,
-`FLAVORS` | what do a priority class and a resource flavor of Kueue mean? |
+| lookup | question |
+|---|---|
+| `UNSEEN_PODS` | do the pods exist that the status names and no watch has shown? |
+| `MISSING_PODS` | why don't a StatefulSet's pods exist (a quota, a webhook)? |
+| `KILLED_CONTAINERS` | why did the kubelet kill a worker's container (a probe)? |
+| `NODE_DOMAINS` | in which rack or zone is a node? |
+| `PRIORITIES`, `FLAVORS` | what do a priority class and a resource flavor of Kueue mean? |
 """
 
 from __future__ import annotations

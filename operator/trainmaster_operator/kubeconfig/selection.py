@@ -68,7 +68,7 @@ class Kubeconfig:
         }
 
     def without_token(self, error: Exception) -> KubeconfigError:
-        """Returns the error for a login without a token: the official client's loader got none from the auth-provider."""
+        """Returns the error for a failed login: the official client's loader got no token from the auth-provider."""
         why = f"{type(error).__name__}: {error}"
         return KubeconfigError(f"kubeconfig {self.path}: the user's auth-provider gave no token ({why}); log in again")
 

@@ -269,7 +269,7 @@ class KubernetesCluster:
             yield stream
 
     async def _json(self, request: _Request, kept: Fields | None = None) -> RawObject:
-        """Returns the object in a successful answer, in whichever version its type is served."""
+        """Returns the object in a successful answer, in the served version of its type."""
         asked, versions = self._versions(request.path)
         for version in versions:
             try:

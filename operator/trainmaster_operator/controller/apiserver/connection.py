@@ -37,7 +37,7 @@ Requested = Callable[[str, bool], None]
 
 
 class ConnectionSettingsError(Exception):
-    """No way to an API server is configured; the text says what to set."""
+    """No way to an API server is configured; the text names the setting to change."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def parse_time(value: object) -> float | None:
 
 
 def event_time(event: Raw) -> float:
-    """Returns the time of an Event's last occurrence, from whichever fields have a time; 0 if none has."""
+    """Returns the time of an Event's last occurrence, from any of its fields; 0 if none has a time."""
     series = mapping(event.get("series"))
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return max((parsed for time in times if (parsed := parse_time(time)) is not None), default=0.0)

@@ -3,7 +3,7 @@
 It is in the ConfigMap `<job>-evidence` (api/evidence.py) and is written in the background, SETTLE_SECONDS after an
 attempt's end, when all workers have reported. Only the removal of pods waits for it: the end of the job, and the
 operator's own replacement of a pod. An attempt has at most ATTEMPT_BYTES and a job TOTAL_BYTES; the first attempt and
-the newest ones are kept. Evidence of stalls comes on the leader's stream before the report of the hang, and is held
+the newest ones are kept. Evidence of stalls arrives on the leader's stream before the report of the hang, and is held
 here until then. If the job or the operator doesn't allow output to be kept, the evidence has no logs, stacks and
 errors.
 """

@@ -155,7 +155,7 @@ class StreamEvents:
 
 
 class LeaderStream:
-    """Watches one job, whichever of its agents leads."""
+    """Watches one job's leader, even if that changes."""
 
     def __init__(
         self,

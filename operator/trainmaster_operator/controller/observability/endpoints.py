@@ -57,7 +57,7 @@ def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]
 
 
 def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scrapers: Scrapers | None) -> HttpServer:
-    """Returns the server of `/metrics`: for viewers whom `scrapers` admits; None admits everybody."""
+    """Returns the server of `/metrics`; `scrapers` decides who may read it, and None admits everybody."""
 
     async def make() -> bytes:
         refresh()

@@ -255,7 +255,7 @@ def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
     status = job.status
     phase = status.phase or "Pending"
     running = condition(status.conditions, "Running")
-    # The phase's own condition has the reason; without one, the condition that keeps the job from running has it.
+    # The phase's own condition has the reason, or else the condition that keeps the job from running.
     own = condition(status.conditions, phase) or running
     suspended = condition(status.conditions, "Suspended")
     if phase in TERMINAL_PHASES:

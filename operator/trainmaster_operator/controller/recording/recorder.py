@@ -1,4 +1,4 @@
-"""The recorder decides what is recorded of jobs, and when. Nothing waits for it, and it raises nothing.
+"""The recorder decides which records of jobs are made, and when. Nothing waits for it, and it raises nothing.
 
 - A job is recorded when its status was written and when its spec has changed. Each job is also recorded once after the
   start and after records were dropped, read from the API server a few at a time.

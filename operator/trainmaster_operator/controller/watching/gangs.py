@@ -31,7 +31,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 
 @dataclass(eq=False)
 class GangWatcher:
-    """Watches the types that jobs want; `close` ends what it started."""
+    """Watches the types that jobs want; `close` ends all watches."""
 
     connection: ApiConnection
     cluster: Cluster

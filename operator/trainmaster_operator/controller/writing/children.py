@@ -105,7 +105,7 @@ class ChildWriter:
         except AlreadyExists:
             live = await self._read(key, resource, name)
             _refuse_foreign(key, resource, name, owner_uid(live["metadata"]), job_uid)
-            # The absence was decided on: a create because of it could start a finished job again.
+            # The decision assumed that no such child exists; applying it now could start a finished job again.
             raise
 
     async def _apply(self, key: JobKey, resource: Resource, known: ChildView, manifest: Mapping[str, Any]) -> RawObject:

@@ -5,9 +5,10 @@ the intention in it. Each pass makes at most one status write and skips actions 
 
 - The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
   the job is read and decided on again). A patch of progress alone may wait.
-- An assignment is pushed to the leader. A moment later, when the leader has it, it is annotated on each pod, with the
-  applies of the pass: beside them the push took 0.1 s longer on a small machine, and ranks wait for it. An assignment
-  that stops ranks is sent by all routes at once: a pod that is made meanwhile must not begin the old one.
+- An assignment is pushed to the leader. Once the leader has received it, a moment later, it is annotated on each pod,
+  with the applies of the pass: in parallel with them the push took 0.1 s longer on a small machine, and ranks wait for
+  it. An assignment that stops ranks is sent by all routes at once: a pod that is made meanwhile must not begin the old
+  one.
 - Children are created, then applied, with preconditions (`children`).
 - A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. Evidence
   that only the pod has is saved first.

@@ -2,8 +2,8 @@
 
 A failure is answered at once: the next attempt opens in the same pass if all pods exist and there is no back-off, even
 if only bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
-replaces the recorded one and corrects the counts. Only ending the job can't be corrected. It waits that long if the
-culprit isn't known. If a worker hasn't reported, it waits as long as Kubernetes needs to detect a lost node.
+replaces the recorded one and corrects the counts. Only ending the job can't be corrected. So that waits equally long if
+the culprit isn't known and, if a worker hasn't reported, as long as Kubernetes needs to detect a lost node.
 
 After a lost pod the group is held, and exactly one attempt opens when every worker has a living pod again. With a ready
 spare in the lost pod's place, that is at once.
