@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 # Seconds between two tries to read the cluster at the start.
 START_RETRY = 2.0
-# Seconds without watching after which the liveness probe fails.
+# Seconds without a watch after which the liveness probe fails.
 UNWATCHED_SECONDS = 300.0
-# Seconds that workers get to finish their pass when the operator stops as planned.
+# Seconds for workers to finish their pass at a planned stop.
 STOP_SECONDS = 5.0
 # Workers for large jobs: while one writes, the next is decided on.
 LARGE_WORKERS = 2

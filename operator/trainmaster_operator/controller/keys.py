@@ -1,9 +1,9 @@
 """The operator signs assignments with keys, and agents derive their jobs' tokens from a Secret in their namespace.
 
-The Secret with the operator's keys is beside the lease. It is made at the operator's first start and read at every
-other one. Two replicas that start at once both try to create it; the second one finds it and reads it. Only the
-rotation (`trainmaster-operator keys`) changes it, in two steps: `rotate` and `prune`. The operator has to be restarted
-after each.
+The Secret with the operator's keys is in the namespace of the lease. The operator creates it at its first start and
+reads it at every later one. If two replicas start at once, both try to create it; the second one finds it and reads it.
+Only the rotation (`trainmaster-operator keys`) changes it, in two steps: `rotate` and `prune`. The operator has to be
+restarted after each.
 
 The agents' Secret is made with the first StatefulSet of its namespace in an operator's life. The operator has no right
 to read it and no need to: it derives the content.
@@ -55,7 +55,7 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
     try:
         made = await cluster.create(SECRETS, namespace, body)
     except AlreadyExists:
-        # Another replica was faster.
+        # Another replica created it first.
         return (await read_keys(cluster, namespace))[0]
     except NotFound:
         if not make_namespace:

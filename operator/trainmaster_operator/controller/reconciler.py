@@ -1,4 +1,4 @@
-"""The workers take a job's key and a snapshot of the job, decide, and have the decision carried out."""
+"""The workers take a job's key and a snapshot of the job, decide, and pass the decision to the executor."""
 
 from __future__ import annotations
 

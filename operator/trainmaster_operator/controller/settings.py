@@ -117,7 +117,7 @@ class OperatorSettings:
     agent_port: int = _option(
         AGENT_PORT, "Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True
     )
-    # 5 s is longer than a new pod takes. None: it never is.
+    # 5 s is longer than a new pod takes. None: pods are never replaced.
     replace_after_seconds: float | None = _option(
         5.0,
         "Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",

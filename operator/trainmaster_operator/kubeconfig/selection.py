@@ -310,7 +310,7 @@ def _expanded(path: str) -> str:
     try:
         return str(Path(path).expanduser())
     except RuntimeError:
-        # There is no such user, so the ~ is a letter.
+        # There is no such user, so the ~ is an ordinary character.
         return path
 
 

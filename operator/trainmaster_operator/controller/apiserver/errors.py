@@ -31,7 +31,7 @@ _PREFIXES = (
         r"(?:unable to convert unstructured object to [^:]*: )?(?:strict decoding error: )?"
     ),
 )
-# Kubernetes' validation names the regular expression that it uses.
+# Kubernetes' validation messages contain the regular expression.
 _EXPRESSION = re.compile(r",? ?regex used for validation is '[^']*'")
 _UNDECLARED = re.compile(r"\.?(\S+): field not declared in schema")
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')

@@ -289,7 +289,7 @@ def _to_wire(failure: Failure) -> dict[str, Any]:
 
 
 def without_output(evidence: AttemptEvidence) -> AttemptEvidence:
-    """Returns the same evidence without anything that the workers printed."""
+    """Returns the same evidence without the workers' output."""
     return replace(
         evidence,
         ranks={rank: {**data, "text": ""} for rank, data in evidence.ranks.items()},

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 PLACES, PLACES_OF_ONE = 64, 16
 # Limit on the pods of one job that wait for a place.
 WAITING = 64
-# Seconds that a deletion waits for the operator to read.
+# Seconds that a deletion waits for the start of the reads.
 OPEN_SECONDS = 1.0
 # Seconds to follow a log beyond the pod's grace period: after that, the kubelet kills the container.
 SLACK_SECONDS = 30.0

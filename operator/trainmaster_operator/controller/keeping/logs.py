@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 # Seconds for reading all logs of a job: the pods hold GPUs meanwhile.
 READING_SECONDS = 5.0
 CONCURRENT_READS = 16
-# Lines of a log that are requested.
+# Number of lines of a log to request.
 TAIL_LINES = 2_000
 # The agents' stream is faster than the container's log: a log is complete once it hasn't grown for these seconds.
 SETTLE_SECONDS = 0.2

@@ -1,9 +1,9 @@
-"""The operator's Prometheus metrics are in a registry of their own, so that several operators can live in one process.
+"""The operator's Prometheus metrics are in a separate registry, so that several operators can live in one process.
 
 Names and labels are part of the interface: the chart's alerts and dashboards use them. Each job's own series are made
-from its status at each scrape, and go with the job. A job that trains has about twenty series. A finished one has them
-for another hour, for rates over its last minutes, then its phase alone, and after a day none. `trainmaster_jobs` counts
-it as long as it exists.
+from its status at each scrape, and end with the job. A job that trains has about twenty series. A finished one keeps
+them for another hour, for rates over its last minutes, then its phase alone, and after a day none. `trainmaster_jobs`
+counts it as long as it exists.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _ScrapedJob:
 
 
 class _Series:
-    """The families of one scrape."""
+    """Holds the families of one scrape."""
 
     def __init__(self) -> None:
         self.phase = _gauge(

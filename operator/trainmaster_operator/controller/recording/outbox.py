@@ -63,7 +63,7 @@ class WaitingRecord:
 
 
 class Outbox:
-    """Holds the waiting records. `count` gets the number of dropped ones."""
+    """Holds the waiting records. `count` is called with the number of dropped ones."""
 
     def __init__(self, count: Callable[[Outcome, int], None], limit: int = MAX_BYTES) -> None:
         self._count = count

@@ -34,7 +34,7 @@ PROGRESS_FIELDS = frozenset({"progress", "timeSpent", "workers", "replicas"})
 WORKLOADS = GANGS["kueue"]
 logger = logging.getLogger(__name__)
 COMPONENT = "trainmaster"
-# The API's own limit of a note is 1,024 bytes (events.k8s.io/v1).
+# The API limits a note to 1,024 bytes (events.k8s.io/v1).
 MAX_MESSAGE_BYTES = 1_024
 BURST = 25
 REFILL_SECONDS = 300.0
@@ -93,7 +93,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
     }
     patch: dict[str, Any] = {}
     if action.release is not None:
-        # QuotaReserved and Admitted go with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
+        # QuotaReserved and Admitted end with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
         wanted["QuotaReserved"] = (False, "Pending", action.release)
         wanted["Admitted"] = (False, "NoReservation", "The workload has no reservation")
         patch["admission"] = None

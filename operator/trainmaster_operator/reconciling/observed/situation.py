@@ -423,7 +423,7 @@ def active_seconds(situation: Situation) -> float:
 
 
 def suspended_since(status: JobStatus) -> str | None:
-    """Returns when the job was suspended, while it is."""
+    """Returns the time of the suspension, while the job is suspended."""
     return next(
         (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
         None,

@@ -55,7 +55,7 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
     """
     checkpoint, patience = situation.spec.checkpoint, situation.settings.replace_after_seconds
     if patience is None or (checkpoint is not None and checkpoint.volume.empty_dir):
-        # Such a volume is lost with the pod.
+        # Such a volume would be lost with the pod.
         return ()
     overtaken = max(situation.now + patience, begins)
     pods = (situation.pods.get(worker) for worker in workers)

@@ -17,8 +17,8 @@ step and a hang look the same.
 
 **A continued attempt** is the same training and continues the same books.
 
-**A failed attempt** lost the time since its last report. That is recompute, because it is repeated, except for what is
-longer than a step, which is a stall. If the reason is Hung, all of it is a stall.
+**A failed attempt** lost the time since its last report. That is recompute, because it is repeated, but time beyond the
+length of a step is a stall. If the reason is Hung, all of it is a stall.
 
 **Without an operator** time passes unobserved. When one is back, the leader's last report shows the progress in
 between, and nothing is booked before it arrives. If the attempt has ended, the time is `unobserved`.
