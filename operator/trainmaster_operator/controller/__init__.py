@@ -1,11 +1,10 @@
-"""The controller has all of the operator's I/O: it receives events, carries out the decisions of `reconciling`, and
-writes status.
+"""The controller has all of the operator's I/O: it receives events, carries out decisions, and writes status.
 
 Read `app` (an operator's life) and `wiring` (its parts), then follow an event: `watching` passes it to the `cache`,
 which puts the job's key on the `workqueue`; the `reconciler` takes the key, asks `reconciling.decide`, and `writing`
 carries out the decision.
 
-| where | what |
+| module | contents |
 |---|---|
 | `main`, `settings` | the program `trainmaster-operator`, and its options |
 | `app`, `wiring` | start and end of an operator; its parts |
@@ -13,8 +12,8 @@ carries out the decision.
 | `workqueue`, `reconciler` | keys of jobs that wait for a pass; a pass over a job |
 | `apiserver` | the interface to the API server: `Cluster`, its client, its errors |
 | `watching` | kopf, sweeps, and types that are watched only if a job uses them |
-| `cache` | what is known of each job, as small frozen views |
-| `lookups` | what else a decision needs: nodes, events, Kueue's flavors |
+| `cache` | the operator's knowledge of each job, as small frozen views |
+| `lookups` | a decision's other inputs: nodes, events, Kueue's flavors |
 | `leaders` | the open stream of each job's leader: reports, progress, evidence |
 | `writing` | status, children, pods, events |
 | `keeping` | logs and evidence in ConfigMaps that outlive the pods |

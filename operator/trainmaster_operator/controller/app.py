@@ -1,7 +1,7 @@
 """An operator takes its lease, reads everything once, watches and works, and ends in order.
 
-Its parts are in `wiring`. Nothing here is global: tests run several operators in one process, each with its own
-stop event.
+`wiring` makes its parts. Nothing here is global: tests run several operators in one process, each with its own stop
+event.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 # Seconds between two tries to read the cluster at the start.
 START_RETRY = 2.0
-# Seconds without watching after which the liveness probe fails.
+# Seconds without a watch after which the liveness probe fails.
 UNWATCHED_SECONDS = 300.0
-# Seconds that workers get to finish their pass when the operator stops as planned.
+# Seconds for workers to finish their pass at a planned stop.
 STOP_SECONDS = 5.0
 # Workers for large jobs: while one writes, the next is decided on.
 LARGE_WORKERS = 2
@@ -53,26 +53,26 @@ _LEASE_LOST = "the lease was lost: another operator may lead now, so this one en
 
 
 class OperatorError(Exception):
-    """The operator can't continue; one sentence says why."""
+    """The operator can't continue; one sentence gives the reason."""
 
 
 class _Stopped(Exception):
-    """The operator was stopped while it waited for something."""
+    """The operator was stopped during a wait."""
 
 
 class Operator:
-    """`await run(stop)`; `ready` is set once every job is known and the workers run."""
+    """An operator: `await run(stop)` runs it; `ready` is set once every job is known and the workers run."""
 
     def __init__(self, settings: OperatorSettings, decide: Decide) -> None:
         self.settings = settings
         self.metrics = OperatorMetrics()
         self.ready = asyncio.Event()
-        # The ports of /metrics and of the probes once they listen.
+        # The ports of /metrics and of the probes, once they are open.
         self.port: int | None = None
         self.health_port: int | None = None
         self._decide = decide
         self._standby = settings.leader_elect
-        # Once it leads.
+        # Set once it leads.
         self._parts: Parts | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -86,18 +86,18 @@ class Operator:
 
     async def _run(self, stop: asyncio.Event, connection: ApiConnection, stack: AsyncExitStack) -> None:
         settings = self.settings
-        # The lease has connections of its own: a renewal waits for no other request.
+        # The lease has its own connections, so that a renewal never waits for another request.
         lease = LeaderLease(self._client(stack, connection), self._lease_settings()) if settings.leader_elect else None
         leads: Callable[[], bool] = lease.is_held if lease is not None else lambda: True
         cluster = self._client(stack, connection, may_write=leads)
         background: list[asyncio.Task[None]] = []
-        # Last of all: kopf's threads take their time, and the lease is released before.
+        # This runs last: kopf's threads take time to end, and the lease is released before.
         stack.push_async_callback(_all_ended, background)
         if settings.health_port is not None:
             self.health_port = await self._serve_health(stack, settings.health_port)
         if settings.metrics_port is not None:
             self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
-        # Before the lease, which must be renewed meanwhile: on a slow processor it takes seconds.
+        # This runs before the lease is taken, because it takes seconds on a slow processor, without renewals.
         await asyncio.to_thread(zipapp_bytes)
         holding: asyncio.Task[None] | None = None
         if lease is not None:
@@ -105,7 +105,7 @@ class Operator:
                 await self._require_answer(cluster, connection)
             await _unless(stop, lease.acquire())
             stack.push_async_callback(lease.release)
-            # From now on: reading everything, or waiting for the custom resource, may outlast a lease.
+            # Renewals begin here: reading everything, or waiting for the custom resource, may outlast a lease.
             holding = asyncio.create_task(lease.hold(), name="lease")
             stack.push_async_callback(_all_ended, [holding])
             self._standby = False
@@ -163,18 +163,18 @@ class Operator:
         return client
 
     async def _require_answer(self, cluster: KubernetesCluster, connection: ApiConnection) -> None:
-        """Raises OperatorError where nothing answers: on a laptop the kubeconfig is wrong, and waiting no use."""
+        """Raises OperatorError if nothing answers: on a laptop the kubeconfig is wrong, and waiting doesn't help."""
         settings = self.settings
         try:
             await cluster.get(LEASES, settings.lease_namespace, settings.lease_name)
         except (Unreachable, Unauthorized) as error:
             raise OperatorError(connection.unusable(error)) from error
         except ClusterError:
-            # It answers; the lease says what is wrong.
+            # The API server answers; the lease reports any problem.
             return
 
     async def _read_keys(self, cluster: KubernetesCluster, connection: ApiConnection) -> SigningKeys:
-        """Read the operator's keys, or make them. Raises OperatorError where they can't be used."""
+        """Read the operator's keys, or make them. Raises OperatorError if they can't be used."""
         namespace = self.settings.lease_namespace
         alone = not self.settings.leader_elect and not connection.in_cluster
 
@@ -192,7 +192,7 @@ class Operator:
         return await self._insist(read, connection)
 
     async def _insist(self, work: Callable[[], Awaitable[Result]], connection: ApiConnection) -> Result:
-        """Do what needs the API server, trying again until it works; log the obstacle in one sentence."""
+        """Repeat API server requests until they succeed; log each obstacle in one sentence."""
         reported = ""
         while True:
             try:
@@ -214,7 +214,7 @@ class Operator:
 
     def _lease_settings(self) -> LeaseSettings:
         settings = self.settings
-        # The pod's name shows a person which operator leads; the rest differs between two runs of the pod's process.
+        # The pod's name shows a person which operator leads; the suffix distinguishes two runs of the pod's process.
         identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         return LeaseSettings(
             settings.lease_namespace,
@@ -228,7 +228,7 @@ class Operator:
     async def _serve_health(self, stack: AsyncExitStack, port: int) -> int:
         def ready() -> str | None:
             if self._standby or self.ready.is_set():
-                # A standby is ready: it takes over when the leader goes.
+                # A standby is ready: it takes over when the leader ends.
                 return None
             return "not every job has been read yet"
 
@@ -245,7 +245,7 @@ class Operator:
     async def _serve_metrics(self, stack: AsyncExitStack, port: int, connection: ApiConnection) -> int:
         scrapers = None
         if self.settings.metrics_require_token:
-            # A standby asks, too.
+            # A standby asks too.
             client = KubernetesCluster(connection, timeout=self.settings.request_seconds)
             stack.push_async_callback(client.close)
 
@@ -260,7 +260,7 @@ class Operator:
         return bound
 
     def _refresh_metrics(self) -> None:
-        """Bring up to date what is only counted when somebody asks."""
+        """Update the metrics that are only counted on request."""
         if self._parts is not None:
             self.metrics.count_jobs(self._parts.store.jobs())
             self.metrics.queue_depth.set(len(self._parts.queue))
@@ -268,7 +268,7 @@ class Operator:
 
 
 async def _listen(stack: AsyncExitStack, server: HttpServer, host: str, port: int, option: str) -> int:
-    """Returns the port, which is a free one for 0. Raises OperatorError."""
+    """Returns the port; for 0 it is a free one. Raises OperatorError."""
     stack.push_async_callback(server.close)
     try:
         return (await server.start(host, port))[1]
@@ -279,7 +279,7 @@ async def _listen(stack: AsyncExitStack, server: HttpServer, host: str, port: in
 
 
 async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, Result]) -> Result:
-    """Await `work`. Raises OperatorError when the lease is lost first: another operator may lead then."""
+    """Await `work`. Raises OperatorError if the lease is lost first, because another operator may lead then."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait({task, *([holding] if holding is not None else [])}, return_when=asyncio.FIRST_COMPLETED)
@@ -291,7 +291,7 @@ async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, A
 
 
 async def _finish(workers: Collection[asyncio.Task[None]], holding: Collection[asyncio.Task[None]]) -> None:
-    """Let the workers finish their pass, but not for a moment once the lease is lost: another operator may lead."""
+    """Let the workers finish their pass, unless the lease is lost: another operator may lead then."""
     finished = asyncio.create_task(asyncio.wait(workers))
     await asyncio.wait({finished, *holding}, timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     await _all_ended([finished])
@@ -299,7 +299,7 @@ async def _finish(workers: Collection[asyncio.Task[None]], holding: Collection[a
 
 async def _all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
-        # Once only: a second time would break off what a task does at its end.
+        # Cancel once only: a second cancellation would interrupt a task's cleanup.
         if not task.cancelling():
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,9 +1,9 @@
 """The operator signs assignments with keys, and agents derive their jobs' tokens from a Secret in their namespace.
 
-The Secret with the operator's keys is beside the lease. It is made at the operator's first start and read at every
-other one. Two replicas that start at once both try to create it; the second one finds it and reads it. Only the
-rotation (`trainmaster-operator keys`) changes it, in two steps: `rotate` and `prune`. The operator has to be restarted
-after each.
+The Secret with the operator's keys is in the namespace of the lease. The operator creates it at its first start and
+reads it at every later one. If two replicas start at once, both try to create it; the second one finds it and reads it.
+Only the rotation (`trainmaster-operator keys`) changes it, in two steps: `rotate` and `prune`. The operator has to be
+restarted after each.
 
 The agents' Secret is made with the first StatefulSet of its namespace in an operator's life. The operator has no right
 to read it and no need to: it derives the content.
@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 SECRET_NAME = "trainmaster-signing-keys"
 # The Secret's data: private keys, one in a line and the newest first, and one seed; 32 bytes each, in base64.
 PRIVATE_KEYS, AGENTS_SEED = "private-keys", "agents-seed"
-# Each signature costs an annotation 110 bytes, and an agent the reading of its key.
+# Each signature adds 110 bytes to an annotation, and each agent reads one more key.
 MAX_KEYS = 4
 
 
 async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -> SigningKeys:
-    """Read the Secret; make it where it is missing.
+    """Read the Secret; make it if it is missing.
 
-    `make_namespace`: also its namespace, for an operator that a person runs without a lease from outside of the
+    `make_namespace`: make its namespace too, for an operator that a person runs without a lease from outside of the
     cluster. Raises ClusterError, or DamagedKeys.
     """
     try:
@@ -55,7 +55,7 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
     try:
         made = await cluster.create(SECRETS, namespace, body)
     except AlreadyExists:
-        # Another replica was faster.
+        # Another replica created it first.
         return (await read_keys(cluster, namespace))[0]
     except NotFound:
         if not make_namespace:
@@ -67,15 +67,15 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
 
 
 class DamagedKeys(Exception):
-    """The Secret can't be read; one sentence says what is wrong, and what to do."""
+    """The Secret can't be read; one sentence gives the problem and the remedy."""
 
 
 class TooManyKeys(Exception):
-    """Another key can't be added; one sentence says why."""
+    """Another key can't be added; one sentence gives the reason."""
 
 
 async def read_keys(cluster: Cluster, namespace: str) -> tuple[SigningKeys, RawObject]:
-    """Returns the keys, and the Secret that holds them. Raises NotFound where nobody has made it, or DamagedKeys."""
+    """Returns the keys, and the Secret that holds them. Raises NotFound if it doesn't exist, or DamagedKeys."""
     secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
     return parse_keys(secret), secret
 
@@ -90,7 +90,7 @@ async def _make_namespace(cluster: Cluster, name: str) -> None:
 
 
 def new_keys() -> SigningKeys:
-    """Returns keys that nobody else has."""
+    """Returns new random keys."""
     return SigningKeys((os.urandom(SEED_BYTES),), os.urandom(SEED_BYTES))
 
 
@@ -102,12 +102,12 @@ def rotated(keys: SigningKeys) -> SigningKeys:
 
 
 def pruned(keys: SigningKeys) -> SigningKeys:
-    """Returns the newest key alone. Pods that were made before it accept no further assignment."""
+    """Returns the newest key alone. Pods that were made before that key accept no further assignment."""
     return SigningKeys(keys.private[:1], keys.agents_seed)
 
 
 def knows_newest(pod: RawObject, keys: SigningKeys) -> bool:
-    """Returns whether a pod was made since the newest key is there; also of pods that have no keys at all."""
+    """Returns whether a pod knows the newest key; pods without keys count as well."""
     newest = keys.public_keys.partition(",")[0]
     for container in mappings(mapping(pod.get("spec")).get("containers")):
         for variable in mappings(container.get("env")):
@@ -193,9 +193,9 @@ class AgentsSecrets:
         self._refused: set[str] = set()
 
     async def make(self, namespace: str) -> None:
-        """Make the namespace's Secret unless it was made, before pods ask for it. Raises ClusterError.
+        """Make the namespace's Secret once, before pods need it. Raises ClusterError.
 
-        A refusal is logged, and the namespace does without: agents then report by exiting, and jobs run.
+        A refusal is logged, and the namespace has no Secret: agents then report by exiting, and jobs run.
         """
         if namespace in self._made:
             return
@@ -215,26 +215,25 @@ class AgentsSecrets:
         self._made.add(namespace)
 
     def doubt(self, namespace: str) -> None:
-        """Recreate the namespace's Secret, if it is missing, with the next pods.
+        """Recreate the namespace's Secret with the next pods, if it is missing.
 
-        An agent there knows no token, or another: somebody has deleted the Secret, or the namespace and all in it, and
-        made one of the same name.
+        An agent there has no token or a wrong one: the Secret was deleted, or the namespace was deleted and recreated.
         """
         self._made.discard(namespace)
 
 
 class KeysError(Exception):
-    """The keys were not changed. The text says why, in one sentence."""
+    """The keys were not changed. The text is one sentence with the reason."""
 
 
 async def rotate(cluster: KubernetesCluster, namespace: str) -> str:
-    """Adds a new key in front of the others; returns what to do next."""
+    """Adds a new key in front of the others; returns the next step for the user."""
     made = await _change(cluster, namespace, rotated)
     return f"{len(made.private)} keys. Restart the operator; when all pods have been made again: keys prune."
 
 
 async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> str:
-    """Removes all keys but the newest; refuses while pods don't know that one. Returns what to do next."""
+    """Removes all keys but the newest; refuses while pods don't know that one. Returns the next step for the user."""
     current = (await read_keys(cluster, namespace))[0]
     old = []
     async for page in cluster.pages(PODS_ENVIRONMENTS, label_selector=JOB_UID_LABEL):
@@ -252,7 +251,7 @@ async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> s
 async def with_cluster(
     work: Callable[[KubernetesCluster], Awaitable[str]], kubeconfig: str | None, context: str | None
 ) -> str:
-    """Does the work in the cluster, and returns what it reports. Raises KeysError."""
+    """Runs the work in the cluster, and returns its report. Raises KeysError."""
     try:
         connection = await connect(kubeconfig, context)
         cluster = KubernetesCluster(connection)
@@ -269,7 +268,7 @@ async def with_cluster(
 async def _change(
     cluster: KubernetesCluster, namespace: str, change: Callable[[SigningKeys], SigningKeys]
 ) -> SigningKeys:
-    """Writes the changed keys, and returns them. Raises Conflict if somebody else wrote meanwhile."""
+    """Writes the changed keys, and returns them. Raises Conflict if another client wrote meanwhile."""
     current, secret = await read_keys(cluster, namespace)
     made = change(current)
     body = {**secret, "data": keys_secret(namespace, made)["data"]}

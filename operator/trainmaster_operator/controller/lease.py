@@ -1,14 +1,14 @@
-"""Leader election on a Lease, with the rules of client-go's `tools/leaderelection`.
+"""Leader election uses a Lease, with the rules of client-go's `tools/leaderelection`.
 
 `kubernetes.aio.leaderelection` isn't used: in version 37 a connection error ends its loop, a request may hang beyond
-the time in which the lease has to be renewed, times are written in local time as if they were UTC, and the lease
-isn't released on exit. The rules:
+the time in which the lease has to be renewed, times are written in local time as if they were UTC, and the lease isn't
+released on exit. The rules:
 
-- A lease that somebody else holds may be taken when it hasn't changed for `lease_seconds` by *our* clock since we first
-  saw it so; clocks of different nodes are never compared. A released one (no holder) may be taken at once.
+- A lease of another holder may be taken if it hasn't changed for `lease_seconds` by *our* clock since we first saw
+  this version; clocks of different nodes are never compared. A released one (no holder) may be taken at once.
 - The leader renews every `retry_seconds`. When it can't for `renew_seconds`, which is less than `lease_seconds`, it has
   lost: `hold` returns, and the process must end.
-- Writes carry the resourceVersion, so of two that try at a time one gets a Conflict.
+- Writes carry the resourceVersion, so of two simultaneous writers one gets a Conflict.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainmaster_operator.controller.apiserver.errors import AlreadyExists, Clus
 
 logger = logging.getLogger(__name__)
 
-# Tries to release a lease: a renewal that is still on its way may come first.
+# Tries to release a lease: a renewal that is still on its way may be carried out first.
 RELEASE_TRIES = 3
 
 
@@ -50,7 +50,7 @@ class LeaderLease:
         self._settings = settings
         self._seen: RawObject | None = None
         self._seen_at = 0.0
-        # When the request that renewed it last was sent. Others count from when they see what it wrote, which is later;
+        # When the last successful renewal was sent. Other candidates count from a later time, when they see its result;
         # its answer may be later still.
         self._renewed_at = 0.0
         self.leading = False
@@ -96,16 +96,16 @@ class LeaderLease:
                     return
 
     def is_held(self) -> bool:
-        """Returns whether nobody else can lead yet, by the clock alone.
+        """Returns whether no other candidate can lead yet, by the clock alone.
 
-        `hold` returns that the lease is lost once it runs again, which other tasks may do first: where the process was
-        stopped for a while, or something held up the event loop. So each write asks here.
+        `hold` reports a lost lease only once it runs again. If the process was stopped for a while, or the event loop
+        was blocked, other tasks may run first, so each write asks here.
         """
         until = self._renewed_at + self._settings.renew_seconds
         return self.leading and asyncio.get_running_loop().time() < until
 
     async def release(self) -> None:
-        """Release the lease, so that another candidate needn't wait for its end."""
+        """Release the lease, so that another candidate needn't wait until it expires."""
         if not self.leading:
             return
         self.leading = False
@@ -113,7 +113,8 @@ class LeaderLease:
         problem: ClusterError | None = None
         for _ in range(RELEASE_TRIES):
             try:
-                # As it is now: a renewal that was cancelled a moment ago may have been carried out, or still be.
+                # Read the lease as it is now: a renewal that was cancelled a moment ago may have been carried out, or
+                # still be.
                 found = await self._cluster.get(*place)
                 spec = found.get("spec") or {}
                 if spec.get("holderIdentity") == self._settings.identity:
@@ -128,7 +129,7 @@ class LeaderLease:
         logger.warning("The lease wasn't released: %s", problem)
 
     def _problem(self, error: ClusterError) -> str:
-        """Returns the obstacle, and what to do about it."""
+        """Returns the obstacle and its remedy."""
         if not isinstance(error, NotFound):
             return str(error)
         namespace = self._settings.namespace
@@ -138,7 +139,7 @@ class LeaderLease:
         )
 
     async def _acquire_or_renew(self) -> bool:
-        """Acquire or renew the lease; returns False when somebody else holds it."""
+        """Acquire or renew the lease; returns False if another candidate holds it."""
         settings = self._settings
         started = asyncio.get_running_loop().time()
         try:
@@ -160,7 +161,8 @@ class LeaderLease:
             self._observe(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
         except Conflict:
             if self.leading:
-                # Our own write whose answer was lost, or another candidate's: the next try shows. Nothing is renewed.
+                # Either our own write whose answer was lost, or another candidate's: the next try shows. Nothing is
+                # renewed.
                 raise
             return False
         self._renewed_at = started

@@ -1,7 +1,7 @@
-"""A lookup reads by name what a decision needs beyond the job's own objects, when a job needs it.
+"""A lookup reads by name the objects that a decision needs beyond the job's own, when a job needs them.
 
-A `Lookup` declares which questions a job has, how they are answered, where the answers are recorded, and how long they
-are fresh. `Lookups` runs all of them in each pass over a job.
+A `Lookup` declares a job's questions, how to answer them, where to record the answers, and how long those are fresh.
+`Lookups` runs all of them in each pass over a job.
 
 | lookup | question |
 |---|---|
@@ -50,16 +50,16 @@ from trainmaster_operator.wire.values import mapping, mappings, text
 logger = logging.getLogger(__name__)
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-# Objects that are read at the same time.
+# Limit on the objects that are read at the same time.
 CONCURRENT_READS = 16
 # The unseen pods' uids, and all sets and pods of the job.
 Uids = frozenset[str]
 Listed = tuple[tuple[Resource, RawObject], ...]
-# In all others a pod that is gone isn't held against its attempt.
+# In all other phases a lost pod doesn't count against its attempt.
 ATTEMPT_PHASES = RUN_PHASES | {"Restarting"}
-# Anybody who may create Events can write one: what isn't an object's name is none.
+# Any client that may create Events can write one, so the pattern only accepts an object's name.
 _EXCEEDED_QUOTA = re.compile(r"exceeded quota: ([a-z0-9][-a-z0-9.]{0,252}), ")
-# Seconds that the decision waits for the reason at most: without it the job recovers too.
+# Seconds for which the decision waits for the reason at most: the job also recovers without it.
 PATIENCE = 5.0
 
 
@@ -67,31 +67,31 @@ PATIENCE = 5.0
 class Lookup(Generic[Question, Answer]):
     """Declares one kind of question.
 
-    `read` returns the answer to each question, None where there is none, and leaves out what can't be answered now. It
-    raises ClusterError only where there must be no decision without an answer.
+    `read` returns the answer to each question, None if there is none, and omits questions that can't be answered now.
+    It raises ClusterError only if no decision may be made without an answer.
     """
 
     name: str
-    # The questions that the job has and that aren't answered yet.
+    # The job's open questions.
     needed: Callable[[Snapshot], Collection[Question]]
     read: Callable[[Cluster, JobKey, Collection[Question]], Awaitable[Mapping[Question, Answer | None]]]
     record: Callable[[Store, JobKey, Mapping[Question, Answer | None]], None]
     # Whether the pass waits for the answers before it decides.
     before_decision: bool = False
-    # Seconds until a question is asked again that has no answer.
+    # Seconds until a question without an answer is asked again.
     retry_seconds: float = 5.0
-    # Whether None is an answer, or is asked again.
+    # Whether None is an answer; otherwise the question is asked again.
     none_is_final: bool = True
     # Seconds after which an answer that is still needed is read again; None: an answer holds as long as the job lives.
     # An answer that is no longer needed is recorded as None.
     fresh_seconds: float | None = None
-    # Seconds for which something has to be needed before it is asked, of answers that are fresh for a time only.
+    # Seconds for which an answer must be needed before it is read; only for answers that expire.
     patience_seconds: float = 0.0
 
 
 @dataclass
 class _Asked(Generic[Question]):
-    """Holds when a job began to need answers of a kind, when they were read, and which questions have one."""
+    """Holds the time when a job began to need such answers, the time of the last read, and the answered questions."""
 
     since: float
     at: float = float("-inf")
@@ -106,15 +106,15 @@ class Lookups:
     store: Store
     lookups: Sequence[Lookup[Any, Any]]
     clock: Callable[[], float] = time.monotonic
-    # By the job's uid and the lookup's name, of answers that are fresh for a time only.
+    # By the job's uid and the lookup's name, for answers that expire.
     _asked: dict[str, dict[str, _Asked[Any]]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone."""
+        """Forget a deleted job."""
         self._asked.pop(uid, None)
 
     async def before_decision(self, key: JobKey, snapshot: Snapshot) -> bool:
-        """Read what the decision waits for; returns whether anything was recorded."""
+        """Read the answers that the decision waits for; returns whether anything was recorded."""
         recorded = False
         for lookup in self.lookups:
             questions = lookup.needed(snapshot) if lookup.before_decision else ()
@@ -124,7 +124,7 @@ class Lookups:
         return recorded
 
     async def after_decision(self, key: JobKey, snapshot: Snapshot) -> float | None:
-        """Read what a later decision needs; returns the seconds until the next read, None when none is needed."""
+        """Read answers for a later decision; returns the seconds until the next read, None if none is needed."""
         waits = [await self._run(lookup, key, snapshot) for lookup in self.lookups if not lookup.before_decision]
         return min((wait for wait in waits if wait is not None), default=None)
 
@@ -168,7 +168,7 @@ class Lookups:
 def get_each(
     resource: Resource, name: Callable[[Question], str], answer: Callable[[Question, RawObject], Answer | None]
 ) -> Callable[[Cluster, JobKey, Collection[Question]], Awaitable[Mapping[Question, Answer | None]]]:
-    """Returns the `read` of a lookup whose questions are each answered by one object that has no namespace.
+    """Returns the `read` of a lookup whose questions are each answered by one object without a namespace.
 
     The answer is None for an object that doesn't exist or may not be read.
     """
@@ -196,12 +196,12 @@ def get_each(
 def recorded_as(
     results: Callable[[Mapping[Question, Answer | None]], LookupResults],
 ) -> Callable[[Store, JobKey, Mapping[Question, Answer | None]], None]:
-    """Returns the `record` of a lookup whose answers are kept as these results."""
+    """Returns the `record` of a lookup that stores its answers as these results."""
     return lambda store, key, answers: store.record_lookups(key, results(answers))
 
 
 async def list_events(cluster: Cluster, namespace: str, field_selector: str) -> list[RawObject]:
-    """Returns the Events of a namespace that a selector names. Raises ClusterError."""
+    """Returns the Events of a namespace that match a selector. Raises ClusterError."""
     return [event async for page in cluster.pages(EVENTS, namespace, field_selector=field_selector) for event in page]
 
 
@@ -277,7 +277,7 @@ async def _read_pod_refusals(
 
 
 async def _touch(cluster: Cluster, key: JobKey, lacking: LackingSet, quota: str) -> None:
-    """Wakes the controller of a set where its quota has changed since."""
+    """Wakes the controller of a set if its quota has changed since."""
     try:
         found = await cluster.get(RESOURCE_QUOTAS, key.namespace, quota)
         tried_with = f"{quota} {text(mapping(found.get('metadata')).get('resourceVersion'))}"
@@ -299,7 +299,7 @@ def _pods_action(lacking: LackingSet) -> str:
     return f"create the pods of StatefulSet {lacking.name}"
 
 
-# Making a few hundred pods takes three seconds.
+# The controller needs three seconds to make a few hundred pods.
 MISSING_PODS = Lookup(
     "missing pods", _lacking_sets, _read_pod_refusals, _record_pod_refusals, patience_seconds=3.0, fresh_seconds=5.0
 )
@@ -336,7 +336,7 @@ def _end_to_explain(pod: PodView) -> ContainerEnd | None:
 async def _read_kills(
     cluster: Cluster, key: JobKey, kills: Collection[KilledContainer]
 ) -> Mapping[KilledContainer, str | None]:
-    """Reads the kubelets' events on kills of these pods; of the whole namespace where there are several."""
+    """Reads the kubelets' events on kills of these pods; if there are several, reads the whole namespace."""
     uids = [kill.pod_uid for kill in kills]
     about = f"involvedObject.uid={uids[0]}" if len(uids) == 1 else "involvedObject.kind=Pod"
     try:
@@ -355,7 +355,7 @@ def _kill_reason(events: list[RawObject], kill: KilledContainer) -> str | None:
 
 
 def _is_about(event: Mapping[str, Any], kill: KilledContainer) -> bool:
-    """Returns whether an event names this end, and a probe: others report that the pod itself was stopped."""
+    """Returns whether an event is about this end, and about a probe: others report that the pod itself was stopped."""
     involved = mapping(event.get("involvedObject"))
     container = (kill.pod_uid, f"spec.containers{{{WORKER_CONTAINER}}}")
     if (involved.get("uid"), involved.get("fieldPath")) != container or "probe" not in text(event.get("message")):
@@ -375,7 +375,7 @@ KILLED_CONTAINERS = Lookup(
 
 
 class NodeLabel(NamedTuple):
-    """Names a node, and the topology key that a job asks of it."""
+    """Names a node, and the topology key that a job uses."""
 
     node: str
     label: str
@@ -441,7 +441,7 @@ PRIORITIES = Lookup(
     get_each(PRIORITY_CLASSES, str, _priority),
     recorded_as(lambda found: LookupResults(priorities=dict(found))),
 )
-# A job can't start without its flavors, so a missing one is asked for again.
+# A job can't start without its flavors, so a missing one is looked up again.
 FLAVORS = Lookup(
     "flavors",
     _flavors_needed,

@@ -1,7 +1,7 @@
-"""`trainmaster-operator run` starts the operator; `trainmaster-operator keys` rotates the keys that it signs with.
+"""`trainmaster-operator run` starts the operator; `trainmaster-operator keys` rotates its signing keys.
 
-Each option comes from a field of `OperatorSettings`, and has a variable of the environment. The console's
-`trainmaster operator` is this program, too.
+Each option comes from a field of `OperatorSettings`, and has an environment variable. The console's `trainmaster
+operator` is this program, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WHOLE = {int: "whole number", float: "number"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """_Parser reports wrong usage as kubectl does: a sentence, and how to get help."""
+    """Reports wrong usage as kubectl does: a sentence, and how to get help."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "trainmaster-operator") -> int:
-    """Runs the command that the arguments name, those of the process by default, and returns its exit code."""
+    """Runs the command in the arguments, by default those of the process, and returns its exit code."""
     parser = _Parser(prog=program, description="Run the operator, or rotate its keys.")
     parser.add_argument("--version", action="version", version=f"trainmaster-operator {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -61,7 +61,7 @@ def option_name(setting: Field[Any], option: Option) -> str:
 
 
 def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """Returns the names of the environment variables that are read, in this order."""
+    """Returns the names of the environment variables, in the order in which they are read."""
     if option.hidden:
         return ()
     first = option.variable or option_name(setting, option).replace("-", "_").upper()
@@ -201,8 +201,8 @@ def _run(settings: OperatorSettings) -> int:
     from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)
-    # Imported modules stay: the garbage collector needn't walk over them (60 ms, in which nothing else runs) each time
-    # that a large job is decoded into hundreds of thousands of objects.
+    # Imported modules stay: this saves the garbage collector from walking over them (60 ms, in which nothing else runs)
+    # each time that a large job is decoded into hundreds of thousands of objects.
     gc.freeze()
     # Almost everything that is allocated here is decoded JSON, which has no cycles. While 100 jobs were applied at
     # once Python's own thresholds (700, 10, 10) made 760 collections, 12 % of the operator's CPU; these made 22, 6 %.

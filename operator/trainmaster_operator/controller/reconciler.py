@@ -1,4 +1,4 @@
-"""The workers take a job's key and a snapshot of the job, decide, and have the decision carried out."""
+"""The workers take a job's key and a snapshot of the job, decide, and pass the decision to the executor."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class Decide(Protocol):
 
 
 class KeptByJob(Protocol):
-    """Keeps something of each job, by the job's uid."""
+    """Keeps data of each job, by the job's uid."""
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone."""
+        """Forget a deleted job."""
         ...
 
 
 @dataclass(eq=False)
 class Reconciler:
-    """Works the queue off. A pass that fails is tried again with the key's own back-off; nothing ends a worker."""
+    """Empties the queue. A failed pass is repeated with the key's own back-off; no error ends a worker."""
 
     store: Store
     queue: WorkQueue[JobKey]
@@ -65,18 +65,18 @@ class Reconciler:
     _: KW_ONLY
     kept_by_job: Sequence[KeptByJob]
     thread: LargeJobThread
-    # Asked for each job: what its gang scheduler needs is watched from then on.
+    # Called for each job, so that its gang scheduler's types are watched from then on.
     want: Callable[[JobSpec | None], None] = lambda spec: None
     now: Callable[[], float] = time.time
-    # Keys of large jobs that wait for `work_large`; the queue doesn't know yet that they are done.
+    # Keys of large jobs that wait for `work_large`; the queue still counts them as being worked on.
     _large: WorkQueue[JobKey] = field(default_factory=WorkQueue, init=False)
-    # uid of each job that had a pass, to forget what is kept about it when it goes.
+    # uid of each job that had a pass, to forget the data about it after its deletion.
     _known: dict[JobKey, str] = field(default_factory=dict, init=False)
     # When the operator opened the attempt that a job now waits for, on the monotonic clock.
     _recovering: dict[str, float] = field(default_factory=dict, init=False)
 
     async def work(self) -> None:
-        """Be one worker, until the queue is closed."""
+        """Run one worker, until the queue is closed."""
         while True:
             try:
                 key, waited = await self.queue.get()
@@ -85,7 +85,7 @@ class Reconciler:
                 return
             self.metrics.queue_seconds.observe(waited)
             if self.store.is_large(key):
-                # However many there are of them, no worker waits for the thread that they share.
+                # However many large jobs there are, no worker waits for the thread that they share.
                 self._large.add(key)
                 continue
             await self._turn(key)
@@ -94,7 +94,7 @@ class Reconciler:
             await asyncio.sleep(0)
 
     async def work_large(self) -> None:
-        """Be one worker for large jobs, until the queue is closed."""
+        """Run one worker for large jobs, until the queue is closed."""
         while True:
             try:
                 key, _ = await self._large.get()
@@ -134,7 +134,8 @@ class Reconciler:
             wait = self.queue.add_rate_limited(key)
             logger.warning("A write failed, next try in %.1f s: %s", wait, error)
         except Exception:
-            # A mistake of ours must not stop the other jobs; it is counted, logged, and tried again ever more slowly.
+            # A bug of ours must not stop the other jobs; it is counted, logged, and the pass is repeated ever more
+            # slowly.
             result = "bug"
             wait = self.queue.add_rate_limited(key)
             logger.exception("The pass failed, next try in %.1f s.", wait)
@@ -146,10 +147,10 @@ class Reconciler:
         self.metrics.reconcile_seconds.observe(time.monotonic() - started)
 
     async def _pass(self, key: JobKey) -> float | None:
-        """Decide and carry out; returns the seconds until the job should have another pass."""
+        """Decide and carry out; returns the seconds until the job's next pass."""
         snapshot = self.store.snapshot(key)
         while snapshot is not None and await self.lookups.before_decision(key, snapshot):
-            # Meanwhile more may have come that has to be read.
+            # The data to read may have changed meanwhile.
             snapshot = self.store.snapshot(key)
         if snapshot is None:
             self._gone(key)
@@ -162,11 +163,11 @@ class Reconciler:
         self.want(job.spec)
         decision = await self._decided(job, snapshot.observed)
         if job.large and self.store.version(key, JOBS, key.name) != snapshot.version:
-            # The thread takes its time; a job that has changed meanwhile is decided on again.
+            # The thread takes a while; a job that has changed meanwhile is decided on again.
             self.queue.add(key)
             return None
         if decision.status.attempt > job.status.attempt:
-            # Reports of the attempt may come before the pass has ended; and if the leader is lost, another one leads.
+            # Reports of the attempt may arrive before the pass ends; and if the leader is lost, another one leads.
             target = stream_target(snapshot, decision.status)
             if target is not None:
                 self.streams.watch(key, target)
@@ -195,7 +196,7 @@ class Reconciler:
                 kept.forget(uid)
 
     def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
-        """Log and count a change that was written."""
+        """Log and count a written change."""
         self.metrics.count_transition(old, new)
         if new.attempt > old.attempt > 0 and new.continues is None:
             self._recovering.setdefault(uid, time.monotonic())
@@ -209,7 +210,7 @@ class Reconciler:
 
 
 def ended_because(old: JobStatus, new: JobStatus) -> str:
-    """Returns what ended the job, or its last attempt: for a reader of the operator's log alone."""
+    """Returns the end's reason for the job, or its last attempt: for a reader of the operator's log alone."""
     failed = condition(new.conditions, "Failed")
     if new.phase == "Failed" and failed is not None:
         return f"{failed.reason}: {failed.message}"

@@ -1,7 +1,7 @@
-"""The operator's settings, each declared once: its name, unit, default and why.
+"""The operator's settings are each declared once, with name, unit, default and reason.
 
-The command line, the environment's variables and the table in docs/operating.md are made from the fields: one that has
-an `Option` is an option of `trainmaster-operator run`. The others are for tests, and are what a person needn't change.
+The command line, the environment variables and the table in docs/operating.md are made from the fields: one that has an
+`Option` is an option of `trainmaster-operator run`. The others are for tests, or nobody needs to change them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ReachMode = Literal["auto", "direct", "proxy"]
 
 
 def parse_names(given: list[str] | None) -> tuple[str, ...]:
-    """Returns names that were given one by one, or together with commas or spaces between, as in a variable."""
+    """Returns names that were given one by one, or separated by commas or spaces, as in a variable."""
     return tuple(name for entry in given or () for name in entry.replace(",", " ").split())
 
 
@@ -29,7 +29,7 @@ def parse_namespaces(given: list[str] | None) -> tuple[str, ...]:
 
 def parse_namespace(name: str) -> str:
     """Returns the name of a namespace. Raises InvalidSetting."""
-    # The models come with it, which nothing needs for --help.
+    # This imports the models, which --help doesn't need.
     from trainmaster_operator.api.values import DNS_LABEL_PATTERN
 
     if re.fullmatch(DNS_LABEL_PATTERN, name) is None:
@@ -38,7 +38,7 @@ def parse_namespace(name: str) -> str:
 
 
 def parse_history(url: str | None) -> str | None:
-    """Returns the address that records are sent below. Raises InvalidSetting."""
+    """Returns the base address for records. Raises InvalidSetting."""
     if not url:
         return None
     try:
@@ -70,7 +70,7 @@ def _option(default: Any, help: str, **how: Any) -> Any:
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """Holds everything that a person may want to change, and what the tests do."""
+    """Holds all settings for users, and those for tests."""
 
     # Empty means all.
     namespaces: tuple[str, ...] = _option(
@@ -85,7 +85,7 @@ class OperatorSettings:
         None, "Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."
     )
     context: str | None = _option(None, "Context of the kubeconfig; default: its current.")
-    # Most of a pass is waiting for the API server.
+    # Most of a pass is a wait for the API server.
     workers: int = _option(8, "Jobs worked on at the same time.", least=1, most=256)
     reach: ReachMode = _option(
         "auto", "How agents are reached: pod addresses, or the API server's pod proxy. auto: direct in a cluster."
@@ -98,7 +98,7 @@ class OperatorSettings:
         default_text="the first --namespace, else trainmaster-system",
         parse=parse_namespace,
     )
-    # None serves none. Metrics name every namespace's jobs, so they have a port of their own.
+    # None serves no metrics. They name every namespace's jobs, so they have a separate port.
     metrics_port: int | None = _option(8080, "Port of /metrics; 0 takes a free one.", least=0, most=65535)
     metrics_host: str = _option("0.0.0.0", "Address that /metrics listens on.")
     metrics_require_token: bool = _option(
@@ -106,7 +106,7 @@ class OperatorSettings:
         "Answer /metrics only to Kubernetes tokens whose owner may get the nonResourceURL /metrics. The operator "
         "needs the right to create TokenReviews and SubjectAccessReviews.",
     )
-    # On a laptop nobody probes.
+    # On a laptop nothing probes.
     health_port: int | None = _option(
         None,
         "Port of the probes /healthz and /readyz; 0 takes a free one; default: there are none.",
@@ -117,7 +117,7 @@ class OperatorSettings:
     agent_port: int = _option(
         AGENT_PORT, "Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True
     )
-    # 5 s is longer than a new pod takes. None: it never is.
+    # 5 s is longer than a new pod takes. None: pods are never replaced.
     replace_after_seconds: float | None = _option(
         5.0,
         "Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
@@ -129,7 +129,7 @@ class OperatorSettings:
     keep_logs: bool = _option(
         True, "Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it."
     )
-    # The operator's namespace in the policy is that of its lease.
+    # The policy uses the namespace of the lease as the operator's.
     job_network_policies: bool = _option(
         False,
         "Give each job a NetworkPolicy: its pods are reached by each other, and on the agents' port by the "
@@ -150,7 +150,7 @@ class OperatorSettings:
         variable="METRICS_NAMESPACES",
         parse=parse_namespaces,
     )
-    # An operator's setting, not a job's: otherwise the operator would send requests wherever a tenant says.
+    # An operator's setting, not a job's: otherwise a tenant could make the operator send requests anywhere.
     history_url: str | None = _option(
         None,
         "Address of the history (trainmaster history) to which records of jobs are sent; default: none are.",
@@ -173,7 +173,7 @@ class OperatorSettings:
     retry_seconds: float = 2.0
     # Seconds between two status writes that have only progress; state changes are written at once.
     progress_seconds: float = 5.0
-    # Seconds between two comparisons of the store with a list (metadata only): finds what a watch lost.
+    # Seconds between two comparisons of the store with a list (metadata only), which find events that a watch lost.
     resync_seconds: float = 300.0
     # Bytes of workers' logs kept in the ConfigMap <job>-logs when a job ends; 0 keeps none. A ConfigMap holds 1 MiB.
     kept_log_bytes: int = 512 * 1024

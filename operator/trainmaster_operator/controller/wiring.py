@@ -1,6 +1,6 @@
-"""Constructs the parts of an operator that leads, each after those that it needs.
+"""Constructs the parts of an operator that leads, each after its dependencies.
 
-If two parts would need each other, both get what lies between: the queue (the store fills it, the reconciler empties
+If two parts would need each other, both get an object in between: the queue (the store fills it, the reconciler empties
 it), `WatchedTypes` (`GangWatcher` adds to it, `Resync` reads it), `AgentsSecrets` (`ChildWriter` makes the Secrets that
 streams find missing).
 """
@@ -68,7 +68,7 @@ class Parts:
     reconciler: Reconciler
 
     async def close(self) -> None:
-        """End what the parts do in the background."""
+        """End the background work of the parts."""
         for part in (self.last_output, self.evidence, self.stacks, self.streams, self.gangs, self.reach):
             await part.close()
         if self.recorder is not None:
@@ -86,7 +86,7 @@ def construct_parts(
     metrics: OperatorMetrics,
     leads: Callable[[], bool] = lambda: True,
 ) -> Parts:
-    """Construct the parts. Nothing is read or started yet. `leads`: whether this operator still does."""
+    """Construct the parts. Nothing is read or started yet. `leads`: whether this operator still leads."""
     queue: WorkQueue[JobKey] = WorkQueue()
     thread = LargeJobThread()
     large_jobs = LargeJobs(cluster, thread)

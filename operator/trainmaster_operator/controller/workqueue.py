@@ -1,9 +1,10 @@
-"""The work queue: the rules of client-go's `util/workqueue`, for asyncio.
+"""The work queue follows the rules of client-go's `util/workqueue`, for asyncio.
 
-- A key that is added many times before it is taken is worked on once.
-- A key is never worked on by two workers at a time; one that is added meanwhile is *dirty* and comes again afterwards.
-- A delayed add keeps the earliest time that was asked for. An immediate add replaces the delayed one: the
-  worker that gets the key asks again for the time that it then needs.
+- A key that is added many times before a worker takes it is worked on once.
+- Two workers never work on a key at the same time; a key that is added meanwhile is *dirty* and is ready again
+  afterwards.
+- A delayed add keeps the earliest requested time. An immediate add replaces the delayed one: the worker that gets the
+  key requests a later time again if it needs one.
 - Failures are delayed by a back-off of the key's own, which `forget` resets.
 """
 
@@ -54,7 +55,7 @@ class WorkQueue(Generic[Key]):
         self._closed = False
 
     def add(self, key: Key) -> None:
-        """Ask for the key to be worked on as soon as a worker is free."""
+        """Request work on the key as soon as a worker is free."""
         self._delayed.pop(key, None)
         if self._closed or key in self._dirty:
             return
@@ -64,7 +65,7 @@ class WorkQueue(Generic[Key]):
             self._wake.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Ask for the key to be worked on in `seconds`, or earlier when that was asked for already."""
+        """Request work on the key in `seconds`, or earlier if that was requested before."""
         if seconds <= 0:
             self.add(key)
             return
@@ -76,17 +77,17 @@ class WorkQueue(Generic[Key]):
         self._wake.set()
 
     def add_rate_limited(self, key: Key, *, at_least: float = 0.0) -> float:
-        """Ask for the key again after its back-off; returns the seconds. `at_least` is a server's Retry-After."""
+        """Request work on the key after its back-off; returns the seconds. `at_least` is a server's Retry-After."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         backoff = min(self._first_backoff * 2.0 ** min(failures, 40), self._longest_backoff)
-        # Up to a tenth more, so that many keys that failed together don't come back together.
+        # Add up to a tenth, so that many keys that failed together don't return together.
         seconds = max(backoff, at_least) * (1.0 + 0.1 * self._jitter())
         self.add_after(key, seconds)
         return seconds
 
     def forget(self, key: Key) -> None:
-        """Forget the key's failures: the back-off of its next one starts again."""
+        """Forget the key's failures: its next back-off starts from the beginning."""
         self._failures.pop(key, None)
 
     async def get(self) -> tuple[Key, float]:
@@ -118,7 +119,7 @@ class WorkQueue(Generic[Key]):
             self._wake.set()
 
     def close(self) -> None:
-        """Accept no more keys; `get` raises once those that are ready are gone."""
+        """Accept no more keys; `get` raises once no key is ready."""
         self._closed = True
         self._delayed.clear()
         self._heap.clear()
@@ -129,7 +130,7 @@ class WorkQueue(Generic[Key]):
         return len(self._dirty)
 
     def _release_due(self) -> float | None:
-        """Move delayed keys that are due to the ready ones; returns the seconds until the next one."""
+        """Move due delayed keys to the ready ones; returns the seconds until the next one."""
         now = self._clock()
         while self._heap:
             due, _, key = self._heap[0]

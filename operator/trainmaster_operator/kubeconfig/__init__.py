@@ -1,6 +1,6 @@
-"""Reads kubeconfigs as kubectl does, and describes everything that is wrong with one in a sentence.
+"""Reads kubeconfigs as kubectl does, and reports each problem of one in a sentence.
 
-The official client's loader raises whatever its dictionaries raise, ignores missing users and plugins, and waits for a
+The official client's loader lets its dictionaries' errors through, ignores missing users and plugins, and waits for a
 plugin forever. So it gets a kubeconfig that `selection` has checked, with the plugin's answer in it.
 
 `selection` has `read_kubeconfig`: it finds and merges the files, and checks the chosen context with its cluster and

@@ -1,4 +1,4 @@
-"""Checks addresses, certificates and keys, and reports everything that is wrong with a kubeconfig as one error."""
+"""Checks addresses, certificates and keys, and reports each problem of a kubeconfig as one error."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ MAX_SHOWN = 100
 
 
 class KubeconfigError(Exception):
-    """The kubeconfig can't be used. `str()` is one sentence: the file, the field, the value and what would be right."""
+    """The kubeconfig can't be used. `str()` is one sentence: the file, the field, the value and the correct form."""
 
 
 def shown(value: Any) -> str:
-    """Returns a value of a kubeconfig as a sentence quotes it. Secrets aren't quoted: name their field only."""
+    """Returns a value of a kubeconfig as quoted in a sentence. Don't quote secrets: name their field only."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def one_of(names: list[str]) -> str:
-    """Returns what there is to choose from."""
+    """Returns the choices as one text."""
     return ", ".join(shown(name) for name in names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
 
 
 def require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: str) -> None:
-    """Raises KubeconfigError for what is no address with one of the schemes, whose sentence begins with `place`."""
+    """Raises KubeconfigError unless the value is an address with one of the schemes.
+
+    The sentence begins with `place`.
+    """
     if not value:
         raise KubeconfigError(f"{place}: is missing; give {remedy}")
     try:
         address = urlsplit(value)
         usable = address.scheme in schemes and bool(address.hostname) and (address.port or 1) > 0
-        # Names that aren't ASCII are resolved like this; it also finds labels that are empty or too long.
+        # Names that aren't ASCII are resolved like this; the encoding also finds labels that are empty or too long.
         (address.hostname or "").encode("idna")
     except ValueError:
         usable = False
@@ -40,7 +43,7 @@ def require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: st
 
 
 def check_certificates(place: str, authority: str | None, certificate: str | None, key: str | None) -> None:
-    """Raises KubeconfigError for a file that isn't what its field says. None stands for a field that isn't given."""
+    """Raises KubeconfigError if a file's content doesn't match its field. None means that the field isn't given."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if authority:
         try:
@@ -52,7 +55,7 @@ def check_certificates(place: str, authority: str | None, certificate: str | Non
             ) from error
     if certificate:
         try:
-            # An empty password: a key that is encrypted is refused, and nobody is asked at a terminal.
+            # The empty password refuses an encrypted key, instead of a prompt at a terminal.
             context.load_cert_chain(certificate, keyfile=key, password="")
         except (ssl.SSLError, OSError) as error:
             raise KubeconfigError(

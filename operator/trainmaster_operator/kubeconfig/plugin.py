@@ -1,4 +1,4 @@
-"""Runs a user's exec plugin, which gives the credentials (client.authentication.k8s.io), for a limited time."""
+"""Runs a user's exec plugin, which returns the credentials (client.authentication.k8s.io), for a limited time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typing import Any
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.kubeconfig.errors import KubeconfigError, shown
 
-# Somebody at a terminal may have to log in with a browser; otherwise nobody is there to answer.
+# A user at a terminal may have to log in with a browser; without a terminal, there is no user to answer.
 SECONDS, INTERACTIVE_SECONDS = 60.0, 600.0
 MAX_ANSWER = 1024 * 1024
-# Seconds before they expire at which credentials are asked for again.
+# Credentials are renewed this many seconds before they expire.
 EARLY_SECONDS = 60.0
 _GROUP = "client.authentication.k8s.io/"
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Credentials are what a plugin answered."""
+    """The credentials that a plugin returned."""
 
     token: str = ""
     certificate: str = ""
@@ -38,13 +38,13 @@ class Credentials:
 
     @property
     def expired(self) -> bool:
-        """Returns whether the plugin has to be asked again."""
+        """Returns whether the plugin must run again."""
         return self.expires is not None and time.time() >= self.expires - EARLY_SECONDS
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """Plugin is the exec section of a user."""
+    """The exec section of a user."""
 
     # Its file and field, for messages.
     place: str
@@ -54,7 +54,7 @@ class Plugin:
     api_version: str
     hint: str
     folder: Path
-    # The cluster as the plugin gets it, where it asks for it.
+    # The cluster for the plugin, if it requests that.
     cluster: Mapping[str, Any] | None
 
     @classmethod
@@ -90,9 +90,9 @@ class Plugin:
         )
 
     def run(self) -> Credentials:
-        """Runs the plugin and returns what it gave. Raises KubeconfigError."""
+        """Runs the plugin and returns its credentials. Raises KubeconfigError."""
         environment = {**os.environ, **self.environment}
-        # kubectl: a name is looked for on the PATH, a path is relative to the kubeconfig.
+        # As in kubectl, a name is searched on the PATH, and a path is relative to the kubeconfig.
         path = str(self.folder / self.command) if os.sep in self.command else self.command
         program = shutil.which(path, path=environment.get("PATH"))
         if program is None:
@@ -109,7 +109,7 @@ class Plugin:
 
     def _output(self, program: str, environment: Mapping[str, str], *, interactive: bool) -> bytes:
         limit = INTERACTIVE_SECONDS if interactive else SECONDS
-        # Files, not pipes: what the plugin leaves behind may hold its end of a pipe for ever.
+        # Use files, not pipes: a process that the plugin leaves behind may hold its end of a pipe forever.
         with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
             try:
                 process = subprocess.Popen(
@@ -118,7 +118,7 @@ class Plugin:
                     stdin=None if interactive else subprocess.DEVNULL,
                     stdout=answer,
                     stderr=None if interactive else errors,
-                    # A group of its own has no terminal to ask at; where none is needed, it ends as a whole.
+                    # A separate group has no terminal to prompt at; if none is needed, the whole group can be ended.
                     start_new_session=not interactive,
                 )
             except OSError as error:

@@ -1,8 +1,8 @@
-"""`read_kubeconfig` finds and merges the files, chooses a context, and checks the cluster and the user that it names.
+"""`read_kubeconfig` finds and merges the files, chooses a context, and checks the context's cluster and user.
 
 As with kubectl, KUBECONFIG may name several files, of which some may be missing or empty. If two entries have one name,
-the first one counts; so does the first file that names a current context. What is checked is what the official client's
-loader reads; fields that it doesn't know are ignored.
+the first one counts; so does the first file that names a current context. The checks cover the fields that the official
+client's loader reads; others are ignored.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _USER_TEXTS = (
     *("token", "tokenFile", "username", "password"),
 )
 _PROXIES = ("http", "https", "socks5", "socks5h")
-# The only provider that is left in Kubernetes: gcp and azure ended with 1.26 and are plugins now.
+# The only provider that Kubernetes still has: gcp and azure ended with 1.26 and are plugins now.
 _PROVIDER = "oidc"
 
 
 @dataclass(frozen=True)
 class Kubeconfig:
-    """Kubeconfig is one context of the files, checked."""
+    """One checked context of the files."""
 
-    # The files, as a sentence names them; `path` is what the official client's loader gets.
+    # The files, as named in a sentence; `path` is for the official client's loader.
     path: str
     context: str
     namespace: str
@@ -46,7 +46,7 @@ class Kubeconfig:
 
     @property
     def extensions(self) -> dict[str, Any]:
-        """Returns what other programs have written into the cluster, by their names for it; nobody has checked it."""
+        """Returns other programs' data in the cluster, by their names for it; it isn't checked."""
         entries = self.cluster.get("extensions")
         named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
         return {str(entry.get("name")): entry.get("extension") for entry in named}
@@ -68,7 +68,7 @@ class Kubeconfig:
         }
 
     def without_token(self, error: Exception) -> KubeconfigError:
-        """Returns what to raise when the official client's loader got no token from the user's auth-provider."""
+        """Returns the error for a failed login: the official client's loader got no token from the auth-provider."""
         why = f"{type(error).__name__}: {error}"
         return KubeconfigError(f"kubeconfig {self.path}: the user's auth-provider gave no token ({why}); log in again")
 
@@ -76,10 +76,9 @@ class Kubeconfig:
 def read_kubeconfig(
     given: str | None, context: str | None, *, cluster: str | None = None, user: str | None = None
 ) -> Kubeconfig | None:
-    """Returns the context that is named, or the current one, of the files that are given, or of KUBECONFIG.
+    """Returns the named or else the current context, from the given files or else from KUBECONFIG.
 
-    The cluster and the user that are named count instead of the context's. None where there is no kubeconfig. Raises
-    KubeconfigError.
+    A named cluster or user overrides the context's. Returns None if there is no kubeconfig. Raises KubeconfigError.
     """
     merged = merged_files(given)
     named = {"--context": context, "--cluster": cluster, "--user": user}
@@ -92,7 +91,7 @@ def read_kubeconfig(
         return None
     if merged.empty:
         if not given and not any(named.values()) and "KUBERNETES_SERVICE_HOST" in os.environ:
-            # Inside a pod an empty file means what no file means, as to kubectl.
+            # Inside a pod an empty file means the same as no file, as for kubectl.
             return None
         raise KubeconfigError(f"kubeconfig {merged.source}: is empty; {HINT}")
     name, chosen = _context(merged, context)
@@ -128,7 +127,7 @@ def _context(merged: Merged, wanted: str | None) -> tuple[str, Entry]:
 
 
 def _with(context: Entry, merged: Merged, **named: str | None) -> Entry:
-    """Returns the context with the cluster and the user that options name. Raises KubeconfigError."""
+    """Returns the context with the cluster and the user from options. Raises KubeconfigError."""
     for field, name in named.items():
         known = {"cluster": merged.clusters, "user": merged.users}[field]
         if name is not None and name not in known:
@@ -159,7 +158,7 @@ def _cluster(merged: Merged, context: Entry, name: str) -> Entry:
 def _user(merged: Merged, context: Entry, name: str) -> Entry:
     found = _named(merged, context, "user", merged.users)
     if found is None:
-        # Nobody in particular: some clusters for tests ask for no more.
+        # An anonymous user: some clusters for tests require no other.
         return Entry(context.file, context.field, {})
     place = f"kubeconfig {found.file}: {found.field}"
     _require_texts(found, _USER_TEXTS)
@@ -169,7 +168,7 @@ def _user(merged: Merged, context: Entry, name: str) -> Entry:
         raise KubeconfigError(f"{place}: client-certificate and client-key belong together; give both")
     token_file, fields = found.fields.get("tokenFile"), dict(found.fields)
     if token_file and not fields.get("token"):
-        # The loader would keep the line break at its end, which no header may have.
+        # The loader would keep the line break at its end, which no header may contain.
         fields["token"] = _require_file(f"{place}.tokenFile", token_file)
     for field in ("token", "username", "password"):
         fields[field] = (fields.get(field) or "").strip()
@@ -208,7 +207,7 @@ def _require_texts(entry: Entry, names: tuple[str, ...]) -> None:
 
 
 def _require_data(entry: Entry, name: str) -> None:
-    """Checks `name` (a path), or `name`-data (base64), which counts where both are given."""
+    """Checks `name` (a path), or `name`-data (base64), which takes precedence."""
     place = f"kubeconfig {entry.file}: {entry.field}.{name}"
     data, path = entry.fields.get(f"{name}-data"), entry.fields.get(name)
     if data:
@@ -235,13 +234,13 @@ def _given(entry: Entry, name: str) -> bool:
 
 
 def _without_empty(entry: Entry) -> Entry:
-    """Returns the entry without what is there and says nothing (`token: ""`), which the loader takes for a value."""
+    """Returns the entry without empty fields (`token: ""`), which the loader takes for values."""
     given = {key: value for key, value in entry.fields.items() if value not in (None, "")}
     return Entry(entry.file, entry.field, given)
 
 
 DEFAULT_PATH = "~/.kube/config"
-# Bytes. A device or a log that was named by mistake isn't read to its end.
+# Limit in bytes. A device or a log that was named by mistake isn't read to its end.
 MAX_BYTES = 8 * 1024 * 1024
 _LISTS = {"contexts": "context", "clusters": "cluster", "users": "user"}
 # Fields of an entry whose paths are relative to its file.
@@ -250,7 +249,7 @@ HINT = "name a kubeconfig with --kubeconfig or KUBECONFIG"
 
 
 class _Loader(yaml.BaseLoader):
-    """The loader knows text, booleans and null, and makes nothing else of any tag."""
+    """Reads text, booleans and null, and ignores all other tags."""
 
 
 _Loader.add_implicit_resolver(
@@ -265,19 +264,19 @@ _Loader.add_constructor("tag:yaml.org,2002:bool", lambda loader, node: str(node.
 
 @dataclass(frozen=True)
 class Entry:
-    """Entry is a context, cluster or user, with the file that it is in."""
+    """A context, cluster or user, with its file."""
 
     file: str
-    # As a sentence names it: clusters[prod].cluster
+    # Its name in a sentence: clusters[prod].cluster
     field: str
     fields: Mapping[str, Any]
 
 
 @dataclass
 class Merged:
-    """Merged is what the files say together."""
+    """The merged content of the files."""
 
-    # As they were given; for sentences.
+    # The files as they were given; for sentences.
     source: str
     files: list[str]
     current_context: str
@@ -287,12 +286,12 @@ class Merged:
 
     @property
     def empty(self) -> bool:
-        """Returns whether there is nothing in it at all, as in a file that `touch` made."""
+        """Returns whether it has no content at all, like a file that `touch` made."""
         return not (self.current_context or self.contexts or self.clusters or self.users)
 
 
 def merged_files(given: str | None) -> Merged | None:
-    """Returns what the files say; None where none was named and the default one isn't there. Raises KubeconfigError."""
+    """Returns the merged files; None if none was named and the default one doesn't exist. Raises KubeconfigError."""
     named = given or os.environ.get("KUBECONFIG", "")
     paths = [_expanded(path) for path in (named or DEFAULT_PATH).split(os.pathsep) if path]
     there = [path for path in paths if _exists(path)]
@@ -311,7 +310,7 @@ def _expanded(path: str) -> str:
     try:
         return str(Path(path).expanduser())
     except RuntimeError:
-        # There is no such user, so the ~ is a letter.
+        # There is no such user, so the ~ is an ordinary character.
         return path
 
 
@@ -319,7 +318,7 @@ def _exists(path: str) -> bool:
     try:
         return Path(path).exists()
     except (OSError, ValueError):
-        # A folder that may not be searched, a name that is too long: reading the file says which.
+        # A folder that may not be searched, or a name that is too long: reading the file reports which.
         return True
 
 
@@ -378,7 +377,7 @@ def _merge(merged: Merged, path: str, document: Mapping[str, Any]) -> None:
 
 
 def folder_of(file: str) -> Path:
-    """Returns the folder that paths in a kubeconfig are relative to."""
+    """Returns the base folder of the relative paths in a kubeconfig."""
     return Path(file).absolute().parent
 
 

@@ -1,4 +1,4 @@
-"""The pure core: from what was observed of a job it decides what to do. It has no I/O, no clock and no kopf.
+"""The pure core decides what to do for a job from its observations. It has no I/O, no clock and no kopf.
 
 Read in this order:
 
@@ -6,10 +6,10 @@ Read in this order:
 |---|---|
 | `decide` | `decide`, the entry point: the order of policies and of actions, and when to decide again |
 | `observed` | its input: the snapshot, and the facts that policies read from it |
-| `policies` | what a failure, a lost pod, a suspension or a resize leads to |
+| `policies` | the responses to a failure, a lost pod, a suspension or a resize |
 | `transition` | a policy's answer: a phase, a reason and a change of the status |
 | `status` | the next status: counts, progress, accounting of time; and the events |
-| `actions` | what is done after the status is written: assignments, children, deletions |
+| `actions` | the actions after the status is written: assignments, children, deletions |
 | `decision` | its output |
 """
 

@@ -1,8 +1,8 @@
-"""`decide` turns what was observed of a job into a status, actions and events. It is pure and total.
+"""`decide` turns the observations of a job into a status, actions and events. It is pure and total.
 
 The policies are asked in order of precedence, and the first answer decides the next status. Actions and events follow
-from that status alone, however it came about, so an operator that was killed between any two writes decides the rest
-again.
+from that status alone, however it was reached, so after a kill between any two writes, the next operator decides the
+rest again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
 
 
 def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Decision:
-    """Returns what to do for a job. `now`: seconds since the epoch; `settings`: the operator's own choices."""
+    """Returns the decision for a job. `now`: seconds since the epoch; `settings`: the operator's own choices."""
     if job.deleting:
         # Owner references do the rest; agents get SIGTERM from the kubelet.
         return Decision(job.status)
@@ -109,7 +109,7 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
 
 
 def is_accepted(job: Job, observed: Observed) -> bool:
-    """Returns whether an operator has accepted the job. One that wasn't is new or Pending, and has no children."""
+    """Returns whether an operator has accepted the job. An unaccepted one is new or Pending, and has no children."""
     status = job.status
     has_children = any(child.owner_uid == job.uid for child in observed.children)
     return status.attempt > 0 or status.phase not in (None, "Pending") or has_children
@@ -149,7 +149,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
         if assigned is not None:
             yield assigned
     yield from apply_children(situation, assignment)
-    # After the template has the new attempt: a new pod must not start the old one again.
+    # This follows the template's new attempt: a new pod must not start the old one again.
     yield from backoff.replace_pods(situation)
     if scaled_to_zero(situation):
         released = delete_pod_group(situation)
@@ -163,7 +163,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
             yield woken
 
 
-# Minimum wait, so that a time which passed without effect doesn't cause a busy loop.
+# Minimum wait, so that a time that passed without effect doesn't cause a busy loop.
 SHORTEST_WAIT = 0.05
 
 

@@ -1,9 +1,9 @@
-"""The output of `decide` says what shall be done for one job.
+"""A decision is the output of `decide` for one job.
 
-The executor writes `status` first (when it differs), then carries out `actions`, then emits `events`. So status is
-always the source of truth: an operator killed after any write finds in it what was meant, and decides the rest again.
-Applies and assignments come first and run at the same time; without an assignment, StatefulSets are applied after what
-their pods mount. All other actions follow, in the order that they have here.
+The executor writes `status` first (if it differs), then carries out `actions`, then emits `events`. So status is always
+the source of truth: after a kill, the next operator finds the intention in it, and decides the rest again. Applies and
+assignments come first and run at the same time; without an assignment, StatefulSets are applied after the objects that
+their pods mount. All other actions follow, in their order here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainmaster_operator.wire.assignment import Assignment
 
 @dataclass(frozen=True)
 class PodRef:
-    """PodRef is a pod by name and uid. Every write to it has the uid as a precondition."""
+    """A pod by name and uid. Every write to it has the uid as a precondition."""
 
     name: str
     uid: str
@@ -79,7 +79,7 @@ class DeletePod:
 
 @dataclass(frozen=True)
 class DeleteChild:
-    """Delete a child that is no longer wanted, by its uid."""
+    """Delete an unwanted child, by its uid."""
 
     kind: str
     name: str
@@ -88,7 +88,7 @@ class DeleteChild:
 
 @dataclass(frozen=True)
 class WorkloadCondition:
-    """WorkloadCondition is a condition that the operator sets on the job's Workload."""
+    """A condition that the operator sets on the job's Workload."""
 
     type: Literal["Finished", "PodsReady", "Requeued"]
     status: bool
@@ -118,7 +118,7 @@ Action = Apply | Assign | EnsureAgent | Touch | CollectStacks | DeletePod | Dele
 
 @dataclass(frozen=True)
 class JobEvent:
-    """JobEvent is a Kubernetes Event about the job, for people."""
+    """A Kubernetes Event about the job, for people."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -127,7 +127,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision has the status to write, the actions after that, the events to publish, and when to decide again."""
+    """The status to write, the actions after that, the events to publish, and when to decide again."""
 
     status: JobStatus
     actions: tuple[Action, ...] = ()

@@ -1,8 +1,8 @@
-"""A policy's answer: a phase, the reason for it, and what else changes in the status.
+"""A transition is a policy's answer: a phase, the reason for it, and other changes of the status.
 
-Conditions are as in metav1.Condition: the time of one changes only with its status. Accepted: the spec can be run.
-Running: all ranks of the current attempt are up. Suspended: there once the job was ever suspended. Succeeded, Failed:
-there when the job has ended, so that `kubectl wait --for=condition=Succeeded` works.
+Conditions follow metav1.Condition: the time of one changes only with its status. Accepted: the spec can be run.
+Running: all ranks of the current attempt are up. Suspended: it exists once the job was ever suspended. Succeeded,
+Failed: they exist when the job has ended, so that `kubectl wait --for=condition=Succeeded` works.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ MAX_MESSAGE_CHARACTERS = 2_000
 
 
 class StatusChange(JobStatus):
-    """StatusChange holds new values for some fields of a JobStatus: those that it was created with, None included."""
+    """New values for some fields of a JobStatus: those that it was created with, None included."""
 
     def __or__(self, later: StatusChange) -> StatusChange:
         """Returns both changes as one; if both set a field, the later one counts."""
         values, more = self._values(), later._values()
-        # Most passes change little, so no object is created for nothing.
+        # Most passes change little, so no needless object is created.
         if not more:
             return self
         return StatusChange.model_construct(**(values | more)) if values else later
@@ -40,7 +40,7 @@ class StatusChange(JobStatus):
 
 
 NO_CHANGE = StatusChange()
-# The job no longer waits for anything that a policy asked for.
+# The job no longer waits for anything that a policy requested.
 NO_WAIT = StatusChange(next_attempt_time=None, resizing=None, stopping=None, scheduling_backoff=None)
 # Earlier scheduling backoffs no longer count: the next startup has all of `startupSeconds`.
 NEW_STARTUP = StatusChange(scheduling_backoffs=0, startup_start_time=None)
@@ -48,7 +48,7 @@ NEW_STARTUP = StatusChange(scheduling_backoffs=0, startup_start_time=None)
 
 @dataclass(frozen=True)
 class Transition:
-    """Transition changes the status. `reason` and `message` go into the conditions, for programs and for people."""
+    """A change of the status. `reason` and `message` go into the conditions, for programs and for people."""
 
     phase: Phase
     reason: str
@@ -57,7 +57,7 @@ class Transition:
 
 
 def condition(conditions: Sequence[Condition], name: str) -> Condition | None:
-    """Returns the condition of that type."""
+    """Returns the condition of this type."""
     return next((item for item in conditions if item.type == name), None)
 
 

@@ -1,11 +1,11 @@
-"""Bounds what a peer may send before it is answered and may leave unread, and how many connections there are.
+"""Limits the data that a peer may send before its answer and may leave unread, and the number of connections.
 
-A newcomer always gets in, and another connection gives way. Nobody knows which addresses the kubelet's probes come
-from, and behind a proxy all viewers have one address. So no place is reserved, and the limit of one address concerns
-only connections whose request isn't there yet: those give way first, of the address that has most. A connection that
-had an answer gives way before one that still waits for its first, so that answers to half requests push nobody out;
-after that the oldest one does. If every request in sight is being answered, the oldest of the address that has most
-gives way.
+A newcomer is always accepted, and another connection is closed for it. The addresses of the kubelet's probes aren't
+known, and behind a proxy all viewers have one address. So no place is reserved, and the limit of one address concerns
+only connections without a complete request. Those are closed first, starting with the address that has most of them:
+one that has had an answer before one that still waits for its first, so that answers to half requests push out no other
+client, and then the oldest one. If every request is complete and being answered, the oldest connection of the address
+with the most connections is closed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_WAITING_OF_ADDRESS = 192
 
 
 class PeerConnection(web.RequestHandler):
-    """PeerConnection has a place from the moment it is accepted until it is lost."""
+    """A peer's connection, which holds a place from its acceptance to its loss."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class PeerConnection(web.RequestHandler):
             logger=server_log(),
             max_field_size=MAX_FIELD,
             lingering_time=LINGER_SECONDS,
-            # A megabyte that unpacks to a gigabyte is unpacked before anybody has looked at the request's path.
+            # By default, a megabyte that unpacks to a gigabyte would be unpacked before any check of the request's
+            # path.
             auto_decompress=False,
         )
         self.address = address
@@ -84,16 +85,16 @@ class PeerConnection(web.RequestHandler):
         return body is not None and not body.is_eof()
 
     def has_answer(self) -> bool:
-        """Returns whether the last request that began here has its answer, or the beginning of one."""
+        """Returns whether the last request that began here has an answer, at least the beginning of one."""
         return self._answered is not None
 
     def answered(self, body: StreamReader) -> None:
-        """Begins an answer, so that what comes now beyond this body is of another request."""
+        """Begins an answer, so that later data beyond this body belongs to another request."""
         self._received = 0
         self._answered = body
 
     def leave(self) -> None:
-        """Ends now, whatever the peer is doing."""
+        """Closes the connection at once."""
         self._on_lost(self)
         if self._open is not None:
             self._open.abort()
@@ -169,25 +170,25 @@ class PeerConnection(web.RequestHandler):
 
 
 class Place(Protocol):
-    """Is a connection that may have to give way."""
+    """A connection that may be closed for a newcomer."""
 
     address: str
 
     def is_waiting(self) -> bool:
-        """Returns whether no complete request is being answered, so that nobody misses the connection."""
+        """Returns whether no complete request is being answered, so that the connection can be closed without harm."""
         ...
 
     def has_answer(self) -> bool:
-        """Returns whether the last request that began here has its answer, or the beginning of one."""
+        """Returns whether the last request that began here has an answer, at least the beginning of one."""
         ...
 
     def leave(self) -> None:
-        """Ends the connection now."""
+        """Closes the connection at once."""
         ...
 
 
 class Places:
-    """Places are held in the order of arrival."""
+    """Holds the open connections in the order of arrival."""
 
     def __init__(self, most: int = MAX_CONNECTIONS, most_waiting: int = MAX_WAITING_OF_ADDRESS) -> None:
         self._most, self._most_waiting = most, most_waiting
@@ -200,15 +201,15 @@ class Places:
         return iter(list(self._held))
 
     def add(self, place: Place) -> None:
-        """Let one in."""
+        """Adds a connection."""
         self._held[place] = None
 
     def discard(self, place: Place) -> None:
-        """Let one out, if it is still in."""
+        """Removes a connection, if it is held."""
         self._held.pop(place, None)
 
     def in_the_way(self, address: str) -> Place | None:
-        """Returns the one that has to leave before one more of `address` comes in; None where there is room."""
+        """Returns the connection to close before `address` gets another one; None if there is room."""
         if len(self._held) >= self._most:
             return self.first_to_leave()
         if len(self._held) < self._most_waiting:
@@ -219,7 +220,7 @@ class Places:
         return next((place for place in waiting if place.has_answer()), waiting[0])
 
     def first_to_leave(self) -> Place | None:
-        """Returns one of the address that has most, a waiting one if there is any; None where nobody is in."""
+        """Returns a connection of the address with the most, preferably a waiting one; None if there are none."""
         candidates = [place for place in self._held if place.is_waiting()] or list(self._held)
         of_address: dict[str, int] = {}
         for place in candidates:

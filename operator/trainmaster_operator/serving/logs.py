@@ -1,8 +1,8 @@
-"""Writes logs as one JSON object a line, or as text for people; both name the job that a line is about.
+"""Writes logs as one JSON object a line, or as text for people; both name the line's job.
 
-Messages quote names, messages of the API server and what pods wrote: none of it can begin a line of its own or command
-the terminal that shows the log. aiohttp logs a request that is no HTTP with the text at which it broke, which may be
-the header with the token: such lines are left out.
+Messages quote names, messages of the API server and pods' output: none of it can begin a line of its own or command the
+terminal that shows the log. aiohttp logs an invalid HTTP request with the text at the error, which may be the header
+with the token: such lines are left out.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ current_attempt: ContextVar[int] = ContextVar("current_attempt", default=0)
 
 class _WithoutRequests(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a line is about anything else than a client's invalid request."""
+        """Returns whether a line is about anything but a client's invalid request."""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, HttpProcessingError)
 
 
 def server_log() -> logging.Logger:
-    """Returns where aiohttp's server writes what goes wrong in it."""
+    """Returns the logger for errors of aiohttp's server."""
     found = logging.getLogger("trainmaster_operator.serving")
     if not found.filters:
         found.addFilter(_WithoutRequests())
@@ -75,7 +75,7 @@ def set_up(log_format: LogFormat, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # kopf logs each event, and of each failure the same traceback from five tasks; the watcher logs what ended it.
+    # kopf logs each event, and for each failure the same traceback from five tasks; the watcher logs kopf's error.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Makes an application and serves it: which bodies it takes, how connections are let in, and a page of metrics."""
+"""Makes an application and serves it: limits on bodies, the acceptance of connections, and a page of metrics."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpServer:
-    """HttpServer serves one application, which `application` made."""
+    """Serves one application, which `application` made."""
 
     def __init__(
         self, app: web.Application, *, idle_seconds: float = 75.0, cancels: bool = False, places: Places | None = None
     ) -> None:
-        """Between two requests a connection may be idle for `idle_seconds`, longer than proxies keep theirs.
+        """Creates a server; with `cancels`, a handler is cancelled when its client disconnects.
 
-        With `cancels`, a handler is cancelled when its client goes.
+        A connection may be idle between two requests for `idle_seconds`, longer than proxies keep theirs.
         """
         self._app = app
         self._idle_seconds = idle_seconds
@@ -61,9 +61,9 @@ class HttpServer:
         self._tls: ssl.SSLContext | None = None
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Listens; returns address and port, which is a free one for 0. Raises OSError."""
+        """Listens; returns address and port; for port 0 it is a free one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        # It resolves the name and binds to each address.
+        # asyncio resolves the name and binds to each address.
         bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         self._listeners = [each.dup() for each in bound.sockets]
         bound.close()
@@ -79,7 +79,7 @@ class HttpServer:
         return address
 
     async def close(self) -> None:
-        """Accepts nothing more, and ends what is being answered."""
+        """Accepts no more connections, and ends all answers."""
         for listener in self._listeners:
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
@@ -96,7 +96,7 @@ class HttpServer:
                 return
             except OSError as error:
                 if error.errno not in SHORTAGES:
-                    # The peer has gone again.
+                    # The peer has disconnected.
                     continue
                 self._out_of_descriptors(listener)
                 return
@@ -127,7 +127,7 @@ class HttpServer:
                 lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=timeout, ssl_shutdown_timeout=timeout
             )
         except (OSError, asyncio.CancelledError):
-            # Nobody waits for this task: the peer has gone, or had to make room.
+            # Nothing waits for this task: the peer has disconnected, or was closed for a newcomer.
             self._places.discard(connection)
             sock.close()
         finally:
@@ -138,7 +138,7 @@ class HttpServer:
         if in_the_way is not None:
             in_the_way.leave()
             return
-        # The listener stays ready: to be woken by it again and again would keep a core busy.
+        # The listener stays ready: repeated wake-ups would keep a core busy.
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
         loop.call_later(SHORT_SECONDS, self._listen_again, listener)
@@ -149,7 +149,7 @@ class HttpServer:
 
 
 def application(*, most_body: int, middlewares: Iterable[Middleware] = ()) -> web.Application:
-    """Returns an application that takes bodies of at most `most_body` bytes, uncompressed.
+    """Returns an application that accepts bodies of at most `most_body` bytes, uncompressed.
 
     The given middlewares run around the refusals, which they get as `web.HTTPException` and may word in their own way.
     """
@@ -196,7 +196,7 @@ async def _finish(request: web.Request, response: web.StreamResponse) -> None:
 
 
 class Exposition:
-    """Exposition makes a page at a time, however many ask."""
+    """Makes one page at a time, for any number of requests."""
 
     def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:
         self._make = make
@@ -205,7 +205,7 @@ class Exposition:
         self._making: asyncio.Task[bytes] | None = None
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answers a request for the page, piece by piece: of what isn't read, one piece is in memory."""
+        """Answers a request for the page, piece by piece: only one unread piece is in memory."""
         page = memoryview(await self._current())
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE, "Content-Length": str(len(page))})
         async with asyncio.timeout(SEND_SECONDS):
@@ -220,7 +220,7 @@ class Exposition:
             return self._page
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._make_page())
-        # One who goes doesn't take the page from the others.
+        # A client that disconnects doesn't take the page from the others.
         return await asyncio.shield(self._making)
 
     async def _make_page(self) -> bytes:

@@ -1,7 +1,7 @@
-"""`Cluster` over `kubernetes.aio`: its configuration, credentials and connection pool, with raw JSON in and out.
+"""`KubernetesCluster` implements `Cluster` over `kubernetes.aio`: its configuration, credentials and connection pool.
 
-The generated typed API isn't used: it decodes every object into classes (10 times the time of `json.loads`) and drops
-fields that it doesn't know, and server-side apply must not lose any.
+It reads and writes raw JSON. The generated typed API isn't used: it decodes every object into classes (10 times the
+time of `json.loads`) and drops fields that it doesn't know, and server-side apply must not lose any.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings, shown
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-# The kubelet's answer, as if it were the log, for a container that it removed: it keeps the newest dead one of each.
+# The kubelet sends this text as the log of a container that it has removed: it keeps only the newest dead one.
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
-# Bytes of it that are read, and of any other answer to a request for a log.
+# Limit on the bytes read to find that text.
 _NO_LOG_BYTES = 1_024
-# Seconds for a connection to the API server, for a request to a pod.
+# Timeout in seconds for connecting to the API server for a request to a pod.
 PROXY_CONNECT_SECONDS = 2.0
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -64,7 +64,7 @@ class _Request:
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
 
     def in_version(self, asked: str, served: str) -> _Request:
-        """Returns the request for another version of the type; both are groups with a version."""
+        """Returns the request for another version of the type; both arguments are a group with a version."""
         body = self.body
         if body is not None and body.get("apiVersion") == asked:
             body = {**body, "apiVersion": served}
@@ -82,8 +82,9 @@ class KubernetesCluster:
         on_write: Callable[[str, str], None] = lambda verb, kind: None,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`on_write` is called with the verb and kind of every write; `may_write` is asked before every request that
-        could change something.
+        """Creates a client. `on_write` is called with the verb and kind of every write.
+
+        `may_write` is asked before every request that could change something.
         """
         self._client = ApiClient(connection.configuration)
         self._client.user_agent = f"{FIELD_MANAGER}-operator"
@@ -91,7 +92,7 @@ class KubernetesCluster:
         self._timeout, self._on_write, self._may_write = timeout, on_write, may_write
         self._session: aiohttp.ClientSession | None = None
         self._pods: PodHttp | None = None
-        # For types that differ between API servers: the version asked for, and the one that is served.
+        # For types whose version depends on the API server: the requested version, and the served one.
         self._served: dict[str, str] = {}
 
     async def close(self) -> None:
@@ -233,7 +234,7 @@ class KubernetesCluster:
             try:
                 yield _log_chunks(response, str(request))
             finally:
-                # The rest isn't read.
+                # The body isn't read.
                 response.close()
 
     @asynccontextmanager
@@ -268,7 +269,7 @@ class KubernetesCluster:
             yield stream
 
     async def _json(self, request: _Request, kept: Fields | None = None) -> RawObject:
-        """Returns the object that a successful answer has, in whichever version its type is served."""
+        """Returns the object in a successful answer, in the served version of its type."""
         asked, versions = self._versions(request.path)
         for version in versions:
             try:
@@ -289,7 +290,7 @@ class KubernetesCluster:
         return document
 
     def _versions(self, path: str) -> tuple[str, tuple[str, ...]]:
-        """Returns the group and version in a path, where it is one of several that may be served, and what to try."""
+        """Returns the group and version in a path, if other versions of it may be served, and the versions to try."""
         for asked, later in LATER_VERSIONS.items():
             if path.startswith(f"/apis/{asked}/"):
                 known = self._served.get(asked)
@@ -307,12 +308,12 @@ class KubernetesCluster:
 
     @asynccontextmanager
     async def _answer(self, request: _Request, *, endless: bool = False) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields a successful answer; an endless one has no time to be over, and little of it is read ahead."""
+        """Yields a successful answer; an endless one has no total timeout, and little of it is read ahead."""
         config, url = self._client.configuration, request.url
         headers = {"Content-Type": request.content_type, "Accept": request.accept, **IDENTITY}
         all_headers = await self._authenticated(request.method, url, headers, request.body)
         if self._session is None:
-            # The client's own factory: TLS, client certificates and the pool as its configuration says.
+            # The client's own factory sets TLS, client certificates and the pool as configured.
             self._session = self._client.rest_client._create_pool_manager()
         try:
             response = await self._session.request(
@@ -352,6 +353,6 @@ async def _log_chunks(response: aiohttp.ClientResponse, request: str) -> AsyncIt
 
 
 def quote_path(url: str) -> str:
-    """Quotes what a name could smuggle into a path; names are DNS labels, so this changes nothing that is valid."""
+    """Quotes characters that a name could smuggle into a path; valid names are DNS labels and don't change."""
     path, mark, query = url.partition("?")
     return quote(path, safe="/:%") + mark + query

@@ -1,7 +1,7 @@
-"""`Cluster` is the narrow interface to the API server; the types that go through it are here too.
+"""`Cluster` is the narrow interface to the API server; the resource types that it handles are here too.
 
-Everything that the operator reads or writes goes through `Cluster`, so tests replace it by a scripted one and no other
-module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
+The operator reads and writes only through `Cluster`, so tests replace it by a scripted one and no other module knows a
+client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Resource:
     version: str
     plural: str
     kind: str
-    # The fields of an object that are kept of all answers; None: all.
+    # The fields that are kept of every answer; None keeps all.
     kept: kept.Fields | None = field(default=None, compare=False)
-    # Objects in a page of a list. The API server has all of them in memory, 75 MB where each is as large as it may be.
+    # Objects in a page of a list. The API server holds a page in memory: 75 MB if each object has the maximum size.
     page: int = 50
-    # A create drops a field that the API server doesn't know, with a warning. Where users write fields, it is refused
-    # instead: they would get an object without the field, until the first apply is refused for it.
+    # A create drops a field that the API server doesn't know, with a warning. If users write the fields, the create is
+    # refused instead: otherwise they would get an object without the field, until the first apply is refused for it.
     strict: bool = False
 
     @property
@@ -45,7 +45,7 @@ class Resource:
         return child_kind(self.api_version, self.kind)
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Returns the URL's path, from `/api` on."""
+        """Returns the URL's path, starting at `/api`."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace:
             parts += ["namespaces", namespace]
@@ -56,7 +56,7 @@ class Resource:
 
 JOBS = Resource(GROUP, VERSION, PLURAL, KIND, kept.job(kept.LARGE_SPEC_BYTES))
 LARGE_JOBS = replace(JOBS, kept=kept.LARGE_JOB)
-# For answers that a history gets.
+# For answers that are sent to a history.
 RECORDED_JOBS = replace(JOBS, kept=kept.job(kept.MAX_RECORDED_BYTES), page=4)
 PODS = Resource("", "v1", "pods", "Pod", kept.POD)
 PODS_ENVIRONMENTS = replace(PODS, kept=kept.POD_ENVIRONMENT)
@@ -76,12 +76,12 @@ NODES = Resource("", "v1", "nodes", "Node", kept.NODE)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
 RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")
 
-# The objects that ask a gang scheduler for a whole job, by its name in the spec. A cluster may serve none of them.
+# The objects that ask a gang scheduler for a whole job, by the scheduler's name in the spec. A cluster may serve none.
 GANGS: Mapping[str, Resource] = {
     name: Resource(api.group, api.version, api.plural, api.kind, kept.WORKLOAD if name == "kueue" else kept.CHILD)
     for name, api in GANG_APIS.items()
 }
-# Group and version by those that a newer API server has in their place.
+# Later versions of a group and version, which a newer API server may serve instead.
 LATER_VERSIONS: Mapping[str, tuple[str, ...]] = {
     f"{api.group}/{api.version}": tuple(f"{api.group}/{version}" for version in api.later)
     for api in GANG_APIS.values()
@@ -95,23 +95,26 @@ CHILDREN: Mapping[str, Resource] = {
 
 
 def whole(resource: Resource) -> Resource:
-    """Returns the type for answers of which everything is kept: one object at a time."""
+    """Returns the type for complete answers: one object at a time."""
     return replace(resource, kept=None)
 
 
 class Cluster(Protocol):
-    """Stands for the API server. Every method raises `errors.ClusterError`; none retries by itself (the queue does)."""
+    """`Cluster` is the API server.
+
+    Every method raises `errors.ClusterError`; none retries by itself (the queue does).
+    """
 
     def served(self, resource: Resource) -> Resource:
-        """Returns the resource in the version that the API server has, as far as requests have shown it."""
+        """Returns the resource in the version that the API server serves, as far as requests have shown it."""
         ...
 
     async def discovers(self, resource: Resource) -> bool:
-        """Returns whether the API server's discovery names the type, which comes a moment after it is served."""
+        """Returns whether the API server's discovery names the type, which happens a moment after it is served."""
         ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
-        """Read one object: of each answer what the resource keeps. Raises NotFound."""
+        """Read one object, with the fields that the resource keeps. Raises NotFound."""
         ...
 
     def pages(
@@ -143,7 +146,7 @@ class Cluster(Protocol):
     ) -> RawObject:
         """Apply on the server's side, as our field manager; `metadata.uid` and `resourceVersion` are preconditions.
 
-        Raises Conflict when they don't hold and, without `force`, when another manager owns a field.
+        Raises Conflict if a precondition fails or, without `force`, if another manager owns a field.
         """
         ...
 
@@ -182,7 +185,7 @@ class Cluster(Protocol):
         previous: bool = False,
         timestamps: bool = False,
     ) -> str:
-        """Read the end of the log of a worker's container, or of the one that ran before it in the pod.
+        """Read the end of the log of a worker's container, or of the previous container in the pod.
 
         With `timestamps` every line begins with its time (api/kept_logs.py).
         """
@@ -191,7 +194,7 @@ class Cluster(Protocol):
     def followed_log(
         self, namespace: str, pod: str, *, tail_lines: int
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a worker's log at its last lines, with their times, until its container ends."""
+        """Open a worker's log from its last lines, with their times, until its container ends."""
         ...
 
     def pod_proxy(

@@ -1,6 +1,6 @@
 """Finds the API server and our credentials: in-cluster if there is a service-account token, else by a kubeconfig.
 
-The same configuration serves our own client and kopf's watching.
+Our own client and kopf's watches use the same configuration.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from trainmaster_operator.kubeconfig import (
 
 logger = logging.getLogger(__name__)
 
-# Called with the path of a request, and whether it is a watch.
+# Called with a request's path, and whether it is a watch.
 Requested = Callable[[str, bool], None]
 
 
 class ConnectionSettingsError(Exception):
-    """No way to an API server is configured; the text says what to set."""
+    """No way to an API server is configured; the text names the setting to change."""
 
 
 @dataclass(frozen=True)
 class ApiConnection:
-    """Holds a loaded client configuration, and where it comes from."""
+    """A loaded client configuration and its source."""
 
     configuration: Configuration
     in_cluster: bool
 
     def unusable(self, error: ClusterError) -> str:
-        """Returns what is wrong with a cluster that gave this error to a first request, and what to do."""
+        """Returns the problem with a cluster whose first request failed with this error, and the remedy."""
         host = self.configuration.host
         if isinstance(error, Unauthorized):
             return (
@@ -65,9 +65,9 @@ class ApiConnection:
     async def for_kopf(self, requested: Requested, kept_at: Callable[[str], Fields | None]) -> kopf.AiohttpSession:
         """Return a session with these credentials: kopf asks for another when the API server answers 401.
 
-        `requested` is called with every request, `kept_at` says what is kept of the objects at a path. The session is
-        as kopf itself would make it, but for how answers are decoded (`apiserver.decoding`), and that no redirect is
-        followed.
+        `requested` is called with every request; `kept_at` returns the fields to keep of the objects at a path. The
+        session differs from kopf's own in two ways: it decodes answers with `apiserver.decoding`, and it follows no
+        redirects.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -117,12 +117,12 @@ async def _refuse_redirect(
 async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
     """Load the configuration: `kubeconfig` or `context` when given, else in-cluster, else KUBECONFIG or ~/.kube/config.
 
-    Raises ConnectionSettingsError in one sentence.
+    Raises ConnectionSettingsError, whose text is one sentence.
     """
     config = Configuration()
-    # aiohttp's 0 is "no limit": there is one leader's stream for each running job, through this pool when proxied.
+    # For aiohttp, 0 is "no limit": each running job has one leader's stream, which uses this pool when proxied.
     config.connection_pool_maxsize = 0
-    # With trust_env aiohttp looks for ~/.netrc in a thread at every request: 0.3 ms and more of each write.
+    # With trust_env aiohttp looks for ~/.netrc in a thread at every request, which adds at least 0.3 ms to each write.
     config.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
     if kubeconfig is None and context is None and _has_service_account():
         try:
@@ -144,13 +144,14 @@ async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
 
 
 async def _load(found: Kubeconfig, config: Configuration) -> None:
-    """Put what the kubeconfig says into the configuration. Raises KubeconfigError."""
+    """Apply the kubeconfig to the configuration. Raises KubeconfigError."""
     plugin = found.plugin
     if found.has_provider:
         try:
             await load_kube_config(found.path, found.context, client_configuration=config, persist_config=False)
         except Exception as error:
-            # The loader asks an identity provider over HTTP, and lets out whatever it, its answer or its tokens cause.
+            # The loader asks an identity provider over HTTP, and lets through any error of the provider, its answer or
+            # its tokens.
             raise found.without_token(error) from error
     else:
         credentials = await asyncio.to_thread(plugin.run) if plugin is not None else None
@@ -171,7 +172,7 @@ class _Renewal:
     running: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def renew(self, config: Configuration) -> None:
-        """Renew the token where that is due. A plugin that fails leaves the old one, which the API server answers."""
+        """Renew the token if that is due. If the plugin fails, the old token stays, and the API server answers it."""
         async with self.running:
             if not (self.credentials.token and self.credentials.expired):
                 return

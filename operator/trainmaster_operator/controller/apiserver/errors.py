@@ -1,10 +1,10 @@
 """The errors between the operator and the API server are one tree, translated once, at the client's boundary.
 
-`Unreachable`, `Deposed` and `Unusable` have no usable answer; `Refused` will be refused again; the others may succeed
-later. The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
+`Unreachable`, `Deposed` and `Unusable` have no usable answer; a repeated `Refused` request will be refused again; the
+others may succeed later. The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
 
-The API server's words for an object that doesn't fit its type become sentences here. It answers a create of such an
-object with 400, and a server-side apply with **500**: structured-merge-diff's errors reach the handler as plain ones
+The API server's messages about an object that doesn't fit its type become sentences here. It answers a create of such
+an object with 400, and a server-side apply with **500**: structured-merge-diff's errors reach the handler as plain ones
 (k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both mean that the same object will be
 refused again, so a 500 of that kind is a refusal and no failure of the server.
 """
@@ -18,11 +18,11 @@ from typing import Any
 from trainmaster_operator.api.problems import EXPECTED
 from trainmaster_operator.wire.values import loads, text
 
-# Characters of the other side's message in a Status.
+# Limits in characters on the message and the reason of a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
-# metav1.StatusReasonInvalid: nothing but another object helps. A refusal by the object's type has it too.
+# metav1.StatusReasonInvalid: only a different object helps. Refusals by the object's type have this reason too.
 INVALID = "Invalid"
-# What stands before the details, as a create and an apply have it.
+# Prefixes before the details in the messages for a create and an apply.
 _PREFIXES = (
     re.compile(r'\w+ in version "[^"]*" cannot be handled as a \w+: (?:strict decoding error: )?'),
     re.compile(r"failed to create typed patch object \([^)]*\): "),
@@ -31,7 +31,7 @@ _PREFIXES = (
         r"(?:unable to convert unstructured object to [^:]*: )?(?:strict decoding error: )?"
     ),
 )
-# Kubernetes' validation names the regular expression that it uses.
+# Kubernetes' validation messages contain the regular expression.
 _EXPRESSION = re.compile(r",? ?regex used for validation is '[^']*'")
 _UNDECLARED = re.compile(r"\.?(\S+): field not declared in schema")
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
@@ -42,7 +42,7 @@ _NO_MAPPINGS = re.compile(r"\.?(\S+): element \d+: associative list with keys ma
 _QUANTITY = re.compile(
     r"quantities must match the regular expression|unable to parse (?:quantity's suffix|numeric part)"
 )
-# A type as it is called by structured-merge-diff or by Go, and what the value isn't.
+# Names of types in structured-merge-diff or Go, and the sentence for a value of the wrong type.
 _TYPES = {
     "string": "string_type",
     "boolean": "bool_type",
@@ -60,7 +60,7 @@ _KINDS = {"number": "a number", "string": "text", "bool": "true or false", "obje
 
 
 class ClusterError(Exception):
-    """An API request didn't succeed. `str()` is one sentence for a person: what was asked, and the answer."""
+    """An API request failed. `str()` is one sentence for a person: the request and the answer."""
 
     def __init__(
         self, request: str, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
@@ -73,12 +73,12 @@ class ClusterError(Exception):
         self.status = status
         # metav1.Status.reason: AlreadyExists, Forbidden, ...
         self.reason = reason
-        # Seconds that the server asks to wait.
+        # Seconds to wait, as the server asks.
         self.retry_after = retry_after
 
 
 class Unreachable(ClusterError):
-    """There is no connection, or no answer in time; it shows nothing of the cluster's state."""
+    """There is no connection, or no answer in time, so nothing is known of the cluster's state."""
 
 
 class Deposed(ClusterError):
@@ -86,7 +86,7 @@ class Deposed(ClusterError):
 
 
 class Silent(Unreachable):
-    """The other side took the connection and then sent nothing for too long."""
+    """The other side accepted the connection and then sent nothing for too long."""
 
 
 class Untrusted(Unreachable):
@@ -94,7 +94,7 @@ class Untrusted(Unreachable):
 
 
 class Unusable(ClusterError):
-    """The answer has a form that wasn't asked for (a redirect, an encoding); it is neither followed nor unpacked."""
+    """The answer has an unrequested form (a redirect, an encoding); it is neither followed nor unpacked."""
 
 
 class Unauthorized(ClusterError):
@@ -106,7 +106,7 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """409: somebody else wrote first (resourceVersion, uid, or a field's owner); read again and decide again."""
+    """409: another client wrote first (resourceVersion, uid, or a field's owner); read again and decide again."""
 
 
 class AlreadyExists(Conflict):
@@ -138,7 +138,7 @@ class Unavailable(ClusterError):
 
 
 def is_unserved(error: NotFound) -> bool:
-    """Returns whether it is the resource type that isn't there, not an object of it.
+    """Returns whether the resource type is missing, rather than one object of it.
 
     A real API server answers such a path with plain text (k8s.io/apiserver, endpoints/handlers: "404 page not found"),
     an aggregated one with a Status that names no object.
@@ -147,7 +147,7 @@ def is_unserved(error: NotFound) -> bool:
 
 
 def from_response(request: str, status: int, headers: Mapping[str, str], body: bytes | str) -> ClusterError:
-    """Returns the error that an answer means. The body is a metav1.Status, or whatever a proxy or a pod wrote."""
+    """Returns the error that an answer means. The body is a metav1.Status, or any text from a proxy or a pod."""
     if 300 <= status < 400:
         where = headers.get("Location", "")[:100]
         return Unusable(request, f"a redirect to {where!r} (HTTP {status}), and none is followed", status=status)
@@ -194,7 +194,7 @@ def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> flo
         try:
             seconds = float(candidate) if isinstance(candidate, str | int | float) else 0.0
         except (ValueError, OverflowError):
-            # An HTTP date, which no Kubernetes component sends, or a number that isn't one of seconds.
+            # Either an HTTP date, which no Kubernetes component sends, or a number that isn't one of seconds.
             continue
         if seconds > 0:
             return min(seconds, 60.0)
@@ -202,7 +202,7 @@ def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> flo
 
 
 def refusal(message: str) -> str | None:
-    """Returns the message as a sentence where it says that the object doesn't fit its type, else None."""
+    """Returns the message as a sentence if it reports that the object doesn't fit its type, else None."""
     for prefix in _PREFIXES:
         found = prefix.match(message)
         if found is not None:
@@ -211,14 +211,14 @@ def refusal(message: str) -> str | None:
 
 
 def without_expressions(message: str) -> str:
-    """Returns a message of Kubernetes' validation without its regular expressions, which are no remedy."""
+    """Returns a message of Kubernetes' validation without its regular expressions, which don't help the reader."""
     return _EXPRESSION.sub("", message).replace("(e.g. ", "(such as ").replace(",  or ", ", or ")
 
 
 def _sentences(details: str) -> Iterator[str]:
     unknown = _UNKNOWN.findall(details)
     if unknown:
-        # A strict decoder lists what it doesn't know.
+        # A strict decoder lists unknown fields.
         yield from (f"{field}: {_NOT_KNOWN}" for field in unknown)
         return
     lines = details.splitlines()
@@ -246,7 +246,7 @@ def _expected(name: str) -> str:
 
 
 def _shown(value: str) -> str:
-    """Returns a value as a sentence shows it, from Go's way to print it."""
+    """Returns a value as shown in a sentence, from Go's notation."""
     found = _SHOWN.fullmatch(value)
     if found is None:
         return _KINDS.get(value, value)

@@ -1,7 +1,7 @@
 """The operator keeps only the fields that it reads: answers are trimmed to them while they are decoded.
 
-People who write an object decide how large it is, but only these fields of it are ever in memory (`api.trimming`);
-the rest is skipped, piece by piece. A reader of a field that isn't here reads nothing:
+The authors of an object decide how large it is, but only these fields of it are ever in memory (`api.trimming`); the
+rest is skipped, piece by piece. A field that isn't listed here is never read:
 `tests/unit/controller/apiserver/test_kept.py` compares whole and trimmed objects, and the tests' cluster trims as the
 real client does. A real API server also accepts objects 10,000 levels deep, for which Python's decoder would give up a
 whole page or watch: `api.decoding` keeps fewer levels of such a field, more than any legal job has, so that the job is
@@ -28,13 +28,13 @@ from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATI
 
 Fields = Mapping[str, Shape]
 
-# Bytes of a spec, as JSON, from which the job is read and decided on apart. Rendering the worst of 8 KiB takes 35 ms;
-# jobs have 1 to 3 KiB, and the way into a thread and back costs each pass 0.1 ms.
+# Size of a spec, in bytes of JSON, from which the job is read and decided on separately. Rendering the worst spec of 8
+# KiB takes 35 ms; jobs have 1 to 3 KiB, and the switch to a thread and back costs each pass 0.1 ms.
 LARGE_SPEC_BYTES = 8 * 1024
-# Bytes of a status that is read. That of 1,024 workers, the largest of ours, has about 100 KiB.
+# Limit on the bytes of a status. The largest of ours, for 1,024 workers, has about 100 KiB.
 MAX_STATUS_BYTES = 256 * 1024
 
-# Bytes of a job that a history gets as a whole.
+# Limit on the bytes of a job that is sent whole to a history.
 MAX_RECORDED_BYTES = 256 * 1024
 
 _TEXT, _SOME = Whole(), Whole(64 * 1024)
@@ -46,7 +46,7 @@ _CONDITIONS = Each(dict.fromkeys(("type", "status", "reason", "message", "lastTr
 
 
 def _object(metadata: Fields, **fields: Shape) -> Fields:
-    """Returns the shape of an object of which also these fields are kept."""
+    """Returns the shape of an object that also keeps these fields."""
     owners = Each(dict.fromkeys(("apiVersion", "kind", "name", "uid", "controller"), _TEXT), most=64)
     metadata = {**_IDENTITY, "ownerReferences": owners, **metadata}
     return {"apiVersion": _TEXT, "kind": _TEXT, "metadata": metadata, **fields}
@@ -82,7 +82,7 @@ POD = _object(
         "initContainerStatuses": _CONTAINERS,
     },
 )
-# A pod as the command reads it that removes keys which no pod needs.
+# The fields of a pod that the command for removing unused keys reads.
 POD_ENVIRONMENT = _object({}, spec={"containers": Each({"env": Each(_named("name", "value"))})})
 CHILD = _child()
 STATEFUL_SET = _child(
@@ -98,7 +98,7 @@ _UPDATES = Each(_named("name", "nodeSelector", "tolerations", "labels", "annotat
 WORKLOAD = _child(
     spec={"active": _TEXT, "podSets": Each(_named("name", "count"), most=64)},
     status={
-        # They are written back as they are, with one of ours.
+        # They are written back unchanged, together with ours.
         "conditions": _SOME,
         "admission": {"podSetAssignments": Each(_named("name", "count", "flavors"), most=64)},
         "admissionChecks": Each({"podSetUpdates": _UPDATES}, most=64),
@@ -126,7 +126,7 @@ def job(spec_bytes: int) -> Fields:
     )
 
 
-# A job whose spec is read apart: of a field that no legal job has so large nothing is decoded.
+# A job whose spec is read separately: a field that is larger than in any legal job isn't decoded.
 LARGE_JOB = _object(
     {},
     spec={
@@ -137,13 +137,13 @@ LARGE_JOB = _object(
 
 
 def listed(kept: Fields) -> Fields:
-    """Returns the shape of a page of a list."""
+    """Returns the shape of a page of a list of such objects."""
     metadata = _named("resourceVersion", "continue")
     return {"apiVersion": _TEXT, "kind": _TEXT, "metadata": metadata, "items": Each(kept, most=1_000_000)}
 
 
 def watched(kept: Fields) -> Fields:
-    """Returns the shape of a watch's event, whose object may be a Status: the fields of an error."""
+    """Returns the shape of a watch's event; its object may be a Status, so it includes an error's fields."""
     return {"type": _TEXT, "object": {**_named("code", "reason", "message"), **kept}}
 
 
@@ -156,19 +156,19 @@ logger = logging.getLogger(__name__)
 
 
 async def decoded(content: aiohttp.StreamReader, kept: Fields | None) -> Any:
-    """Returns an answer's document, trimmed to `kept`; None keeps everything. Raises ValueError for no JSON."""
+    """Returns an answer's document, trimmed to `kept`; None keeps everything. Raises ValueError if it isn't JSON."""
     if kept is None:
         raw = await content.read()
         try:
             return json.loads(raw)
         except (ValueError, RecursionError):
-            # In a thread, which lets go of the interpreter: megabytes of brackets would hold up all other jobs.
+            # A thread releases the interpreter: megabytes of brackets would hold up all other jobs.
             return await asyncio.to_thread(decode_shallow, raw)
     trimmer, pieces = Trimmer(kept), 0
     found: list[Any] = []
     async for piece in content.iter_chunked(PIECE):
         pieces += 1
-        # A large one in a thread, which lets go of the interpreter.
+        # A large answer is decoded in a thread, which releases the interpreter.
         found += trimmer.feed(piece) if pieces == 1 else await asyncio.to_thread(trimmer.feed, piece)
     found += trimmer.end() if pieces < 2 else await asyncio.to_thread(trimmer.end)
     document = found[0] if found else ValueError("it is empty")
@@ -178,7 +178,7 @@ async def decoded(content: aiohttp.StreamReader, kept: Fields | None) -> Any:
 
 
 def response_class(kept_at: Callable[[str], Fields | None]) -> type[aiohttp.ClientResponse]:
-    """Returns how kopf's session decodes answers. `kept_at`: what is kept of objects that a path lists or watches.
+    """Returns the response class of kopf's session. `kept_at` returns the fields to keep at a path.
 
     kopf reads a list by `json`, and a watch by `content.iter_chunked`.
     """
@@ -223,7 +223,7 @@ class _Lines:
 
 def _line(document: Any) -> bytes:
     if isinstance(document, ValueError):
-        # kopf would end at it; the next sweep reads what it was about.
+        # kopf would end the watch; the next sweep reads the object instead.
         logger.warning("A line of a watch can't be decoded: %s", one_line(str(document)[:300]))
         return b""
     return json.dumps(document).encode() + b"\n"

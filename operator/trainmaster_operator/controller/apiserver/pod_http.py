@@ -1,9 +1,9 @@
-"""HTTP with pods: nothing is followed, unpacked or remembered, and what is read has a bound.
+"""HTTP with pods follows, unpacks and remembers nothing, and limits every read.
 
 A pod runs users' code. Its answers reach the operator directly, or through the API server's pod proxy, which passes
-status, headers and body on unchanged. So a redirect isn't followed (it would send the operator, in its own
-network, wherever the pod likes), a content encoding isn't undone (1 MB of gzip is 1 GiB), an error's body is read to a
-bound, a cookie isn't kept (through the proxy it would go to the API server with every later request), and a connection
+status, headers and body on unchanged. So a redirect isn't followed (it would send the operator, in its own network,
+wherever the pod likes), a content encoding isn't decoded (1 MB of gzip is 1 GiB), an error's body is read up to a
+limit, a cookie isn't kept (through the proxy every later request would send it to the API server), and a connection
 isn't used twice. An answer costs at most a small buffer of memory, and its reader yields the loop after every piece.
 """
 
@@ -30,31 +30,31 @@ from trainmaster_operator.controller.apiserver.errors import (
     from_response,
 )
 
-# Sent with every request: answers come as they are.
+# Sent with every request, so that answers aren't encoded.
 IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
-# Bytes of a body that are handed on at a time, and that are read ahead.
+# Bytes of a body that are passed on at a time, and the limit on reading ahead.
 PIECE = 8_192
-# Bytes of an error's body: of a pod a sentence is shown, of the API server a Status with its causes is read.
+# Limits on the bytes of an error's body: a pod's is shown as a sentence, the API server's is a Status with its causes.
 POD_ERROR_BYTES, API_ERROR_BYTES = 4_096, 256 * 1024
-# Seconds for the whole head of a pod's answer, and for silence between two pings (one in 5 s).
+# Timeout in seconds for a pod's complete head, and for silence between two pings (one in 5 s).
 HEAD_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
-# Bytes of which nothing comes: of a head, or of heads that are no answer (`103 Early Hints`), which an API server in
-# between bounds too, but its certificates come first; and of a body, of which what is read ahead may have six bytes of
-# framing for each of its own.
+# Limits on bytes received without result. Heads: one that doesn't end, or interim ones (`103 Early Hints`). An API
+# server in between also limits these, but its certificates arrive first. Body: data that is read ahead may have six
+# bytes of framing for each of its own.
 VAIN_HEAD_BYTES, PROXIED_HEAD_BYTES, VAIN_BODY_BYTES = 8_192, 65_536, 131_072
-# Bytes of a head that are read at a time: what is read is parsed in one go, and an empty head takes 0.06 ms.
+# Bytes of a head that are read at a time: each read is parsed in one go, and an empty head takes 0.06 ms.
 HEAD_PIECE = 512
 
 
 @dataclass
 class _Received:
-    """Counts the bytes that came over a connection, and those since something of them was handed on."""
+    """Counts the bytes received over a connection, in total and since data was last passed on."""
 
     most_of_head: int = VAIN_HEAD_BYTES
     total: int = 0
     in_vain: int = 0
-    # Whether the whole head has come.
+    # Whether the head is complete.
     begun: bool = False
 
     @property
@@ -76,12 +76,12 @@ class _Received:
             raise ConnectionAbortedError("too much came of which nothing follows")
 
 
-# The bytes of the request that a connection is being made for.
+# The byte counter of the request whose connection is being opened.
 _received: ContextVar[_Received] = ContextVar("received")
 
 
 class _PodSocket(socket.socket):
-    """Reads little at a time, whatever size is asked for, and counts it."""
+    """Reads at most a small piece at a time, whatever size is requested, and counts it."""
 
     received: _Received
 
@@ -97,7 +97,7 @@ class _PodSocket(socket.socket):
 
 
 class PodHttp:
-    """Sends requests to pods, on connections of their own: what pods do to them is nothing to the API server's."""
+    """Sends requests to pods, on separate connections: pods can't affect those to the API server."""
 
     def __init__(
         self, *, ssl: SSLContext | bool = True, trust_env: bool = False, most_of_head: int = VAIN_HEAD_BYTES
@@ -155,7 +155,7 @@ class PodHttp:
             response.close()
 
     def _made(self) -> aiohttp.ClientSession:
-        # One open stream for each running job: no limit on connections.
+        # Each running job has one open stream: no limit on connections.
         connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._ssl, socket_factory=_socket)
         return aiohttp.ClientSession(
             connector=connector,
@@ -167,7 +167,7 @@ class PodHttp:
 
 
 class PodStream:
-    """Reads an open answer of a pod's port, in chunks."""
+    """Reads an open answer from a pod's port, in chunks."""
 
     def __init__(self, response: aiohttp.ClientResponse, request: str, received: _Received) -> None:
         self._response = response
@@ -176,21 +176,21 @@ class PodStream:
 
     @property
     def received(self) -> int:
-        """Returns the bytes that have come so far, with their framing."""
+        """Returns the bytes received so far, with their framing."""
         return self._received.total
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
-        # A head is read in small pieces, and the last of them has a little of the body. It is read
-        # after the loop has turned, so that a leader's hello isn't handed on without the reports behind it: between two
-        # chunks many passes may decide. One turn finds that there is more, the next one follows its reading.
+        # A head is read in small pieces, and the last of them has a little of the body. That is read after the loop has
+        # turned, so that a leader's hello isn't passed on without the reports behind it: between two chunks many passes
+        # may decide. The first turn finds more data, and the next one reads it.
         for _ in range(2):
             await asyncio.sleep(0)
         try:
             async for chunk in self._response.content.iter_chunked(PIECE):
                 self._received.in_vain = 0
                 yield chunk
-                # Reading what is buffered already never yields to the loop by itself.
+                # Reading buffered data doesn't yield to the loop by itself.
                 await asyncio.sleep(0)
         except (aiohttp.ClientError, OSError) as error:
             raise _error(self._request, error, self._received) from error
@@ -199,7 +199,7 @@ class PodStream:
 async def refuse_unasked(
     response: aiohttp.ClientResponse, request: str, error_bytes: int, received: _Received | None = None
 ) -> None:
-    """Raises ClusterError for an answer that isn't a success, or that comes in a form that wasn't asked for."""
+    """Raises ClusterError for an answer that isn't a success or has an unrequested form."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.strip().lower() != "identity":
         raise Unusable(request, f"an answer in the content encoding {encoding[:40]!r}, and none is accepted")
@@ -228,7 +228,7 @@ async def bounded_body(
 
 
 def unreachable(request: str, error: BaseException) -> Unreachable:
-    """Returns a connection's error as ours; aiohttp's timeouts have no text, and its others quote the answer."""
+    """Returns a connection's error as ours; aiohttp's timeouts have no text, and its other errors quote the answer."""
     kind: type[Unreachable] = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
     text = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

@@ -1,10 +1,10 @@
-"""A job's object becomes the job that `decide` sees: with its spec and status, or with what is wrong.
+"""A job's object becomes the job that `decide` sees: with its spec and status, or with the problem.
 
-A job that can't be read stays in the store with what is known of it, so that its status can say why nothing is done to
-it. A large spec is read separately (`large_jobs`), and until then the job stays as it was.
+An unreadable job stays in the store with its readable parts, so that its status can report why the operator leaves it
+alone. A large spec is read separately (`large_jobs`); until then the job keeps its old state.
 
-All readers of objects are total. An object that the store still can't take costs nothing else anything: it is logged
-and counted, once for each of its versions, and a job's own status reports it.
+All readers of objects are total. An object that the store still can't take affects nothing else: it is logged and
+counted, once for each of its versions, and a job's own status reports it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from trainmaster_operator.wire.values import mapping, mappings, shown, text, who
 
 # The metadata that is needed while a job's spec is read separately.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
-# The annotations that hold people's requests.
+# The annotations that hold users' requests.
 _ASKING = (STACKS_ANNOTATION, RESTART_ANNOTATION)
 logger = logging.getLogger(__name__)
-# Versions of objects that were reported: a sweep meets the same ones again and again.
+# Number of reported versions to remember: every sweep meets the same ones again.
 REMEMBERED = 4_096
 
 
 class JobObjects:
-    """JobObjects sets records' jobs; the arguments are the store's."""
+    """Sets the jobs of records; the arguments are the store's."""
 
     def __init__(
         self, changed: Callable[[JobKey], None], unreadable: Unreadable, read_large: Callable[[JobKey], None] | None
@@ -48,7 +48,7 @@ class JobObjects:
         self._changed, self._unreadable, self._read_large = changed, unreadable, read_large
 
     def set_job(self, key: JobKey, record: Record, raw: Mapping[str, Any]) -> None:
-        """Set a record's job by a newer object."""
+        """Set a record's job from a newer object."""
         metadata = mapping(raw.get("metadata"))
         of = spec_version(metadata)
         left_out = raw.get(LEFT_OUT) or ()
@@ -87,7 +87,7 @@ class JobObjects:
                 raise ValueError(f"it has more than {MAX_STATUS_BYTES} bytes")
             status = JobStatus.model_validate(record.raw_status)
         except ValueError as error:
-            # Somebody, or a much newer operator, wrote it. Nothing may be done to a job whose past isn't known.
+            # Another client, or a much newer operator, wrote it. Don't touch a job whose past isn't known.
             problem = f"the status can't be read ({first_problem(error)})"
             self._unreadable.report(JOBS, raw, problem)
             self.set_unreadable(key, record, raw, problem)
@@ -115,9 +115,9 @@ class JobObjects:
         self._changed(key)
 
     def set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
-        """Set a job that is left alone, and whose status says why."""
+        """Set a job that is left alone; its status reports why."""
         metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
-        # Nothing else of such a status is ever written, and it may be large.
+        # The operator writes nothing else of such a status, which may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
         record.parsed = record.without_spec = None
         record.job = Job(
@@ -135,7 +135,7 @@ class JobObjects:
 
 
 class Unreadable:
-    """Logs and counts objects that can't be read: `count` is called with the kind of each version of one."""
+    """Logs and counts unreadable objects: `count` is called with the object's kind, once for each version."""
 
     def __init__(self, count: Callable[[str], None]) -> None:
         self._count = count
@@ -150,9 +150,9 @@ class Unreadable:
         *,
         of: str = "resourceVersion",
     ) -> None:
-        """Log and count a version once. `error`: what no reader has foreseen, so that its traceback is of use.
+        """Log and count a version once. `error` is an unforeseen one, whose traceback is logged.
 
-        `of`: the field of the metadata by which its versions differ; of a spec the generation.
+        `of`: the field of the metadata that identifies a version; for a spec it is the generation.
         """
         metadata = mapping(mapping(raw).get("metadata"))
         version = (
@@ -170,12 +170,12 @@ class Unreadable:
 
 
 def readable_part(raw: Mapping[str, Any]) -> JobStatus:
-    """Returns what can be read of a status that can't be read as a whole: its conditions, to add one."""
+    """Returns the readable part of an unreadable status: its conditions, so that one can be added."""
     return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
 
 
 def first_problem(error: ValueError) -> str:
-    """Returns what is wrong, in short; where pydantic found it, the field, its value and what it should be."""
+    """Returns the problem in short; for pydantic's errors: the field, its value and the expected type."""
     if not isinstance(error, ValidationError):
         return str(error)
     found = error.errors(include_url=False)[0]
@@ -183,7 +183,7 @@ def first_problem(error: ValueError) -> str:
 
 
 def unforeseen(what: str, error: Exception) -> str:
-    """Returns the message about an object that no reader has foreseen."""
+    """Returns the message about an object that no reader could handle."""
     return f"the {what} can't be read ({one_line(repr(error)[:300])})"
 
 

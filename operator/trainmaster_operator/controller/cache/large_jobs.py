@@ -2,7 +2,7 @@
 
 A thread doesn't make Python faster, but it releases the interpreter every 5 ms (sys.getswitchinterval), so that the
 event loop, and with it every other job, continues. Only the keys of waiting jobs are kept, and an object is read again
-when its turn comes, so that 200 large jobs that are listed together need the memory of one.
+at its turn, so that 200 large jobs that are listed together need the memory of one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ Result = TypeVar("Result")
 
 
 class LargeJobThread:
-    """Does in one thread what would block the event loop."""
+    """Runs work in one thread that would block the event loop."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large jobs")
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Returns or raises what `work` does. It must not touch the store, nor anything else that the loop changes."""
+        """Returns or raises the result of `work`.
+
+        It must not touch the store, or anything else that the loop changes.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Release the thread; work that has begun ends by itself."""
+        """Release the thread; running work ends by itself."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class LargeJobs:
-    """Reads the specs that the store has left unread. `add` is the store's `read_large`."""
+    """Reads the specs that the store leaves unread. `add` is the store's `read_large`."""
 
     def __init__(self, cluster: Cluster, thread: LargeJobThread) -> None:
         self._cluster = cluster
@@ -51,11 +54,11 @@ class LargeJobs:
         self._queue: WorkQueue[JobKey] = WorkQueue()
 
     def add(self, key: JobKey) -> None:
-        """Ask for a job to be read."""
+        """Queue a job for reading."""
         self._queue.add(key)
 
     async def run(self, store: Store) -> None:
-        """Read until cancelled. A read that fails is tried again with the job's own back-off."""
+        """Read until cancelled. A failed read is repeated with the job's own back-off."""
         while True:
             try:
                 key, _ = await self._queue.get()
@@ -64,13 +67,13 @@ class LargeJobs:
             try:
                 await self._read(store, key)
             except NotFound:
-                # Deleted meanwhile; the watch or the next sweep shows it.
+                # The job was deleted meanwhile; the watch or the next sweep shows it.
                 self._queue.forget(key)
             except ClusterError as error:
                 wait = self._queue.add_rate_limited(key)
                 logger.warning("%s: the job can't be read, next try in %.1f s: %s", key, wait, error)
             except Exception as error:
-                # An object that no reader has foreseen costs only this job: all large jobs wait for this task.
+                # An object that no reader can handle must affect only this job: all large jobs wait for this task.
                 self._queue.forget(key)
                 store.record_unreadable(key, error)
             else:
@@ -88,7 +91,7 @@ class LargeJobs:
 
 
 def _standing_in(raw: RawObject) -> RawObject:
-    """Returns a job with a long text for each field that was too large to be read: it is refused for its size."""
+    """Returns a job with a long text for each field that was too large to read: it is refused for its size."""
     spec = mapping(raw.get("spec"))
     texts = {field: " " * (MAX_BYTES.get(field, MAX_OTHER_BYTES) + 1) for field in spec.get(LEFT_OUT) or ()}
     return {**raw, "spec": {name: value for name, value in spec.items() if name != LEFT_OUT} | texts}

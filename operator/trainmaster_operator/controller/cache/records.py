@@ -1,6 +1,6 @@
-"""A record holds what the store knows of one job, and what follows from an observation alone.
+"""A record holds the store's knowledge of one job, and the direct consequences of an observation.
 
-Views are small and frozen; only the store changes a record, because it knows when something is news.
+Views are small and frozen; only the store changes a record, because it knows when something is new.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from trainmaster_operator.wire.report import Report, merge
 from trainmaster_operator.wire.stream import Recovery
 from trainmaster_operator.wire.values import mapping, text, whole
 
-# Deleted StatefulSets to remember of each job: one or two are being deleted at a time.
+# Deleted StatefulSets that are remembered for each job: one or two are being deleted at a time.
 FORMER_SETS = 8
-# Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. A pod's report
-# may name any attempt.
+# Number of attempts whose reports are kept: the status's, the previous one, and ones that the status doesn't contain
+# yet. A pod's report may name any attempt.
 REPORTED_ATTEMPTS = 4
 
 
@@ -54,7 +54,7 @@ class JobKey:
 
 @dataclass(frozen=True)
 class SpecVersion:
-    """Identifies a job's spec: it is another spec when either changes."""
+    """Identifies a job's spec: the spec is a different one if either field changes."""
 
     uid: str
     generation: int
@@ -62,7 +62,7 @@ class SpecVersion:
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """Holds a spec that was read, or what is wrong with it."""
+    """Holds a spec that was read, or its problem."""
 
     spec: JobSpec | None
     invalid: InvalidSpec | None
@@ -78,7 +78,7 @@ class Versioned:
 
 @dataclass(frozen=True)
 class Pod:
-    """Holds a pod that has the job's label, and its controller's uid, which decides whose it is (`Record.owns`)."""
+    """Holds a pod with the job's label, and its controller's uid, which decides its owner (`Record.owns`)."""
 
     view: PodView
     version: Versioned
@@ -87,7 +87,7 @@ class Pod:
 
 @dataclass
 class Refusal:
-    """Describes a write that is refused again and again, and when to try it next (the event loop's clock)."""
+    """Describes a write that is refused repeatedly, and the time of the next try (the event loop's clock)."""
 
     problem: RefusedWrite
     retry_at: float
@@ -96,20 +96,21 @@ class Refusal:
 
 @dataclass
 class LookupResults:
-    """Holds what lookups have found for one job; None if it doesn't exist or can't be read."""
+    """Holds the results of lookups for one job; None if an object doesn't exist or can't be read."""
 
     # By node (`lookups.node_domains`).
     domains: dict[str, str | None] = field(default_factory=dict)
     # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
     flavors: dict[str, Flavor | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
-    # Why the kubelet killed a pod's container, by the pod's uid and the end's time (`lookups.killed_containers`).
+    # Reasons for which the kubelet killed a pod's container, by the pod's uid and the end's time
+    # (`lookups.killed_containers`).
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
-    # Uids of pods that were listed because no watch had shown them (`lookups.unseen_pods`).
+    # Uids of listed pods that no watch had shown (`lookups.unseen_pods`).
     listed_pods: set[str] = field(default_factory=set)
 
     def merge(self, more: LookupResults) -> bool:
-        """Add new findings; returns whether anything changed."""
+        """Add new results; returns whether anything changed."""
         before = [each.copy() for each in vars(self).values()]
         self.domains.update(more.domains)
         self.flavors.update(more.flavors)
@@ -121,20 +122,20 @@ class LookupResults:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Holds `decide`'s input for one job, and what the executor needs to write."""
+    """Holds `decide`'s input for one job, and the executor's input for writes."""
 
     job: Job
     observed: Observed
     version: Versioned
     raw_status: Mapping[str, Any]
-    # Uids of pods that were listed because no watch had shown them.
+    # Uids of listed pods that no watch had shown.
     listed_pods: frozenset[str]
 
 
 class ProgressView(NamedTuple):
-    """ProgressView has the last reports of an attempt's ranks, by worker and rank, and when the newest one came.
+    """Holds the last reports of an attempt's ranks, by worker and rank, and the arrival time of the newest one.
 
-    It isn't a copy: it has to be read before anything else arrives.
+    It isn't a copy: read it before the next message arrives.
     """
 
     attempt: int
@@ -149,15 +150,15 @@ class ProgressView(NamedTuple):
 
 @dataclass
 class Record:
-    """Holds what is known of one job."""
+    """Holds the knowledge of one job."""
 
     job: Job | None = None
     job_version: Versioned | None = None
-    # When the first object of the job arrived (seconds since the epoch).
+    # Arrival time of the job's first object (seconds since the epoch).
     since: float = field(default_factory=time.time)
-    # The server's status as it is on the wire, to write only differences.
+    # The server's status as on the wire, to write only differences.
     raw_status: Mapping[str, Any] = field(default_factory=dict)
-    # What `job.spec` was parsed from.
+    # The version that `job.spec` was parsed from.
     parsed: SpecVersion | None = None
     # The newest object of a large job whose spec is being read separately, without the spec.
     without_spec: Mapping[str, Any] | None = None
@@ -166,23 +167,23 @@ class Record:
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
     reported_attempts: set[int] = field(default_factory=set)
     progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
-    # How far each worker has recovered from the fault before this attempt, and when.
+    # Each worker's recovery from the fault before this attempt, with times.
     recoveries: dict[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)
-    # By worker, the last pod that is gone, as it was last seen: where it was, and who removed it.
+    # The last state of each worker's removed pod: its node, and the cause of the removal.
     gone: dict[int, Pod] = field(default_factory=dict)
-    # The uids and names of the job's StatefulSets that are gone; their pods outlive them for a while.
+    # The uids and names of the job's removed StatefulSets; their pods outlive them for a while.
     former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
 
     def is_empty(self) -> bool:
         return self.job is None and not self.pods and not self.children
 
     def version(self, resource: Resource, name: str) -> Versioned | None:
-        """Returns the newest version known of an object of the job."""
+        """Returns the newest known version of an object of the job."""
         if resource == JOBS:
             return self.job_version
         if resource == PODS:
@@ -192,14 +193,14 @@ class Record:
         return child[1] if child else None
 
     def parse(self, raw: Mapping[str, Any], name: str, of: SpecVersion) -> ReadSpec:
-        """Returns the job's spec, or what is wrong with it; it is read once for each generation."""
+        """Returns the job's spec, or its problem; each generation is parsed once."""
         if self.parsed == of and self.job is not None:
             return ReadSpec(self.job.spec, self.job.invalid)
         self.parsed = of
         return read_spec(raw, name)
 
     def merge_report(self, report: Report) -> bool:
-        """Merge a report into that of its worker and attempt; returns whether that has changed it."""
+        """Merge a report into the one of its worker and attempt; returns whether that one changed."""
         known = self.reports.get((report.attempt, report.worker))
         holds = merge(known, report)
         if holds == known:
@@ -214,8 +215,8 @@ class Record:
     def own_sets(self) -> dict[str, tuple[str, range]]:
         """Returns, by uid, the name and the workers' indexes of each StatefulSet whose pods are the job's workers.
 
-        It is controlled by the job and named as one of its groups is: anybody who may create a StatefulSet can write
-        any owner and any label into it, but a name is there once, and ours is created or refused.
+        Such a set is controlled by the job and has the name of one of its groups. Any client that may create a
+        StatefulSet can write any owner and any label into it, but a name is unique, and ours is created or refused.
         """
         if self.job is None or self.job.spec is None:
             return {}
@@ -229,14 +230,14 @@ class Record:
     def owns(self, pod: Pod, sets: Mapping[str, tuple[str, range]]) -> bool:
         """Returns whether a pod is one of the job's workers: made by one of its StatefulSets, under a worker's name.
 
-        Labels prove nothing: anybody who may create a pod may write any labels into it.
+        Labels prove nothing: any client that may create a pod may write any labels into it.
         """
         name, indexes = sets.get(pod.controller or "", ("", range(0)))
         view = pod.view
         return view.worker in indexes and view.name == f"{name}-{view.worker}"
 
     def own_pods(self) -> list[PodView]:
-        """Returns the pods of the job's workers, by their indexes."""
+        """Returns the pods of the job's workers, by index."""
         sets = self.own_sets()
         return sorted((pod.view for pod in self.pods.values() if self.owns(pod, sets)), key=lambda view: view.worker)
 
@@ -250,14 +251,14 @@ class Record:
         return view.kind == "StatefulSet" and uid is not None and view.owner_uid == uid
 
     def merge_all_termination_reports(self) -> None:
-        """Merge the reports of all workers' containers, where pods were known before their job or set."""
+        """Merge the reports of all workers' containers, in case pods were known before their job or set."""
         sets = self.own_sets()
         for pod in self.pods.values():
             if self.owns(pod, sets):
                 self.merge_termination_reports(pod)
 
     def merge_termination_reports(self, pod: Pod) -> None:
-        """Merge the reports that the container of one of the job's pods made by ending."""
+        """Merge the termination reports in one pod of the job."""
         for report in termination_reports(pod.view):
             self.merge_report(report)
 
@@ -275,21 +276,21 @@ class Record:
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
 
     def remove_pod(self, pod: Pod) -> bool:
-        """Remember a pod that is gone; returns whether it was the job's."""
+        """Remember a removed pod; returns whether it was the job's."""
         owned = self.owns(pod, self.own_sets())
         if owned:
             self.gone[pod.view.worker] = pod
         return owned
 
     def drop_refusals(self, reason: str) -> bool:
-        """Forget the refusals with a reason that has passed; returns whether there were any."""
+        """Forget the refusals whose reason has passed; returns whether there were any."""
         kept = {action: refusal for action, refusal in self.refusals.items() if refusal.problem.reason != reason}
         dropped = len(kept) < len(self.refusals)
         self.refusals = kept
         return dropped
 
     def forget_job(self) -> None:
-        """Forget the job, which is gone; its objects may still be there."""
+        """Forget the deleted job; its objects may still exist."""
         self.job = self.job_version = self.parsed = self.without_spec = None
         self.raw_status = {}
         self.reports.clear()
@@ -304,7 +305,7 @@ class Record:
         self.lookups = LookupResults()
 
     def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
-        """Returns `decide`'s input; None without a job. `listed`: kinds that are known as a whole."""
+        """Returns `decide`'s input; None without a job. `listed`: kinds whose objects are all known."""
         if self.job is None or self.job_version is None:
             return None
         job = self.job
@@ -333,7 +334,7 @@ class Record:
 
 
 def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
-    """Returns what the spec of an object with this metadata belongs to."""
+    """Returns the version of the spec of an object with this metadata."""
     return SpecVersion(text(metadata.get("uid"), 64), whole(metadata.get("generation")) or 1)
 
 
@@ -348,7 +349,7 @@ def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:
-    """Returns whether `new` is a later version of what has this name. Versions that aren't numbers count as later.
+    """Returns whether `new` is later than `known`, of the same name. Versions that aren't numbers count as later.
 
     This holds for different uids too: kopf keeps the order of events of each uid only, so the last event of an object
     that was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
@@ -361,5 +362,5 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
 
 
 def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
-    """Returns whether it was signed for another job: anybody who may patch a pod can put such a one there."""
+    """Returns whether it was signed for another job: any client that may patch a pod can copy one there."""
     return assignment is not None and assignment.job != job.uid

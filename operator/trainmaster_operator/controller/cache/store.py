@@ -1,15 +1,15 @@
-"""The store holds what the operator knows, by job: from watches, lists, its own writes and the agents' streams.
+"""The store holds the operator's knowledge, by job: from watches, lists, its own writes and the agents' streams.
 
 One `Record` a job, under its namespace and name, holds the job, its pods and its other children as small frozen views.
 Everything happens in the event loop's thread, so there are no locks.
 
-**Staleness.** The watch is behind our own writes. Each write's answer is therefore recorded like a watch event, and
-an object is only ever replaced by a newer one: resourceVersions are compared as the integers that they are (Kubernetes
+**Staleness.** The watch is behind our own writes. Each write's answer is therefore recorded like a watch event, and an
+object is only ever replaced by a newer one: resourceVersions are compared as the integers that they are (Kubernetes
 1.35 made that official, KEP-5504; etcd's revisions always were). So after `status.attempt = 2` was written, no later
 pass sees 1 again, however late the watch is.
 
-**Deletions.** A uid that was seen deleted never comes back, even if a late event still shows the object. A relist after
-410 loses deletions, so `resync` compares the store with a list now and then (mark and sweep).
+**Deletions.** A deleted uid never comes back, even if a late event still shows the object. A relist after 410 loses
+deletions, so `resync` compares the store with a list now and then (mark and sweep).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
-# Deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
+# Number of deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
 TOMBSTONES = 20_000
 _NOTHING = Record()
 
@@ -51,8 +51,8 @@ _NOTHING = Record()
 class Store:
     """Holds a record of each job.
 
-    `changed` is called with a job's key whenever something that `decide` could see has changed; `keys` verify the
-    operator's own assignments; `read_large` asks for `record_spec` of a large job's spec (`large_jobs`).
+    `changed` is called with a job's key whenever `decide`'s input has changed; `keys` verify the operator's own
+    assignments; `read_large` asks for `record_spec` of a large job's spec (`large_jobs`).
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class Store:
         return len(self._records)
 
     def jobs(self) -> Iterator[Job]:
-        """Returns all jobs that exist."""
+        """Returns all existing jobs."""
         return (record.job for record in list(self._records.values()) if record.job is not None)
 
     # Objects of the API server.
 
     def upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
-        """Insert or update an object as a watch, a list or the answer to a write shows it. Never raises."""
+        """Insert or update an object from a watch, a list or the answer to a write. Never raises."""
         try:
             self._upsert(resource, raw)
         except Exception as error:
-            # All received objects come through here, and their source (a watch, a list, a sweep, a pass over another
-            # job) must not end because somebody wrote what no reader of ours has foreseen.
+            # All received objects pass here. Their source (a watch, a list, a sweep, a pass over another job) must not
+            # end because of an object that no reader can handle.
             problem = unforeseen("job" if resource == JOBS else "object", error)
             self._unreadable.report(resource, raw, problem, error)
             if resource == JOBS:
@@ -107,9 +107,9 @@ class Store:
     def wants(self, resource: Resource, metadata: Mapping[str, Any]) -> bool:
         """Returns whether an object could be a job's own; others are never stored.
 
-        Anybody who may create an object can write a job's label into it, but Kubernetes sets its controller, or a user
-        who names a controller that exists: a StatefulSet for a pod, its job for all else. Which of them is ours is
-        decided with the job (`Record.owns`), whose objects may be known before it.
+        Any client that may create an object can write a job's label into it, but Kubernetes sets its controller, or a
+        user who names an existing controller: a StatefulSet for a pod, its job for any other object. Which of them is
+        ours is decided with the job (`Record.owns`), whose objects may be known before it.
         """
         if resource == JOBS:
             return True
@@ -124,17 +124,17 @@ class Store:
         return controller.get("kind") == JOBS.kind and controller.get("name") == key.name
 
     def delete(self, resource: Resource, raw: Mapping[str, Any]) -> None:
-        """Remove an object that a watch shows to be gone. `raw` needs its metadata only."""
+        """Remove an object that a watch reports as deleted. `raw` needs its metadata only."""
         metadata = mapping(mapping(raw).get("metadata"))
         key = self._key(resource, metadata)
         if key is not None:
             if resource == PODS and raw.get("status"):
-                # The last of its changes may come with its deletion only.
+                # Its last change may arrive only with its deletion.
                 self.upsert(resource, raw)
             self.remove(resource, key, text(metadata.get("name")), _version(metadata).uid)
 
     def remove(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
-        """Remove an object that is gone, by name and uid."""
+        """Remove a deleted object, by name and uid."""
         self._remember_deleted(uid)
         record = self._records.get(key)
         known = self.version(key, resource, name)
@@ -167,15 +167,15 @@ class Store:
                         yield key, name, version
 
     def version(self, key: JobKey, resource: Resource, name: str) -> Versioned | None:
-        """Returns the newest version known of an object of the job."""
+        """Returns the newest known version of an object of the job."""
         return self._known(key).version(resource, name)
 
     def child(self, key: JobKey, resource: Resource, name: str) -> tuple[ChildView, Versioned] | None:
-        """Returns a child of the job as it was last seen."""
+        """Returns the last known state of a child of the job."""
         return self._known(key).children.get((resource.child_kind, name))
 
     def agent_config_maps(self) -> frozenset[tuple[str, str]]:
-        """Returns the namespace and name of each ConfigMap that a StatefulSet's pods have the agent from."""
+        """Returns the namespace and name of each ConfigMap from which a StatefulSet's pods mount the agent."""
         return frozenset(
             (key.namespace, view.agent.name)
             for key, record in self._records.items()
@@ -186,7 +186,7 @@ class Store:
     # Agents' reports.
 
     def record_report(self, key: JobKey, report: Report) -> bool:
-        """Record a worker's report, from the stream; returns whether it is news."""
+        """Record a worker's report, from the stream; returns whether it is new."""
         record = self._records.get(key)
         if record is None or record.is_past(report.attempt) or not record.merge_report(report):
             return False
@@ -194,7 +194,7 @@ class Store:
         return True
 
     def record_progress(self, key: JobKey, line: ProgressLine, now: float, most_ranks: int) -> bool | None:
-        """Record how far some of a worker's ranks are; returns whether it is the attempt's first, None when too old.
+        """Record the progress of some of a worker's ranks; returns whether it is the attempt's first, None if too old.
 
         Progress asks for no pass by itself: it comes every second, and is written to the status every few. A worker's
         recovery from a fault asks for one, once.
@@ -208,7 +208,8 @@ class Store:
             record.progress_attempt = attempt
             record.progress.clear()
             record.recoveries.clear()
-        # A worker with many ranks sends several lines. More ranks than it has: it names others each time.
+        # A worker with many ranks sends several lines. If there are more ranks than it has, each line names different
+        # ones.
         together = {**record.progress.get(worker, {}), **ranks}
         record.progress[worker] = together if len(together) <= most_ranks else dict(ranks)
         record.progress_at = now
@@ -220,7 +221,7 @@ class Store:
         return first
 
     def record_stream(self, key: JobKey, stream: StreamView) -> bool:
-        """Record the state of the leader's stream and its workers; returns whether it is news."""
+        """Record the state of the leader's stream and its workers; returns whether it is new."""
         record = self._records.get(key)
         if record is None or record.stream == stream:
             return False
@@ -228,14 +229,14 @@ class Store:
         self._changed(key)
         return True
 
-    # Writes that were refused.
+    # Refused writes.
 
     def refusal(self, key: JobKey, action: str) -> Refusal | None:
         """Returns the current refusal of an action of this job."""
         return self._known(key).refusals.get(action)
 
     def record_refusal(self, key: JobKey, problem: RefusedWrite, retry_at: float) -> None:
-        """Record that a write was refused; `decide` is asked again when this is news."""
+        """Record a refused write; `decide` runs again if the refusal is new."""
         record = self._records.get(key)
         if record is None:
             return
@@ -248,7 +249,7 @@ class Store:
         self._changed(key)
 
     def clear_refusal(self, key: JobKey, action: str) -> None:
-        """Forget an action's refusal: it went through."""
+        """Forget an action's refusal after its success."""
         record = self._records.get(key)
         if record is not None and record.refusals.pop(action, None) is not None:
             self._changed(key)
@@ -256,7 +257,7 @@ class Store:
     # Listed types and lookups.
 
     def record_listed(self, resource: Resource) -> None:
-        """Record that all objects of an optional type are known now; what was refused for want of it is tried again."""
+        """Record that all objects of an optional type are known; writes that were refused without it are repeated."""
         is_news = resource.child_kind not in self._listed
         self._listed |= {resource.child_kind}
         for key, record in list(self._records.items()):
@@ -264,7 +265,7 @@ class Store:
                 self._changed(key)
 
     def record_lookups(self, key: JobKey, found: LookupResults) -> None:
-        """Record what lookups have found for a job."""
+        """Record the results of lookups for a job."""
         record = self._records.get(key)
         if record is not None and record.lookups.merge(found):
             self._changed(key)
@@ -281,13 +282,13 @@ class Store:
         return self._known(key).without_spec is not None
 
     def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
-        """Record a large job's spec. One of an older generation is dropped: the newest was asked for as well."""
+        """Record a large job's spec. A spec of an older generation is dropped: the newest was requested too."""
         record = self._records.get(key)
         if record is not None:
             self._jobs.set_spec(key, record, of, read)
 
     def record_unreadable(self, key: JobKey, error: Exception) -> None:
-        """Record a large job that no reader has foreseen."""
+        """Record a large job that no reader can handle."""
         record = self._records.get(key)
         if record is not None and record.without_spec is not None:
             problem = unforeseen("job", error)
@@ -299,17 +300,17 @@ class Store:
     def snapshot(self, key: JobKey) -> Snapshot | None:
         """Returns `decide`'s input; None if the job doesn't exist.
 
-        Pods and children of an earlier job of the same name aren't this job's: pods are left out, and children are
-        shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
+        Pods and children of an earlier job of the same name don't belong to this job: pods are left out, and children
+        are shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
         """
         return self._known(key).snapshot(self._listed)
 
     def pods(self, key: JobKey) -> Sequence[PodView]:
-        """Returns the pods of a job's workers, by their indexes."""
+        """Returns the pods of a job's workers, by index."""
         return self._known(key).own_pods()
 
     def progress(self, key: JobKey) -> ProgressView | None:
-        """Returns what a job's ranks have reported last; None where none has."""
+        """Returns the last reports of a job's ranks; None if there are none."""
         record = self._known(key)
         if record.progress_at is None:
             return None
@@ -320,7 +321,7 @@ class Store:
         return JobKey(text(metadata.get("namespace")), name) if name else None
 
     def _known(self, key: JobKey) -> Record:
-        """Returns a job's record to read, an empty one if nothing is known of the job."""
+        """Returns a job's record for reading; it is empty if the job isn't known."""
         return self._records.get(key, _NOTHING)
 
     def _record(self, key: JobKey) -> Record:
@@ -342,7 +343,7 @@ class Store:
         self._jobs.set_job(key, record, raw)
 
     def _upsert_unreadable_job(self, raw: object, problem: str) -> None:
-        """Insert or update a job of which nothing but its name may be known."""
+        """Insert or update a job of which perhaps only the name is known."""
         whole_object = mapping(raw)
         metadata = mapping(whole_object.get("metadata"))
         key, version = self._key(JOBS, metadata), _version(metadata)

@@ -1,8 +1,8 @@
 """Turns the API server's objects into the frozen values of `reconciling.observed.snapshot`; pure, and total.
 
-Anybody who may write an object decides what is in it, so nothing here takes a type for granted: a value of a wrong type
-counts as missing (`wire.values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
-4,000 of them fit.
+Any client that may write an object decides on its content, so nothing here takes a type for granted: a value of a wrong
+type counts as missing (`wire.values`). Only `decide`'s input is kept: a pod of 8 kB becomes about 1 kB, and 4,000 of
+them fit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from trainmaster_operator.wire.values import ProtocolError, decimal, loads, mapp
 # termination message, and counts are int32.
 MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31
 Raw = Mapping[str, Any]
-# Characters of a message of a scheduler, a kubelet or Kueue: enough for a person, bounded in memory and status.
+# Limit in characters on a message of a scheduler, a kubelet or Kueue: enough for a person, small in memory and status.
 MAX_MESSAGE = 1_000
 MAX_COUNT = 2**31
 
@@ -52,7 +52,7 @@ def parse_time(value: object) -> float | None:
 
 
 def event_time(event: Raw) -> float:
-    """Returns when an Event happened last, by those of its fields that have a time; 0 if none has."""
+    """Returns the time of an Event's last occurrence, from any of its fields; 0 if none has a time."""
     series = mapping(event.get("series"))
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return max((parsed for time in times if (parsed := parse_time(time)) is not None), default=0.0)
@@ -68,7 +68,7 @@ def parse_seconds(value: object) -> float | None:
 
 
 def label(metadata: Raw, name: str) -> str:
-    """Returns a label's value; empty where there is none."""
+    """Returns a label's value; empty if there is none."""
     return text(mapping(metadata.get("labels")).get(name), MAX_NAME)
 
 
@@ -78,12 +78,12 @@ def annotation(metadata: Raw, name: str) -> object:
 
 
 def job_name_of(metadata: Raw) -> str | None:
-    """Returns the job that a child or pod belongs to, by its label."""
+    """Returns the name of a child's or pod's job, from its label."""
     return label(metadata, JOB_NAME_LABEL) or None
 
 
 def controller_of(metadata: Raw) -> Raw:
-    """Returns the reference to the controlling owner; an empty one where there is none."""
+    """Returns the reference to the controlling owner; empty if there is none."""
     references = mappings(metadata.get("ownerReferences"))
     return next((reference for reference in references if reference.get("controller") is True), {})
 
@@ -95,14 +95,14 @@ def owner_uid(metadata: Raw) -> str | None:
 
 
 def is_from_create(entry: Raw) -> bool:
-    """Returns whether an entry of `metadata.managedFields` is of a create of ours, which no apply drops."""
+    """Returns whether an entry of `metadata.managedFields` is from our create, whose fields no apply drops."""
     return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update" and not entry.get("subresource")
 
 
 def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
-    """Returns the assignment annotation; None when absent or when somebody else wrote it: it is then overwritten.
+    """Returns the assignment annotation; None if absent or written by another client, so that it is overwritten.
 
-    It has to be signed; otherwise anybody who may patch a pod could hold a job at an attempt that nobody counted.
+    It has to be signed; otherwise any client that may patch a pod could hold a job at an attempt that wasn't counted.
     """
     value = annotation(metadata, ASSIGNMENT_ANNOTATION)
     if not value:
@@ -114,7 +114,7 @@ def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
 
 
 def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
-    """Returns a pod; None when its name doesn't end with an index, as those of StatefulSets' pods do."""
+    """Returns a pod; None if its name doesn't end with an index, as the names of StatefulSets' pods do."""
     metadata, spec, status = mapping(raw.get("metadata")), mapping(raw.get("spec")), mapping(raw.get("status"))
     name = text(metadata.get("name"), MAX_NAME)
     index = decimal(name.rpartition("-")[2], MAX_INDEX)
@@ -172,7 +172,7 @@ def container_view(raw: Raw) -> ContainerView:
 
 
 def container_end(raw: Raw) -> ContainerEnd:
-    """Returns how a container ended, with the agent's report when its termination message is one."""
+    """Returns a container's end, with the agent's report if its termination message is one."""
     message = text(raw.get("message"), MAX_TERMINATION_MESSAGE)
     return ContainerEnd(
         exit_code=_exit_code(raw.get("exitCode")),
@@ -185,19 +185,19 @@ def container_end(raw: Raw) -> ContainerEnd:
 
 
 def parse_termination_message(message: str) -> Report | None:
-    """Returns a report, when the message is one; a user's own program may write anything there."""
+    """Returns the report in a termination message, if there is one; a user's own program may write anything there."""
     if not message.lstrip().startswith("{"):
         return None
     try:
         data = loads(message)
         return Report.parse(data) if isinstance(data, dict) else None
     except ValueError:
-        # Also ProtocolError, which is one.
+        # This includes ProtocolError, a subclass.
         return None
 
 
 def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
-    """Returns a child; `kind` is as `rendering.child_kind` names it."""
+    """Returns a child; `kind` comes from `rendering.child_kind`."""
     metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
     template = mapping(spec.get("template"))
     owner, assigned = owner_uid(metadata), parse_assignment(mapping(template.get("metadata")), keys)
@@ -213,7 +213,7 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
         deleting=metadata.get("deletionTimestamp") is not None,
         # Kubernetes' own default.
         replicas=(1 if replicas is None else replicas) if is_set else None,
-        # Not one that was signed for another job and copied here.
+        # An assignment that was signed for another job and copied here doesn't count.
         assignment=assigned if is_set and assigned is not None and assigned.job == owner else None,
         agent=agent_source(template) if is_set else None,
         workload=workload_view(raw) if kind == WORKLOAD_KIND else None,
@@ -221,9 +221,9 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
 
 
 def agent_source(template: Raw) -> AgentConfigMap | None:
-    """Returns the ConfigMap that pods of a StatefulSet's template mount the agent from; None for the bundled image.
+    """Returns the ConfigMap from which a template's pods mount the agent; None for the bundled image.
 
-    An operator has written it only if its name says what is in it.
+    Only a name that contains the hash of its content is from an operator.
     """
     for volume in mappings(mapping(template.get("spec")).get("volumes")):
         name = text(mapping(volume.get("configMap")).get("name"), MAX_NAME)
@@ -233,7 +233,7 @@ def agent_source(template: Raw) -> AgentConfigMap | None:
 
 
 def _exit_code(value: object) -> int:
-    """Returns an int32; Windows has negative ones."""
+    """Returns an int32; Windows has negative exit codes."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT32 else 0
 
 
@@ -243,7 +243,7 @@ def conditions_by_type(status: Raw) -> dict[str, Raw]:
 
 
 def string_pairs(value: object) -> tuple[tuple[str, str], ...]:
-    """Returns labels, annotations or a node selector in the order of their keys."""
+    """Returns labels, annotations or a node selector, ordered by key."""
     pairs = ((text(key), text(item, None)) for key, item in mapping(value).items() if isinstance(item, str))
     return tuple(sorted(pairs))
 

@@ -1,6 +1,5 @@
-"""ConfigMaps keep the end of the workers' output (`logs`), the evidence of failures (`evidence`), and the `stacks` that
-somebody asked for.
+"""ConfigMaps keep the end of the workers' output (`logs`), failures' evidence (`evidence`), and requested `stacks`.
 
-`config_maps` writes all three. `logs` also reads what containers print; `last_output` follows the pods that end, and
-gives their output to `logs` and `evidence`.
+`config_maps` writes all three. `logs` also reads containers' output; `last_output` follows the pods that end, and
+passes their output to `logs` and `evidence`.
 """

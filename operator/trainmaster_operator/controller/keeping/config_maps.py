@@ -1,8 +1,8 @@
-"""ConfigMaps that a job owns keep its logs, its evidence and stacks beyond its pods.
+"""ConfigMaps that a job owns keep its logs, its evidence and stacks after its pods are deleted.
 
-They go with the job, and their content label keeps them out of the operator's watch. A write reads the ConfigMap,
-merges the new data into it, and is repeated if somebody else writes meanwhile. A ConfigMap that the job doesn't own is
-left as it is.
+They are deleted with the job, and their content label keeps them out of the operator's watch. A write reads the
+ConfigMap, merges the new data into it, and is repeated after a conflict. A ConfigMap that the job doesn't own is left
+unchanged.
 """
 
 from __future__ import annotations
@@ -32,21 +32,24 @@ Data = Mapping[str, str]
 
 @dataclass(frozen=True)
 class JobConfigMaps:
-    """Writes the ConfigMaps of jobs. `keep_output`: the operator lets what workers print be kept."""
+    """Writes the ConfigMaps of jobs.
+
+    `keep_output`: whether the operator's setting allows workers' output to be kept.
+    """
 
     cluster: Cluster
     keep_output: bool = True
 
     def allow_output(self, job: Job) -> bool:
-        """Returns whether a job's output is kept (runPolicy.keepLogs). A spec that can't be read doesn't allow it."""
+        """Returns whether a job's output is kept (runPolicy.keepLogs). An unreadable spec doesn't allow it."""
         return self.keep_output and job.spec is not None and job.spec.run_policy.keep_logs
 
     async def write(
         self, job: Job, name: str, content: str, change: Callable[[Data], Mapping[str, str | None]]
     ) -> Data:
-        """Writes what `change` makes of the data that is there; None removes an entry. Raises ClusterError.
+        """Writes the changes that `change` returns for the current data; None removes an entry. Raises ClusterError.
 
-        Returns the data that the ConfigMap has then, empty where nothing was written.
+        Returns the new data of the ConfigMap, empty if nothing was written.
         """
         problem: ClusterError | None = None
         for _ in range(WRITES):
@@ -92,7 +95,7 @@ def _owned_by(job: Job, name: str, content: str) -> dict[str, object]:
 
 
 def kept_state(state: RankState, *, withheld: bool = False) -> dict[str, object]:
-    """Returns a rank's state as a person reads it: without control characters, and without the limits of a hang."""
+    """Returns a rank's state for a person: without control characters, and without the limits of a hang."""
     text = "" if withheld else clean(state.text, MAX_EVIDENCE_BYTES)
     shown = state._replace(state=clean(state.state, 1), text=text, limit_seconds=0.0, limit="", patient=False)
     return shown.to_wire()

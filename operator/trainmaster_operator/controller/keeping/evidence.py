@@ -1,10 +1,11 @@
 """Keeps the evidence of every attempt that failed: all reports, stacks, and the end of the culprit's log.
 
 It is in the ConfigMap `<job>-evidence` (api/evidence.py) and is written in the background, SETTLE_SECONDS after an
-attempt's end, when all workers have reported. Only what removes pods waits for it: the end of the job, and the
+attempt's end, when all workers have reported. Only the removal of pods waits for it: the end of the job, and the
 operator's own replacement of a pod. An attempt has at most ATTEMPT_BYTES and a job TOTAL_BYTES; the first attempt and
-the newest ones are kept. Evidence of stalls comes on the leader's stream before the report of the hang, and is held
-here until then. If the job or the operator doesn't let output be kept, the evidence has no logs, stacks and errors.
+the newest ones are kept. Evidence of stalls arrives on the leader's stream before the report of the hang, and is held
+here until then. If the job or the operator doesn't allow output to be kept, the evidence has no logs, stacks and
+errors.
 """
 
 from __future__ import annotations
@@ -36,54 +37,54 @@ from trainmaster_operator.wire.values import last_lines
 
 logger = logging.getLogger(__name__)
 
-# All workers' reports and a settled cause are there by then.
+# By then all workers' reports and a settled cause are available.
 SETTLE_SECONDS = 3.0
-# At the job's end the pods hold GPUs while it is written, and a restart waits for the replacement of a pod.
+# At the job's end the pods hold GPUs during the write, and a restart waits for the replacement of a pod.
 LAST_WRITE_SECONDS = 3.0
 ATTEMPT_BYTES = 64 * 1024
 TOTAL_BYTES = 448 * 1024
-# Bytes of one job's stalls in memory until they are written.
+# Limit on the bytes of one job's stalls in memory until they are written.
 HELD_BYTES = 512 * 1024
-# A new operator writes the evidence of a failure that is younger than this.
+# A new operator writes the evidence of a failure only if it is younger than this.
 OLD_SECONDS = 60.0
 LOG_BYTES = 12 * 1024
-# Bytes of a container's log that are read: the next attempt may have printed more after the one that failed.
+# Bytes of a container's log to read: the next attempt may have printed more after the failed one.
 READ_BYTES = 1024 * 1024
-# Workers of an attempt whose evidence is kept: all of it is one ConfigMap.
+# Limit on the workers in an attempt's evidence: all evidence is one ConfigMap.
 KEPT_WORKERS = 64
-# The fields of a worker's entry that hold, or may hold, what a rank has printed.
+# The fields of a worker's entry that may contain a rank's output.
 _PRINTED = frozenset({"error", "environment"})
 
 
 @dataclass
 class _Kept:
-    """Holds what is known of one job's newest failure, and of stalls that may become one."""
+    """Holds one job's newest failure, and stalls that may become one."""
 
     # By attempt and rank.
     stalls: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
     size: int = 0
-    # The failure that was written last, or soon will be: `_version_of`.
+    # The newest failure that was or soon will be written: `_version_of`.
     recorded: tuple[int, str, str, bool] | None = None
     task: asyncio.Task[None] | None = None
-    # By attempt, what was known at its end, until it is written.
+    # By attempt, the evidence at its end, until it is written.
     early: dict[int, AttemptEvidence] = field(default_factory=dict)
-    # (attempt, whether its culprit's pod was among them) of what was written before pods were deleted.
+    # (attempt, whether its culprit's pod was included) of evidence that was written before pods were deleted.
     secured: set[tuple[int, bool]] = field(default_factory=set)
 
     def forget_stalls(self, attempt: int) -> None:
         self.size -= sum(map(_size, self.stalls.pop(attempt, {}).values()))
 
     def forget_attempt(self, attempt: int) -> None:
-        """Forget an attempt that was written."""
+        """Forget an attempt after it was written."""
         self.forget_stalls(attempt)
         self.early.pop(attempt, None)
 
 
 @dataclass(eq=False)
 class EvidenceKeeper:
-    """Keeps evidence from every status that is written.
+    """Keeps the evidence of every written status.
 
-    `tail` reads the end of a worker's log, so many bytes. `on_kept` gets each attempt's evidence that was written, as
+    `tail` reads the end of a worker's log, up to a number of bytes. `on_kept` gets each attempt's written evidence, as
     JSON.
     """
 
@@ -95,7 +96,7 @@ class EvidenceKeeper:
     _jobs: dict[str, _Kept] = field(default_factory=dict, init=False)
 
     def record_stall(self, uid: str, line: EvidenceLine) -> None:
-        """Record a worker's evidence of a stall, from the stream. A job has at most HELD_BYTES of it."""
+        """Record a worker's evidence of a stall, from the stream, up to HELD_BYTES for a job."""
         kept = self._jobs.setdefault(uid, _Kept())
         for old in [attempt for attempt in kept.stalls if attempt < line.attempt - 1]:
             kept.forget_stalls(old)
@@ -108,7 +109,7 @@ class EvidenceKeeper:
                 kept.size += more
 
     def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
-        """Record a status that was written: the evidence of a new failure is written a little later."""
+        """Record a written status: the evidence of a new failure is written a little later."""
         failure = status.failures[0] if status.failures else None
         if failure is None:
             return
@@ -117,10 +118,10 @@ class EvidenceKeeper:
         if before == kept.recorded:
             return
         if before is None and since(time.time(), failure.failed_at) >= OLD_SECONDS:
-            # It was before this operator, and nobody can report more of it.
+            # It failed before this operator started, and no worker can report more about it.
             return
         if before is not None and before[0] == failure.attempt and kept.task is not None and not kept.task.done():
-            # The cause was corrected, or the job recovered, before it was written; the task will read the status.
+            # The cause was corrected, or the job recovered, before the write; the task will read the status.
             return
         early = kept.early[failure.attempt] = self._gather(kept, snapshot, failure, {})
         kept.task = asyncio.create_task(
@@ -129,7 +130,7 @@ class EvidenceKeeper:
         )
 
     async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
-        """Write what is known: the job is about to end, and waits for LAST_WRITE_SECONDS at most."""
+        """Write the known evidence: the job is about to end, and waits for LAST_WRITE_SECONDS at most."""
         failure = status.failures[0] if status.failures else None
         kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
         if kept.task is not None:
@@ -137,16 +138,16 @@ class EvidenceKeeper:
         if failure is None or snapshot.job.deleting:
             return
         kept.recorded = _version_of(failure)
-        # Attempts that ended a moment before this one may not have been written yet.
+        # Attempts that ended a moment earlier may not be written yet.
         earlier = [one for one in status.failures if one.attempt in kept.early and one.attempt < failure.attempt]
         for each in (failure, *earlier):
             if await self._write_now(kept, key, snapshot, each, with_log=False):
                 kept.forget_attempt(each.attempt)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
-        """Write what will be lost with a pod that the operator is about to delete.
+        """Write the evidence that would be lost with a pod that the operator is about to delete.
 
-        It takes LAST_WRITE_SECONDS at most, and is done once for all pods of an attempt but its culprit's.
+        It takes LAST_WRITE_SECONDS at most, and runs once for all pods of an attempt except its culprit's.
         """
         failure = snapshot.job.status.failures[0] if snapshot.job.status.failures else None
         if failure is None or snapshot.job.deleting:
@@ -171,7 +172,7 @@ class EvidenceKeeper:
                 return
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone."""
+        """Forget a deleted job."""
         kept = self._jobs.pop(uid, None)
         if kept is not None and kept.task is not None:
             kept.task.cancel()
@@ -193,7 +194,7 @@ class EvidenceKeeper:
         before: asyncio.Task[None] | None,
     ) -> None:
         if before is not None:
-            # One write of a job at a time.
+            # Write a job's evidence one at a time.
             await asyncio.wait({before})
         await asyncio.sleep(self.settle_seconds)
         now = self.store.snapshot(key)
@@ -212,13 +213,13 @@ class EvidenceKeeper:
     def _gather(self, kept: _Kept, snapshot: Snapshot, failure: Failure, logs: Mapping[int, str]) -> AttemptEvidence:
         reports = [report for report in snapshot.observed.reports if report.attempt == failure.attempt and report.ended]
         pods = {pod.worker: pod for pod in snapshot.observed.pods}
-        # The culprit first, then others that failed: there may be thousands.
+        # The culprit comes first, then other failed workers: there may be thousands.
         reports.sort(key=lambda report: (report.worker != failure.worker, report.state != "Failed", report.worker))
         workers = {one.worker: _worker_evidence(one, pods.get(one.worker)) for one in reports[:KEPT_WORKERS]}
         return AttemptEvidence(failure.attempt, _to_wire(failure), workers, kept.stalls.get(failure.attempt, {}), logs)
 
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
-        """Read the end of what the culprit printed in the attempt, while its own pod is there."""
+        """Read the end of the culprit's output in the attempt, while its own pod exists."""
         disrupted = known_reason(failure.reason).strength is Strength.DISRUPTION
         if disrupted or not self.config_maps.allow_output(snapshot.job):
             return {}
@@ -244,7 +245,7 @@ class EvidenceKeeper:
     async def _write_now(
         self, kept: _Kept, key: JobKey, snapshot: Snapshot, failure: Failure, *, with_log: bool
     ) -> bool:
-        """Write what is known while something waits for it; returns whether that was done in time."""
+        """Write the known evidence while something waits for it; returns whether that finished in time."""
         try:
             async with asyncio.timeout(LAST_WRITE_SECONDS):
                 logs = await self._log(key, snapshot, failure) if with_log else {}
@@ -272,14 +273,14 @@ class EvidenceKeeper:
 def _end_of_attempt(lines: Sequence[str], attempt: int, newest: int, *, begins: bool) -> str:
     """Returns the end of an attempt's output, from a container's log that several attempts share.
 
-    `begins`: the log's first line is there.
+    `begins`: `lines` include the log's first line.
     """
     own = lines_of_attempt(lines, attempt, newest=newest, whole=begins)
     return clean("".join(f"{line}\n" for line in KeptLog(tuple(own)).ending(LOG_BYTES).lines), LOG_BYTES)
 
 
 def _version_of(failure: Failure) -> tuple[int, str, str, bool]:
-    """Returns what makes a failure another one to write, such as that its recovery's duration is known."""
+    """Returns the values whose change makes the failure worth writing again, such as its recovery's duration."""
     return failure.attempt, failure.reason, failure.failed_at, failure.recovery is not None
 
 
@@ -288,7 +289,7 @@ def _to_wire(failure: Failure) -> dict[str, Any]:
 
 
 def without_output(evidence: AttemptEvidence) -> AttemptEvidence:
-    """Returns the same evidence without anything that the workers printed."""
+    """Returns the same evidence without the workers' output."""
     return replace(
         evidence,
         ranks={rank: {**data, "text": ""} for rank, data in evidence.ranks.items()},
@@ -324,7 +325,7 @@ def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvid
 
 
 def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TOTAL_BYTES) -> dict[str, str | None]:
-    """Returns the changes of the data that add an attempt: older ones are removed for it, but not the first."""
+    """Returns the changes that add an attempt to the data: older attempts except the first make room for it."""
     key, text = evidence_key(evidence.attempt), evidence.to_json()
     if data.get(key) == text:
         return {}
@@ -340,7 +341,7 @@ def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TO
 
 
 def _with_early(gathered: AttemptEvidence, early: AttemptEvidence | None) -> AttemptEvidence:
-    """Adds what was known at the attempt's end of a pod that has been replaced since."""
+    """Adds evidence from the attempt's end about pods that have been replaced since."""
     if early is None:
         return gathered
     workers = {worker: {**early.workers.get(worker, {}), **entry} for worker, entry in gathered.workers.items()}
@@ -348,7 +349,7 @@ def _with_early(gathered: AttemptEvidence, early: AttemptEvidence | None) -> Att
 
 
 def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:
-    """Adds what an earlier operator kept of the attempt and this one doesn't know."""
+    """Adds evidence that an earlier operator kept of the attempt and this one doesn't have."""
     if known is None:
         return evidence
     return AttemptEvidence(

@@ -1,14 +1,14 @@
-"""Keeps what pods print while they end: the log of each pod that ends is followed until its container has ended.
+"""Keeps the last output of ending pods: the log of each pod that ends is followed until its container has ended.
 
-The kubelet removes a pod's log with the pod, and there is no other copy. It doesn't matter who ends the pod (a drain, a
-preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down). Before the operator itself deletes a
-pod, it begins to read. Each pass over a job asks for all of its pods that end.
+The kubelet removes a pod's log with the pod, and there is no other copy. The cause of the pod's end doesn't matter (a
+drain, a preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down). Before the operator itself
+deletes a pod, it begins to read. Each pass over a job requests the logs of all its ending pods.
 
 If a log couldn't be followed (there was no operator, or the kubelet couldn't be reached), the output that the agent
 sent to its leader when it ended is kept instead (`report`). Leaders hold it, and send it to each new operator.
 
 At most PLACES logs are followed at once, and PLACES_OF_ONE of a namespace. If all places are taken, the oldest log of
-the namespace that has most gives way. Only the operator's own deletions wait for this, for OPEN_SECONDS at most.
+the namespace with the most logs is dropped. Only the operator's own deletions wait for this, for OPEN_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from trainmaster_operator.wire.stream import OutputLine
 
 logger = logging.getLogger(__name__)
 
-# Logs that are followed at once, by all jobs and by those of one namespace.
+# Limits on the logs that are followed at once: in total, and in one namespace.
 PLACES, PLACES_OF_ONE = 64, 16
-# Pods of one job that wait for a place.
+# Limit on the pods of one job that wait for a place.
 WAITING = 64
-# Seconds that a deletion waits for the operator to read.
+# Seconds that a deletion waits for the start of the reads.
 OPEN_SECONDS = 1.0
-# Seconds for a log beyond the pod's grace period: a container that doesn't end is the kubelet's to kill.
+# Seconds to follow a log beyond the pod's grace period: after that, the kubelet kills the container.
 SLACK_SECONDS = 30.0
-# Seconds for the logs of a job that is gone: the deadlines of its pods aren't known then.
+# Seconds to follow the logs of a deleted job, whose pods' deadlines aren't known.
 GONE_SECONDS = 600.0
-# Seconds until a log is asked for again that couldn't be read.
+# Seconds until a failed read of a log is repeated.
 AGAIN_SECONDS = 1.0
 # Seconds in which the ends of several pods become one write.
 TOGETHER_SECONDS = 0.3
-# Seconds until an agent's output is taken for a pod whose log isn't followed: the watch may come later.
+# Seconds to wait for a pod's log before the agent's output is used instead: the watch may be late.
 REPORTED_SECONDS = 3.0
-# Seconds until more of it is taken from the same job: a leader may invent any number of pods.
+# Seconds until more such output is accepted from the same job: a leader may invent any number of pods.
 REPORTED_AGAIN = 30.0
 # Tries to write the same output.
 TRIES = 5
@@ -56,16 +56,16 @@ TRIES = 5
 
 @dataclass
 class _Followed:
-    """Holds a log that is followed, or was."""
+    """A log that is or was followed."""
 
     pod: PodView
-    # The attempt in which the pod began to end.
+    # The attempt during which the pod began to end.
     attempt: int
     begun_at: float
     end: LogEnd
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
-    # Whether the container has ended, and all of its log was read.
+    # Whether the container has ended, and its whole log was read.
     complete: bool = False
 
     @property
@@ -80,30 +80,30 @@ class _Ended:
     worker: int
     attempt: int
     log: KeptLog
-    # Whether the agent has sent it: some of it may be kept already.
+    # Whether the agent sent it: part of it may be kept already.
     reported: bool = False
 
 
 @dataclass
 class _OfJob:
-    """Holds a job's logs by their pods' uids, and what isn't written yet."""
+    """Holds a job's logs by their pods' uids, and unwritten output."""
 
     job: Job
     followed: dict[str, _Followed] = field(default_factory=dict)
-    # What agents have sent last: by worker, the pod's uid and the task that waits whether its log will be followed.
+    # The agents' last output: by worker, the pod's uid and the task that waits to see whether its log is followed.
     reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
-    # When more of it may be taken, by the event loop's clock.
+    # When more of it is accepted, by the event loop's clock.
     reported_again: float = 0.0
     ended: list[_Ended] = field(default_factory=list)
     writing: asyncio.Task[None] | None = None
-    # Whether the job is gone: the rest is for the history alone.
+    # Whether the job is deleted: later output is for the history alone.
     gone: bool = False
     finishing: asyncio.Task[None] | None = None
 
 
 @dataclass(eq=False)
 class LastOutput:
-    """Follows the logs of pods that end, and gives their output to `logs` and `evidence`."""
+    """Follows the logs of pods that end, and passes their output to `logs` and `evidence`."""
 
     store: Store
     pod_logs: PodLogs
@@ -111,7 +111,7 @@ class LastOutput:
     evidence: EvidenceKeeper
     now: Callable[[], float] = time.time
     _jobs: dict[str, _OfJob] = field(default_factory=dict, init=False)
-    # By uid, each job as it was last seen, for its end.
+    # By uid, the last known state of each job, for its end.
     _seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = field(default_factory=dict, init=False)
     _places: LogPlaces = field(default_factory=lambda: LogPlaces(), init=False)
 
@@ -138,7 +138,7 @@ class LastOutput:
                 task.cancel()
 
     def report(self, key: JobKey, uid: str, line: OutputLine) -> None:
-        """Take the output that an agent sent when it ended, in case its pod's log can't be read."""
+        """Record the output that an agent sent when it ended, in case its pod's log can't be read."""
         snapshot = self.store.snapshot(key)
         if snapshot is None or snapshot.job.uid != uid or not self.logs.keeps(snapshot.job):
             return
@@ -164,7 +164,7 @@ class LastOutput:
             self._ended(key, known, _Ended(line.worker, line.attempt, log, reported=True))
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone; for a history, only after its pods have printed their last lines."""
+        """Forget a deleted job; with a history, only after its pods have printed their last lines."""
         seen = self._seen.pop(uid, None)
         if seen is not None and self.logs.keeps(seen[1]):
             key, job, pods = seen
@@ -181,13 +181,13 @@ class LastOutput:
                     task.cancel()
 
     async def close(self) -> None:
-        """Write what was read so far, and end: the next operator follows the pods that still end."""
+        """Write the output read so far, and end: the next operator follows the pods that still end."""
         tasks = [one.task for known in self._jobs.values() for one in known.followed.values() if one.task is not None]
-        # The next operator is sent them too.
+        # The next operator receives them too.
         reports = [task for known in self._jobs.values() for _, task in known.reported.values()]
         for task in [*reports, *tasks]:
             task.cancel()
-        # Each hands over what it has read.
+        # Each passes on the output that it has read.
         await asyncio.gather(*tasks, return_exceptions=True)
         writing = [known.writing for known in self._jobs.values() if known.writing is not None]
         if writing:
@@ -243,7 +243,7 @@ class LastOutput:
             one.opened.set()
             there = None if known.gone else self._there(key, one.pod)
             if there is not None and not _is_ending(there):
-                # It wasn't deleted, or not yet.
+                # The pod wasn't deleted, or not yet.
                 one.complete = False
                 known.followed.pop(one.pod.uid, None)
             self._ended(key, known, _Ended(one.pod.worker, one.attempt, one.end.log()))
@@ -257,13 +257,13 @@ class LastOutput:
                     await self.pod_logs.follow(key.namespace, one.pod, end, one.opened.set)
                 return True
             except TimeoutError:
-                # The grace period may be longer by now.
+                # The grace period may have become longer.
                 pass
             except NotFound:
                 break
             except ClusterError as error:
                 logger.info("%s: the log of %s can't be followed: %s", key, one.pod.name, error)
-                # Nobody waits for a kubelet that can't be reached.
+                # Nothing waits for an unreachable kubelet.
                 one.opened.set()
                 await asyncio.sleep(AGAIN_SECONDS)
             finally:
@@ -272,11 +272,11 @@ class LastOutput:
         return False
 
     def _there(self, key: JobKey, pod: PodView) -> PodView | None:
-        """Returns the pod as it is now; None where it is gone."""
+        """Returns the pod's current state; None if it is gone."""
         return next((one for one in self.store.pods(key) if one.uid == pod.uid), None)
 
     def _seconds_left(self, key: JobKey, known: _OfJob, one: _Followed) -> float:
-        """Returns how long a log may still be read."""
+        """Returns how many seconds a log may still be read."""
         if known.gone:
             return one.begun_at + GONE_SECONDS - self.now()
         there = self._there(key, one.pod)
@@ -285,7 +285,7 @@ class LastOutput:
         return (there.deadline or one.begun_at) + SLACK_SECONDS - self.now()
 
     def _ended(self, key: JobKey, known: _OfJob, ended: _Ended) -> None:
-        """Write what was printed last, soon."""
+        """Schedule a write of the last output."""
         if ended.log.lines:
             known.ended.append(ended)
             if known.writing is None or known.writing.done():
@@ -309,7 +309,7 @@ class LastOutput:
 
 
 class LogPlaces:
-    """Bounds the logs that are followed: PLACES at once, and PLACES_OF_ONE of a namespace, whose others wait."""
+    """Limits the followed logs: PLACES at once, and PLACES_OF_ONE of a namespace, whose others wait."""
 
     def __init__(self) -> None:
         self._taken: defaultdict[str, list[asyncio.Task[object]]] = defaultdict(list)
@@ -317,7 +317,7 @@ class LogPlaces:
 
     @asynccontextmanager
     async def one(self, namespace: str) -> AsyncIterator[None]:
-        """Take a place. If there is none, cancel the oldest task of the namespace that has most."""
+        """Take a place. If there is none, cancel the oldest task of the namespace with the most tasks."""
         async with self._slots.setdefault(namespace, asyncio.Semaphore(PLACES_OF_ONE)):
             if sum(map(len, self._taken.values())) >= PLACES:
                 max(self._taken.values(), key=len).pop(0).cancel()
@@ -343,5 +343,5 @@ def _together(ended: Iterable[_Ended]) -> dict[int, KeptLog]:
 
 
 def _is_ending(pod: PodView) -> bool:
-    """Returns whether a pod's containers end and won't come back: it is deleted, or its kubelet has given it up."""
+    """Returns whether a pod's containers end for good: the pod is being deleted, or its kubelet has given it up."""
     return pod.deleting or pod.phase in ("Failed", "Succeeded")

@@ -2,8 +2,8 @@
 
 They are in the ConfigMap `<job>-logs`, one key for each worker (`worker-0.log`), for `kubectl dtj logs` and plain
 kubectl. A ConfigMap holds at most 1 MiB: worker 0 and the workers that failed get the largest shares, the others divide
-the rest. The output of later pods is added to what was kept of earlier ones; the agents mark where an attempt begins.
-The times of the lines are kept beside them (api/kept_logs.py), so that the workers' lines can be merged.
+the rest. The output of later pods is added to that of earlier ones; the agents mark the beginning of each attempt. The
+lines' times are stored beside them (api/kept_logs.py), so that the workers' lines can be merged.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from trainmaster_operator.controller.watching.resync import LOGS_CONTENT
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 
 logger = logging.getLogger(__name__)
-# Seconds for all logs together: the pods hold GPUs while they are read.
+# Seconds for reading all logs of a job: the pods hold GPUs meanwhile.
 READING_SECONDS = 5.0
 CONCURRENT_READS = 16
-# Lines of a log that are requested.
+# Number of lines of a log to request.
 TAIL_LINES = 2_000
 # The agents' stream is faster than the container's log: a log is complete once it hasn't grown for these seconds.
 SETTLE_SECONDS = 0.2
 SETTLE_TRIES = 8
-# Bytes of a followed log that are read at once, and then each second: what comes faster waits in its file.
+# Bytes of a followed log that are read at once, and then each second: the kubelet's file holds the excess.
 FOLLOWED_BURST, FOLLOWED_BYTES_A_SECOND = 1024 * 1024, 256 * 1024.0
-# A line's time has 31 bytes more in the log than where it is kept. A longer line is cut into several.
+# A line's time is 31 bytes longer in the log than in the ConfigMap. A longer line is cut into several.
 STAMPED, LONGEST_LINE = 4, 16 * 1024
 
 
@@ -42,7 +42,7 @@ STAMPED, LONGEST_LINE = 4, 16 * 1024
 class KeptLogs:
     """Saves the logs of a job that ends or is suspended, once for each attempt, and adds those of single pods.
 
-    `limit`: bytes of all logs of a job. `on_kept` gets the workers' logs as they are in the ConfigMap after a write; of
+    `limit`: bytes of all logs of a job. `on_kept` gets the workers' logs as stored in the ConfigMap after a write; for
     a deleted job it gets the last part.
     """
 
@@ -57,13 +57,13 @@ class KeptLogs:
     _complete: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone."""
+        """Forget a deleted job."""
         self._saved.pop(uid, None)
         self._complete.pop(uid, None)
 
     @property
     def recorded(self) -> bool:
-        """Returns whether a history keeps the logs too, beyond the end of their job."""
+        """Returns whether a history keeps the logs too, after their job is deleted."""
         return self.on_kept is not None
 
     def keeps(self, job: Job) -> bool:
@@ -71,18 +71,18 @@ class KeptLogs:
         return self.limit > 0 and self.config_maps.allow_output(job)
 
     def has_all_of(self, job: Job, pod: PodView) -> bool:
-        """Returns whether everything is kept that the pod's ranks have printed and will print."""
+        """Returns whether the pod's whole output is kept, and its ranks print no more."""
         return pod.uid in self._complete.get(job.uid, ())
 
     def shares(self, job: Job, workers: Collection[int]) -> dict[int, int]:
-        """Returns the bytes that are kept of each worker's log."""
+        """Returns the bytes to keep of each worker's log."""
         failed = {failure.worker for failure in job.status.failures if failure.worker is not None}
         return share_out(workers, self.limit, {0, *failed})
 
     async def save(self, key: JobKey, snapshot: Snapshot, *, complete: bool) -> None:
-        """Save the logs of all pods. It never delays the job's end for long, and logs what it can't read or write.
+        """Save the logs of all pods. It delays the job's end only shortly, and logs its failures.
 
-        `complete`: the ranks have ended, so their last lines are waited for.
+        `complete`: the ranks have ended, so it waits for their last lines.
         """
         job = snapshot.job
         attempt = job.status.attempt
@@ -121,15 +121,15 @@ class KeptLogs:
         self._saved[job.uid] = attempt
 
     async def add(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool = False) -> None:
-        """Add workers' logs to what was kept of them before; a refusal is logged. Raises ClusterError.
+        """Add workers' logs to the stored ones; a refusal is logged. Raises ClusterError.
 
-        `only_newer`: leave out a log that ends no later than what is kept: it is of a pod that was read, or of an
+        `only_newer`: leave out a log that ends no later than the stored one: it is from a pod that was read, or an
         earlier one.
         """
         if not logs:
             return
         if job.deleting:
-            # A ConfigMap would go with the job.
+            # A ConfigMap would be deleted with the job.
             if self.on_kept is not None:
                 self.on_kept(job, logs)
             return
@@ -154,7 +154,7 @@ class KeptLogs:
 def joined(before: Data, logs: Mapping[int, KeptLog], shares: Mapping[int, int]) -> dict[str, str | None]:
     """Returns the changes that add new logs to older ones, each worker's within its share.
 
-    None removes an entry: also the log of a worker that there is no room for.
+    None removes an entry, such as the log of a worker for which there is no room.
     """
     wanted: dict[str, str] = {}
     for worker, share in shares.items():
@@ -185,7 +185,7 @@ def has_started(pod: PodView) -> bool:
 
 
 class PodLogs:
-    """Reads the logs of workers' containers: as they are, or until their container ends. Raises ClusterError."""
+    """Reads the logs of workers' containers: the current log, or until their container ends. Raises ClusterError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -196,13 +196,13 @@ class PodLogs:
         return "".join(f"{line}\n" for line in log.ending(limit).lines)
 
     async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
-        """Read a worker's log. `complete`: its ranks have ended, so their last lines are waited for."""
-        # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut later.
+        """Read a worker's log. `complete`: its ranks have ended, so it waits for their last lines."""
+        # limitBytes cuts the *end* off (the kubelet defines it so), so read more lines than are kept, and cut later.
         container = pod.worker_container
         restarts = container.restarts if container is not None else 0
         restarted = restarts > 0
         if container is not None and container.state != "running":
-            # It is complete. While the container waits for its next start, this is the log of the one before.
+            # The log is complete. While the container waits for its next start, this is the previous container's log.
             lines = await self._lines(namespace, pod.name)
             restarted = restarted and container.state == "terminated"
         elif complete:
@@ -211,15 +211,15 @@ class PodLogs:
             lines = await self._lines(namespace, pod.name)
         cut = len(lines) >= TAIL_LINES or restarts > 1
         if restarted or not lines:
-            # An agent that reported by exiting left its ranks' output in the log of the container before. An empty log
-            # is of a container that was started again since the pod was last seen.
+            # An agent that reported by exiting left its ranks' output in the previous container's log. If the log is
+            # empty, the container has restarted since the pod's last event.
             before = await self._lines(namespace, pod.name, previous=True)
             cut = cut or len(before) >= TAIL_LINES
             lines = [*before, *lines]
         return kept_log(lines, cut=cut)
 
     async def follow(self, namespace: str, pod: PodView, end: LogEnd, opened: Callable[[], None]) -> None:
-        """Read a worker's log until its container ends; `opened` is called when it is being read."""
+        """Read a worker's log until its container ends; `opened` is called when reading begins."""
         container = pod.worker_container
         if container is not None and container.restarts > 0:
             before = await self._text(namespace, pod.name, previous=True)
@@ -259,14 +259,14 @@ class PodLogs:
             )
         except Refused:
             if previous:
-                # The kubelet keeps the last container's log only, and that one may be gone already (400).
+                # The kubelet keeps only the last container's log, which may be gone already (400).
                 return ""
             raise
         return text.replace("\x00", "").removesuffix("\n")
 
 
 class LogEnd:
-    """LogEnd holds the newest lines of a log that is being read. `limit`: bytes of it that will be kept."""
+    """Holds the newest lines of a log that is being read. `limit`: bytes of it that will be kept."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -276,7 +276,7 @@ class LogEnd:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Add what was read."""
+        """Add data from the log."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         while len(self._rest) > LONGEST_LINE:
             lines.append(self._rest[:LONGEST_LINE])
@@ -293,15 +293,15 @@ class LogEnd:
         return not (self._lines or self._rest)
 
     def log(self) -> KeptLog:
-        """Returns what was read."""
+        """Returns the log read so far."""
         raws = [*self._lines, *([self._rest] if self._rest else [])]
         lines = [stamped_line(raw.decode(errors="replace").replace("\x00", "")) for raw in raws]
-        # The kubelet was asked for no more lines than these.
+        # The kubelet was asked for at most this many lines.
         cut = self._count > len(self._lines) or self._count >= TAIL_LINES
         return kept_log(lines, cut=cut).ending(self.limit)
 
 
 def kept_log(lines: list[StampedLine], *, cut: bool) -> KeptLog:
-    """Returns lines of a container's log as they are kept."""
+    """Returns lines of a container's log in their stored form."""
     times = tuple(round(line.time * 1_000) for line in lines if line.time is not None)
     return KeptLog(tuple(line.text for line in lines), times if len(times) == len(lines) else None, cut)

@@ -1,8 +1,8 @@
-"""Keeps the stacks of all ranks that somebody asked for: the newest request's, in the ConfigMap `<job>-stacks`.
+"""Keeps the requested stacks of all ranks: the newest request's, in the ConfigMap `<job>-stacks`.
 
 The ConfigMap (api/evidence.py) is written once for a request, in the background, when all workers have answered or
 after ANSWER_SECONDS. A job has at most HELD_BYTES in memory, and TOTAL_BYTES of KEPT_RANKS ranks in the ConfigMap. If
-the job or the operator doesn't let output be kept, the ConfigMap has each rank's state without its stacks.
+the job or the operator doesn't allow output to be kept, the ConfigMap has each rank's state without its stacks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from trainmaster_operator.wire.stream import EvidenceLine
 
 logger = logging.getLogger(__name__)
 
-# An agent gives its ranks 3 s at most (agent/hang/evidence.py), and its answer goes by way of the leader.
+# An agent gives its ranks 3 s at most (agent/hang/evidence.py), and its answer passes through the leader.
 ANSWER_SECONDS = 5.0
 HELD_BYTES = 1024 * 1024
-# A ConfigMap holds 1 MiB, with its names.
+# A ConfigMap holds 1 MiB, including its names.
 TOTAL_BYTES = 768 * 1024
 KEPT_RANKS = 2_048
 
@@ -56,7 +56,7 @@ class StacksKeeper:
         self._jobs: dict[str, _Collecting] = {}
 
     def collect(self, job: Job, action: CollectStacks, ask: Callable[[], Awaitable[str]]) -> None:
-        """Ask, and write the answers. `ask` sends the request; it returns why it can't, empty if it could."""
+        """Ask, and write the answers. `ask` sends the request and returns the obstacle, empty if there is none."""
         self.forget(job.uid)
         collecting = _Collecting(action.request, action.attempt, set(action.workers))
         self._jobs[job.uid] = collecting
@@ -82,7 +82,7 @@ class StacksKeeper:
             collecting.complete.set()
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone."""
+        """Forget a deleted job."""
         collecting = self._jobs.pop(uid, None)
         if collecting is not None and collecting.task is not None:
             collecting.task.cancel()

@@ -5,9 +5,9 @@ opened again at once, then after 10, 20, 40 ms and so on up to a second, until a
 an agent keeps the last report of each worker and sends it again.
 
 Only lines about the job whose token opened the stream are recorded, about its workers and ranks and about attempts that
-the operator has made; so the job's size bounds what is kept. A leader that sends more than a job of its size can mean
-is read slowly (`targets.StreamBudget`). A leader whose stream ends by its own fault is asked again ever more slowly, up
-to once a minute.
+the operator has made; so the job's size limits the recorded data. A leader that sends more than a job of its size needs
+is read slowly (`targets.StreamBudget`). If the leader itself causes the end of its stream, the operator reconnects ever
+more slowly, down to once a minute.
 """
 
 from __future__ import annotations
@@ -54,39 +54,37 @@ from trainmaster_operator.wire.values import ProtocolError
 
 logger = logging.getLogger(__name__)
 FIRST_RETRY, LONGEST_RETRY = 0.01, 1.0
-# An agent that hasn't answered for a minute won't answer soon: it is asked every 15 s, and at once when a pod changes.
+# An agent that hasn't answered for a minute won't answer soon: it is tried every 15 s, and at once when a pod changes.
 PATIENT_TRIES, PATIENT_RETRY = 60, 15.0
-# Tries at one agent before the next one is asked: 0.01 + 0.02 + ... is a third of a second, longer than an agent needs
-# to start.
+# Tries at one agent before the next one: 0.01 + 0.02 + ... is a third of a second, longer than an agent needs to start.
 TRIES = 5
-# Seconds between two tries whether an earlier agent is back; agents do the same (agent/network/follower.py).
+# Seconds between two checks whether an earlier agent is back; agents do the same (agent/network/follower.py).
 PREFERENCE_SECONDS = 1.0
 # Seconds for a push or an acknowledgement; the annotation and the next report are the fallback.
 REQUEST_SECONDS = 2.0
-# Seconds that a pass waits for a leader that is pushed an assignment.
+# Seconds that a pass waits for the leader's answer to a pushed assignment.
 ANSWER_SECONDS = 0.1
-# Agents that are pushed an assignment at the same time, while none of them leads.
+# Limit on the agents that an assignment is pushed to at the same time, while none of them leads.
 MOST_PUSHES = 64
 # Seconds for the first line, which an agent sends at once.
 HELLO_SECONDS = 5.0
-# Seconds after which a connection has lasted: two pings, and whatever a leader sends at first.
+# Seconds after which a connection counts as lasting: two pings, and the leader's first messages.
 LASTING_SECONDS = 10.0
-# Seconds until a leader is asked again whose stream ended by its own fault; twice as many each time, up to a minute.
+# Seconds until the next connection after a leader's own fault: the first wait, doubled up to the longest.
 FIRST_FAULT, LONGEST_FAULT = 0.5, 60.0
 # Seconds between two lines of the log about one job's faults; metrics count all of them.
 LOG_SECONDS = 60.0
-# Lines that are recorded before the loop turns: all streams may send something at a time.
+# Lines that are recorded before the loop turns: all streams may send at the same time.
 LINES_A_TURN = 16
-# What ends a stream: the leader sends what doesn't fit the protocol; it answers in a form that wasn't asked for; or a
-# mistake of ours.
+# The faults that end a stream: the leader breaks the protocol, its answer has an unrequested form, or we have a bug.
 Fault = Literal["protocol", "unusable", "bug"]
-# Seconds between two acknowledgements: each costs a connection, and the newest is one for all before it.
+# Seconds between two acknowledgements: each costs a connection, and the newest covers all earlier ones.
 ACKNOWLEDGE_SECONDS = 0.25
 
 
 @dataclass(eq=False)
 class LeaderStreams:
-    """Watches the leaders of all jobs: a `LeaderStream` for each job that has an agent to listen to."""
+    """Watches the leaders of all jobs: a `LeaderStream` for each job with a reachable agent."""
 
     reach: Reach
     store: Store
@@ -96,16 +94,16 @@ class LeaderStreams:
     _streams: dict[JobKey, LeaderStream] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        # One stream's lines at a time, and the loop turns in between: never held while anything is waited for.
+        # Held for one stream's lines at a time, with turns of the loop in between, and never during a wait.
         self._turn = asyncio.Lock()
 
     @property
     def open(self) -> int:
-        """Returns how many streams are connected now."""
+        """Returns the number of connected streams."""
         return sum(stream.connected_to is not None for stream in self._streams.values())
 
     def watch(self, key: JobKey, target: StreamTarget | None) -> None:
-        """Watch a job's leader, among other agents of the job than before, or (None) no more."""
+        """Watch a job's leader among the given agents of the job; None ends the watch."""
         stream = self._streams.get(key)
         if stream is not None and (target is None or stream.target.uid != target.uid):
             stream.stop()
@@ -121,13 +119,13 @@ class LeaderStreams:
             stream.update(target)
 
     async def push(self, key: JobKey, assignment: Assignment) -> None:
-        """Send an assignment to the leader if its stream is open. Returns a moment later, or when it is there."""
+        """Send an assignment to the leader if its stream is open. Returns on its answer, or a moment later."""
         stream = self._streams.get(key)
         if stream is not None:
             await stream.push(assignment)
 
     async def collect(self, key: JobKey, request: str) -> str:
-        """Ask a job's leader for all ranks' stacks; returns why that isn't possible, empty where it has been asked."""
+        """Ask a job's leader for all ranks' stacks; returns the obstacle, empty if there is none."""
         stream = self._streams.get(key)
         return "no worker's agent is connected" if stream is None else await stream.collect(request)
 
@@ -141,23 +139,23 @@ class LeaderStreams:
 
 @dataclass(frozen=True)
 class StreamEvents:
-    """Receives what comes over a stream and isn't kept in the store."""
+    """Receives the data of streams that isn't kept in the store."""
 
-    # Ranks have reported progress; True: for the first time in the attempt.
+    # Called when ranks have reported progress; True: for the first time in the attempt.
     progressed: Callable[[JobKey, bool], None]
-    # A worker of the job with this uid has sent evidence of a stall, or its answer to a request for stacks.
+    # Called when a worker of the job with this uid has sent evidence of a stall, or its answer to a request for stacks.
     stalled: Callable[[str, EvidenceLine], None]
     answered: Callable[[str, EvidenceLine], None]
-    # A worker of the job with this uid has ended, and this is its last output.
+    # Called with the last output of a worker that has ended, of the job with this uid.
     printed: Callable[[JobKey, str, OutputLine], None]
-    # Agents of a namespace don't know the operator's token.
+    # Called if agents of a namespace don't know the operator's token.
     unauthorized: Callable[[str], None]
-    # A stream ended by more than a broken connection.
+    # Called if a stream ended by more than a broken connection.
     failed: Callable[[Fault], None]
 
 
 class LeaderStream:
-    """Watches one job, whichever of its agents leads."""
+    """Watches one job's leader, even if that changes."""
 
     def __init__(
         self,
@@ -179,24 +177,24 @@ class LeaderStream:
         self._token = keys.job_token(target.key.namespace, target.uid)
         self.connected_to: AgentAddress | None = None
         self._view = StreamView()
-        # Workers as the leader lists them; the store is changed once for all lines that came together.
+        # Workers from the leader's list; the store is changed once for all lines that arrived together.
         self._workers: dict[int, WorkerLine] = {}
-        # When agents left the leader that haven't joined it again.
+        # When agents left the leader, for those that haven't joined it again.
         self._left: dict[int, float] = {}
         self._changed = asyncio.Event()
         self._failures = 0
         self._faults = 0
         self._logged_at = float("-inf")
-        # When the leader's hello came, by the event loop's clock.
+        # When the leader's hello arrived, by the event loop's clock.
         self._connected_at: float | None = None
         self._prefer_first = False
-        # A report of this stream wasn't recorded: of an attempt, or a worker, that this operator doesn't know (yet).
+        # Whether a report of this stream wasn't recorded, because its attempt or worker isn't known (yet).
         self._passed_over = False
-        # All reports shall be sent again, by the same agent.
+        # Whether the same agent must send all reports again.
         self._again = False
         self._clock = asyncio.get_running_loop().time
         self._budget = StreamBudget(len(target.workers), target.world, self._clock)
-        # More may be read: an attempt has begun.
+        # Set when an attempt has begun, so that more may be read.
         self._granted = asyncio.Event()
         self._pushing: asyncio.Task[None] | None = None
         self._answers_soon = True
@@ -224,8 +222,10 @@ class LeaderStream:
         self._store.record_stream(self.target.key, StreamView())
 
     async def push(self, assignment: Assignment) -> None:
-        """Push an assignment in the background; one that is still on its way is of no more use. Returns when the leader
-        has answered, or a moment later; at once where it didn't answer the last one so soon: no pass waits for a pod.
+        """Push an assignment in the background; it replaces one that is still on its way.
+
+        Returns when the leader has answered, or a moment later; at once if it didn't answer the last one so soon,
+        because no pass waits for a pod.
         """
         if self._pushing is not None:
             self._pushing.cancel()
@@ -255,7 +255,7 @@ class LeaderStream:
             logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
 
     async def collect(self, request: str) -> str:
-        """Ask the leader for all ranks' stacks; returns why that isn't possible, empty where it has been asked."""
+        """Ask the leader for all ranks' stacks; returns the obstacle, empty if there is none."""
         agent = self.connected_to
         if agent is None:
             return "no worker's agent is connected"
@@ -272,7 +272,7 @@ class LeaderStream:
             try:
                 await self._watch_once(self._choose())
             except Exception as error:
-                # A mistake of ours must not end the watching of a job for good, and nobody would see that it has.
+                # A bug of ours must not end the watching of a job for good, unnoticed.
                 self._fault("bug", self._choose(), error)
             if self._changed.is_set():
                 continue
@@ -340,7 +340,7 @@ class LeaderStream:
                 return
             self._changed.clear()
             if candidates[0] != agent and self.connected_to is not None and await self._answers(candidates[0]):
-                # The followers have gone back to it, as they do within a second.
+                # The followers have returned to it, which takes them at most a second.
                 self._prefer_first = True
                 self._changed.set()
                 return
@@ -411,11 +411,11 @@ class LeaderStream:
         return changes + self._record_workers()
 
     def _record_line(self, agent: AgentAddress, line: StreamLine) -> bool:
-        """Record what a line reports, if it is this job's; returns whether that changed the store."""
+        """Record a line's report, if it is about this job; returns whether that changed the store."""
         key, target = self.target.key, self.target
         job = self._store.version(key, JOBS, key.name)
         if job is None or job.uid != target.uid:
-            # The job is gone, and another of its name may be there already: its agents have nothing to report on that.
+            # The job is gone, and another of its name may exist already, on which its agents may not report.
             return False
         if (self.connected_to is None) != isinstance(line, Hello):
             raise ProtocolError("a stream begins with its one hello")
@@ -485,7 +485,7 @@ class LeaderStream:
 
 
 class Acknowledger:
-    """Sends the leader the newest number that has been recorded: one request at a time, in the background."""
+    """Sends the leader the newest recorded number: one request at a time, in the background."""
 
     def __init__(self, post: Callable[[int], Awaitable[None]]) -> None:
         self._post = post

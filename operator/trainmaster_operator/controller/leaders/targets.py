@@ -1,6 +1,6 @@
-"""A snapshot says which agents of a job are watched, on which workers and ranks they may report, and how much.
+"""A snapshot shows which agents of a job are watched, and limits the content and the amount of their reports.
 
-Everything that is kept of what a leader sends is bounded by a target: the spec's workers and their ranks, and pods.
+A target limits all data that is kept from a leader: to the spec's workers and their ranks, and pods.
 
 An agent's port is reached at the pod's address inside the cluster, and through the API server's pod proxy outside of it
 (measured equally fast).
@@ -8,7 +8,7 @@ An agent's port is reached at the pod's address inside the cluster, and through 
 A leader has a budget of bytes, lines and changes, by the job's size. One that sends more is read slowly, and that is
 enough: unread data stays with the pod, which can't send any more. A change is a change of the store: each asks for a
 pass over the job, which costs a hundred times as much as its line. A healthy job has a few for each worker and attempt,
-so every attempt brings an allowance of them; otherwise they are rare.
+so every attempt adds an allowance of them; otherwise they are rare.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.rendering import worker_layout
 from trainmaster_operator.wire.names import TOKEN_HEADER
 
-# Seconds for a TCP connection to an agent in the same network.
+# Timeout in seconds for a TCP connection to an agent in the same network.
 CONNECT_SECONDS = 1.0
-# Lines a second: progress comes once a second from each worker, reports and workers now and then.
+# Lines a second: each worker sends progress once a second, and reports and workers now and then.
 LINES, LINES_A_WORKER = 20.0, 5.0
 # Bytes a second: a worker's progress has a few hundred for each rank.
 BYTES, BYTES_A_WORKER, BYTES_A_RANK = 65_536.0, 4_096.0, 1_024.0
-# Seconds of lines and of bytes that may come at once: a stream begins with all that the leader knows.
+# Seconds' worth of lines and bytes in one burst: a stream begins with the leader's whole knowledge.
 LINES_BURST, BYTES_BURST = 10.0, 3.0
-# Changes that an attempt brings: a worker joins, sees it, starts, runs, ends, and its peers' ends are sent again.
+# Changes allowed for an attempt: a worker joins, sees it, starts, runs, ends, and its peers' ends are sent again.
 CHANGES, CHANGES_A_WORKER = 10.0, 6.0
-# Changes a second beyond those.
+# Further changes allowed per second.
 CHANGES_A_SECOND = 1.0
 
 
 @dataclass(frozen=True)
 class StreamTarget:
-    """Names the agents of a job that may lead, and what they may report on.
+    """Names the agents of a job that may lead, and limits their reports.
 
-    `candidates` are reachable agents in the order in which they lead. `processes` has how many ranks each worker has
-    that the job can have, whether or not its pod is there now; `ranks` which these are in the attempt `assigned`, the
+    `candidates` are reachable agents in the order in which they lead. `processes` has the number of ranks of each
+    worker that the job can have, even if its pod doesn't exist now; `ranks` lists them for the attempt `assigned`, the
     newest whose workers are known.
     """
 
@@ -68,7 +68,7 @@ class StreamTarget:
         return sum(self.processes.values())
 
     def has_ranks(self, attempt: int, worker: int, ranks: Collection[int]) -> bool:
-        """Returns whether a worker can have these ranks: exactly its own where the attempt's workers are known."""
+        """Returns whether a worker can have these ranks: exactly its own if the attempt's workers are known."""
         if attempt == self.assigned:
             own = self.ranks.get(worker, range(0))
             return all(rank in own for rank in ranks)
@@ -76,7 +76,7 @@ class StreamTarget:
 
 
 def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
-    """Returns which agents to watch, by the newest assignment of any child or pod; None if there are none."""
+    """Returns the agents to watch, by the newest assignment of any child or pod; None if there are none."""
     job, observed = snapshot.job, snapshot.observed
     if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
         return None
@@ -94,7 +94,7 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     if not candidates:
         return None
     key = JobKey(job.namespace, job.name)
-    # A worker whose pod is being replaced too: it may have joined and finished before the next plan.
+    # This includes a worker whose pod is being replaced: it may join and finish before the next plan.
     layout = worker_layout(job.identity, job.spec) if job.spec is not None else ()
     processes = {worker: group.processes for group in layout for worker in group.indexes}
     # Workers that were scaled away may still run. Only jobs of one group are resized.
@@ -114,7 +114,7 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
 def _ranks(workers: Iterable[int], processes: Mapping[int, int]) -> dict[int, range]:
     """Returns the ranks of each worker: they follow each other in the order of the assignment.
 
-    How many a worker has can't be changed once the job exists, so it isn't read from an annotation.
+    A worker's number of ranks can't change once the job exists, so it isn't read from an annotation.
     """
     ranks, first = {}, 0
     for worker in workers:
@@ -126,7 +126,7 @@ def _ranks(workers: Iterable[int], processes: Mapping[int, int]) -> dict[int, ra
 
 @dataclass(frozen=True)
 class AgentAddress:
-    """Holds what is needed to reach a worker's pod."""
+    """The address of a worker's pod."""
 
     namespace: str
     pod: str
@@ -210,7 +210,7 @@ class _Allowance:
 
 
 class StreamBudget:
-    """Bounds what one job's leader sends, over whichever connections. `clock` is the event loop's."""
+    """Limits the data of one job's leader, over all its connections. `clock` is the event loop's."""
 
     def __init__(self, workers: int, ranks: int, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -221,13 +221,13 @@ class StreamBudget:
         self.resize(workers, ranks)
 
     def resize(self, workers: int, ranks: int) -> None:
-        """Allow what a job of another size needs."""
+        """Set the limits for a job of another size."""
         lines = LINES + LINES_A_WORKER * workers
         self._lines.resize(lines, LINES_BURST * lines)
         size = BYTES + BYTES_A_WORKER * workers + BYTES_A_RANK * ranks
         self._bytes.resize(size, BYTES_BURST * size)
         self._an_attempt = CHANGES + CHANGES_A_WORKER * workers
-        # The attempt that is over may still be reported on.
+        # The previous attempt may still be reported on.
         self._changes.resize(CHANGES_A_SECOND, 2 * self._an_attempt)
 
     def grant_attempt(self) -> None:
@@ -235,7 +235,7 @@ class StreamBudget:
         self._changes.left = min(self._changes.most, self._changes.left + self._an_attempt)
 
     def spend(self, size: int, lines: int, changes: int) -> None:
-        """Count what a leader has sent."""
+        """Count data from a leader."""
         now = self._clock()
         for allowance, spent in ((self._bytes, size), (self._lines, lines), (self._changes, changes)):
             allowance.refill(now)
@@ -243,7 +243,7 @@ class StreamBudget:
 
     @property
     def seconds(self) -> float:
-        """Returns how long nothing more should be read (seconds); less once an attempt is granted."""
+        """Returns the seconds during which nothing more should be read; granting an attempt shortens them."""
         now = self._clock()
         for allowance in (self._bytes, self._lines, self._changes):
             allowance.refill(now)

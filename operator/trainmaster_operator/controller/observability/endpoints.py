@@ -1,8 +1,8 @@
 """The operator has two ports: one for the kubelet's probes, one for `/metrics`, which names jobs of all namespaces.
 
 The API server decides who may read /metrics, as in controller-runtime's authentication filter: a TokenReview names the
-token's owner, and a SubjectAccessReview says whether the owner may `get` the non-resource URL `/metrics`. Answers are
-remembered for a moment, by the token's SHA-256. Invented tokens cost the API server few requests and keep nobody out:
+token's owner, and a SubjectAccessReview decides whether the owner may `get` the non-resource URL `/metrics`. Answers
+are cached for a moment, by the token's SHA-256. Invented tokens cost the API server few requests and keep nobody out:
 unknown tokens are reviewed one after the other, one of each address, and known ones don't wait for them.
 """
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]) -> HttpServer:
-    """Returns the server of the probes; `healthy` and `ready` answer None when all is well, else one sentence."""
+    """Returns the server of the probes; `healthy` and `ready` return None if all is well, else one sentence."""
 
     def answering(problem: Callable[[], str | None]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
@@ -57,11 +57,11 @@ def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]
 
 
 def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scrapers: Scrapers | None) -> HttpServer:
-    """Returns the server of `/metrics`: for those whom `scrapers` admits, or for everybody where that is None."""
+    """Returns the server of `/metrics`; `scrapers` decides who may read it, and None admits everybody."""
 
     async def make() -> bytes:
         refresh()
-        # With 5,000 jobs that takes more than a second, in which recoveries would wait.
+        # With 5,000 jobs this takes more than a second, during which recoveries would wait.
         return await asyncio.to_thread(metrics.text)
 
     page = Exposition(make)
@@ -81,7 +81,7 @@ def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scraper
 
 
 class NotAdmitted(Exception):
-    """Somebody doesn't get the page: the answer's status, and one sentence."""
+    """The request is refused: the answer's status, and one sentence."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -95,7 +95,7 @@ class _Review:
 
 
 class Scrapers:
-    """Scrapers knows who may read the metrics."""
+    """Decides who may read the metrics."""
 
     def __init__(self, review: Review, clock: Callable[[], float] = time.monotonic) -> None:
         self._review, self._clock = review, clock
@@ -107,7 +107,7 @@ class Scrapers:
         self._turn = asyncio.Lock()
 
     async def require(self, authorization: str, address: str) -> None:
-        """Returns where the sender of this header may read the metrics. Raises NotAdmitted."""
+        """Returns if the sender of this header may read the metrics. Raises NotAdmitted."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN or not token.isascii():
@@ -120,7 +120,7 @@ class Scrapers:
             raise NotAdmitted(*found.refusal)
 
     async def _ask_once(self, key: bytes, token: str, address: str) -> _Review:
-        """Asks about a token, once for all who show it meanwhile."""
+        """Reviews a token, once for all simultaneous requests with it."""
         asking = self._asking.get(key)
         if asking is None:
             if key in self._admitted:
@@ -169,7 +169,7 @@ class Scrapers:
         return answer
 
     def _unknown(self, message: str) -> _Review:
-        """Returns an answer that isn't remembered."""
+        """Returns an answer that isn't cached."""
         return _Review((503, message), 0.0)
 
     async def _refusal(self, token: str) -> tuple[int, str] | None:

@@ -1,9 +1,9 @@
-"""The operator's Prometheus metrics are in a registry of their own, so that several operators can live in one process.
+"""The operator's Prometheus metrics are in a separate registry, so that several operators can live in one process.
 
 Names and labels are part of the interface: the chart's alerts and dashboards use them. Each job's own series are made
-from its status at each scrape, and go with the job. A job that trains has about twenty series. A finished one has them
-for another hour, for rates over its last minutes, then its phase alone, and after a day none. `trainmaster_jobs` counts
-it as long as it exists.
+from its status at each scrape, and end with the job. A job that trains has about twenty series. A finished one keeps
+them for another hour, for rates over its last minutes, then its phase alone, and after a day none. `trainmaster_jobs`
+counts it as long as it exists.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # The outcomes of a pass over a job.
 RESULTS = ("ok", "conflict", "gone", "busy", "error", "bug")
 RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
-# A series of timestamps beside each counter, which nothing of ours asks for, would double what is scraped.
+# A series of timestamps beside each counter, which nothing of ours reads, would double the scraped data.
 disable_created_metrics()  # type: ignore[no-untyped-call]
-# A finished job has all of its series for the first time, and its phase alone for the second.
+# A finished job has all of its series for the first period, and its phase alone for the second.
 ALL_SECONDS, PHASE_SECONDS = 3600.0, 86_400.0
-# Not `job`, which is Prometheus' own label for what it scrapes.
+# Not `job`, which is Prometheus' own label for a scraped target.
 _NAMES = ("namespace", "job_name")
 
 
@@ -92,7 +92,7 @@ class OperatorMetrics:
             "unreadable_objects", "Versions of objects that can't be read, and of specs that can't be run.", "kind"
         )
         self.leader = gauge("leader", "1 on the replica that leads.")
-        # A rate needs a counter that was there before it was counted up.
+        # A rate needs a counter that exists before its first increment.
         for result in RESULTS:
             self.reconciles.labels(result=result)
         for cause in ("failure", "disruption"):
@@ -114,7 +114,7 @@ class OperatorMetrics:
         self.writes.labels(verb=verb, kind=kind).inc()
 
     def count_records(self, outcome: Outcome, records: int) -> None:
-        """Count what became of records for the history."""
+        """Count the outcome of records for the history."""
         self.history_records.labels(outcome=outcome).inc(records)
 
     def count_unreadable(self, kind: str) -> None:
@@ -122,7 +122,7 @@ class OperatorMetrics:
         self.unreadable.labels(kind=kind).inc()
 
     def count_jobs(self, jobs: Iterable[Job]) -> None:
-        """Bring the series of jobs up to date."""
+        """Update the series of jobs."""
         jobs = tuple(jobs)
         self._per_job.observe(jobs)
         phases = Counts(job.status.phase or "Pending" for job in jobs)
@@ -130,7 +130,7 @@ class OperatorMetrics:
             self.jobs.labels(phase=phase).set(phases[phase])
 
     def count_transition(self, old: JobStatus, new: JobStatus) -> None:
-        """Count what a written status has changed."""
+        """Count the changes in a written status."""
         if new.restarts > old.restarts:
             self.restarts.labels(cause="failure").inc(new.restarts - old.restarts)
         if new.disruptions > old.disruptions:
@@ -151,7 +151,7 @@ class PerJob(Collector):
         self._jobs: Sequence[_ScrapedJob] = ()
 
     def observe(self, jobs: Sequence[Job]) -> None:
-        """Brings the jobs up to date."""
+        """Updates the jobs."""
         self._jobs = tuple(_ScrapedJob(job.namespace, job.name, job.created_at, job.status) for job in jobs)
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
@@ -172,7 +172,7 @@ class PerJob(Collector):
 
 @dataclass(frozen=True)
 class _ScrapedJob:
-    """Holds what the next scrape needs of a job, so that one that is deleted meanwhile isn't kept whole."""
+    """Holds the next scrape's input from a job, so that a job that is deleted meanwhile isn't kept whole."""
 
     namespace: str
     name: str
@@ -181,7 +181,7 @@ class _ScrapedJob:
 
 
 class _Series:
-    """The families of one scrape."""
+    """Holds the families of one scrape."""
 
     def __init__(self) -> None:
         self.phase = _gauge(
@@ -217,7 +217,7 @@ class _Series:
         yield from vars(self).values()
 
     def add_counts(self, names: tuple[str, str], status: JobStatus) -> None:
-        """Adds how often the job was restarted, why last, and how many workers it has."""
+        """Adds the job's restarts, the reason for the last one, and the number of workers."""
         self.restarts.add_metric([*names, "failure"], status.restarts)
         self.restarts.add_metric([*names, "disruption"], status.disruptions)
         self.desired.add_metric(names, status.workers.desired)
@@ -229,7 +229,7 @@ class _Series:
             self.last_failure.add_metric([*names, failure.reason, *culprit], failed_at)
 
     def add_progress(self, names: tuple[str, str], status: JobStatus) -> None:
-        """Adds how far the job is, and where its time went."""
+        """Adds the job's progress, and the accounting of its time."""
         progress, spent = status.progress or Progress(), status.time_spent
         figures = (
             (self.step, progress.step),
@@ -251,11 +251,11 @@ def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
-    """Returns the phase, its reason, and since when the job has run, waited, or been suspended or over."""
+    """Returns the phase, its reason, and the time since which the job has run, waited, or been suspended or over."""
     status = job.status
     phase = status.phase or "Pending"
     running = condition(status.conditions, "Running")
-    # The condition of the phase says why; without one, the condition that keeps the job from running.
+    # The phase's own condition has the reason, or else the condition that keeps the job from running.
     own = condition(status.conditions, phase) or running
     suspended = condition(status.conditions, "Suspended")
     if phase in TERMINAL_PHASES:
@@ -263,7 +263,7 @@ def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
     elif phase in ("Running", "Suspended") and own is not None:
         moments = [own.last_transition_time]
     else:
-        # A job that was resumed waits since then, not since it ran last.
+        # A resumed job has waited since its resumption, not since its last run.
         moments = [one.last_transition_time for one in (running, suspended) if one is not None]
     times = [to_seconds(text) for text in moments]
     since = max((moment for moment in times if moment is not None), default=job.created_at)

@@ -1,9 +1,9 @@
-"""The outbox holds the records that wait to be sent, in their order, within a number of bytes.
+"""The outbox holds the records that wait to be sent, in their order, up to a number of bytes.
 
-A record becomes a line of JSON once, and bounded: people who write a job or its ranks' script decide what it holds. A
-newer record of a job replaces the one that waits, unless the attempt, the phase or a failure differs: those are the
-history's facts. If there is no room, samples are dropped first, then records of jobs that a newer one follows, then the
-oldest ones.
+A record becomes a line of JSON once, with a size limit, because the authors of a job or its ranks' script decide on its
+content. A newer record of a job replaces the waiting one, unless the attempt, the phase or a failure differs: the
+history needs those facts. If there is no room, samples are dropped first, then records of jobs that a newer one
+follows, then the oldest ones.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import mapping
 
 logger = logging.getLogger(__name__)
-# Seconds between two lines of the log about what goes wrong; the metrics count all.
+# Seconds between two log messages about failures; the metrics count all.
 LOG_SECONDS = 60.0
 MAX_BYTES = 32 * 1024 * 1024
-# Bytes that an entry costs beside its line.
+# Memory of an entry in bytes, besides its line.
 OVERHEAD = 300
 Outcome = Literal["sent", "dropped", "refused"]
 """The fate of a record: `dropped` if there was no room for it, `refused` by the history."""
 EntryKind = Literal["job", "sample", "other"]
-# Bytes of a line with its end, and of a request: a history takes 8 MiB.
+# Limits on the bytes of a line with its end, and of a request: a history accepts 8 MiB.
 MAX_LINE = 1024 * 1024
-# Larger fields of the status of such a job (lists with an entry for each worker) are left out.
+# If a job is too large, larger fields of its status (lists with an entry for each worker) are left out.
 MAX_STATUS_FIELD = 16 * 1024
-# Ranks of a sample; of a job with more, an even choice is recorded.
+# Limit on the ranks of a sample; for a job with more, an even choice is recorded.
 MAX_RANKS = 8_192
-# By its name on the wire, the place of each figure in what ranks report.
+# By its name on the wire, the index of each figure in the ranks' reports.
 _FIELDS = {key: RankProgress._fields.index(name) for name, key in FIGURES.items()}
 _COMPUTE = RankProgress._fields.index("compute_seconds")
 _IDENTITY = ("namespace", "name", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
@@ -50,7 +50,7 @@ RankReport = tuple[int, int, RankProgress]
 
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
-    """WaitingRecord is a record as its line, with its job's uid; `facts` identify the facts of a job's record."""
+    """A record as its line, with its job's uid; `facts` identify the facts of a job's record."""
 
     kind: EntryKind
     uid: str
@@ -63,22 +63,22 @@ class WaitingRecord:
 
 
 class Outbox:
-    """Holds the waiting records. `count` gets the number of dropped ones."""
+    """Holds the waiting records. `count` is called with the number of dropped ones."""
 
     def __init__(self, count: Callable[[Outcome, int], None], limit: int = MAX_BYTES) -> None:
         self._count = count
         self._complaints = Complaints(logger, "The history")
         self._limit = limit
-        # By number, in their order. Dicts that are emptied from the front are slow to find their first key.
+        # By number, in their order. A plain dict is slow to find its first key after removals from the front.
         self._waiting: OrderedDict[int, WaitingRecord] = OrderedDict()
         self._samples: OrderedDict[int, None] = OrderedDict()
         self._followed: OrderedDict[int, None] = OrderedDict()
         # By uid, the last waiting record of each job.
         self._last: dict[str, int] = {}
         self._number = 0
-        # Bytes of what waits, and of what was taken and isn't done yet.
+        # Bytes of waiting records, and of taken ones that aren't done yet.
         self.size = self._taken = 0
-        # Something was dropped that no later record makes up for.
+        # Whether a record was dropped that no later record replaces.
         self.lost = False
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ class Outbox:
         return taken
 
     def done(self) -> None:
-        """Forget what was taken."""
+        """Forget the taken records."""
         self.size -= self._taken
         self._taken = 0
 
@@ -158,7 +158,7 @@ class Outbox:
 
 
 class Complaints:
-    """Complaints log what goes wrong, once in LOG_SECONDS."""
+    """Logs failures, once in LOG_SECONDS."""
 
     def __init__(self, logger: logging.Logger, about: str) -> None:
         self._logger = logger
@@ -166,7 +166,7 @@ class Complaints:
         self._logged_at = float("-inf")
 
     def say(self, sentence: str, error: Exception | None = None) -> None:
-        """Log a sentence if it is time for one; with the traceback of a mistake of ours."""
+        """Log a sentence if it is time for one; for a bug of ours, with its traceback."""
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
@@ -176,7 +176,7 @@ class Complaints:
 
 
 def line_of(record: Record) -> bytes:
-    """Returns a record as a line, without its end. Raises ValueError where JSON can't hold it."""
+    """Returns a record as a line, without its end. Raises ValueError if JSON can't hold it."""
     return _encode(to_wire(record)).encode()
 
 
@@ -189,7 +189,7 @@ def facts_of(raw: Mapping[str, Any]) -> int:
 def job_line(at: float, raw: Mapping[str, Any], places: Sequence[PodPlace], *, large: bool) -> bytes:
     """Returns the record of a job, or the most important part of one that is too large.
 
-    `large`: its spec is (Store.is_large), so that measuring it before it becomes a line pays. That costs as much.
+    `large`: its spec is (Store.is_large), so the record is measured before it becomes a line, which costs as much.
     """
     for job in _smaller_and_smaller(raw):
         if large and is_larger(job, MAX_RECORDED_BYTES):
@@ -218,12 +218,12 @@ def _smaller_and_smaller(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def reports_of(workers: Mapping[int, Mapping[int, RankProgress]]) -> list[RankReport]:
-    """Returns what ranks have reported, by worker and rank, as a list that nothing else changes."""
+    """Returns the ranks' reports, by worker and rank, as an independent list."""
     return [(rank, worker, progress) for worker, ranks in workers.items() for rank, progress in ranks.items()]
 
 
 def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[RankReport]) -> bytes:
-    """Returns the record of what an attempt's ranks have reported, in any order; `SampleRecord` in a third of its time.
+    """Returns the record of an attempt's reports, in any order; this takes a third of `SampleRecord`'s time.
 
     Thousands of numbers are written each second, so they become text at once, with as many digits as people read.
     """
@@ -235,7 +235,8 @@ def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[Ran
     for name, place in _FIELDS.items():
         values = columns[place]
         if name == "stepSeconds":
-            # Ranks that wait for a slow one take as long for a step; the time that each computes distinguishes them.
+            # Ranks that wait for a slow one take equally long for a step; the computing time of each distinguishes
+            # them.
             values = tuple(map(_first_known, columns[_COMPUTE], values))
         if values.count(None) < len(values):
             # A step is a whole number, and keeps all its digits.

@@ -1,11 +1,10 @@
-"""The recorder decides what is recorded of jobs, and when. Nothing waits for it, and it raises nothing.
+"""The recorder decides which records of jobs are made, and when. Nothing waits for it, and it raises nothing.
 
-- A job: when its status was written, when its spec has changed, and each job once after the start and after records
-  were dropped, read from the API server a few at a time.
-- That a job is gone, and what its ranks report, are found by checking each job in the store, all of them once in
-  `seconds`, a few in each turn of the event loop. Ranks that haven't reported since their last sample cost only that
-  check.
-- Evidence and logs: when they were written to their ConfigMaps.
+- A job is recorded when its status was written and when its spec has changed. Each job is also recorded once after the
+  start and after records were dropped, read from the API server a few at a time.
+- Deletions and ranks' reports are found by checking each job in the store: all of them once in `seconds`, a few in each
+  turn of the event loop. Ranks that haven't reported since their last sample cost only that check.
+- Evidence and logs are recorded when they were written to their ConfigMaps.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
-# Jobs that are read each second to be recorded once.
+# Limit on the jobs that are read each second to record each job once.
 JOBS_A_SECOND = 100.0
-# While more waits in the outbox, none are read (bytes).
+# Bytes in the outbox above which no jobs are read.
 MUCH_WAITS = MAX_BYTES // 4
 # Seconds until jobs are read again after a failure, and between two checks whether records were lost.
 READ_AGAIN, CHECK_AGAIN = 30.0, 1.0
-# Ranks of one job whose figures are recorded each second.
+# Limit on the ranks of one job whose figures are recorded each second.
 RANKS_A_SECOND = 1_000.0
-# Samples of at least so many ranks are made in the thread for large jobs: they take 1 ms.
+# Samples of at least this many ranks are made in the thread for large jobs: they take 1 ms.
 MANY_RANKS = 256
 # Jobs that are checked in one turn of the event loop.
 JOBS_A_TURN = 8
@@ -60,7 +59,7 @@ JOBS_A_TURN = 8
 
 @dataclass(slots=True)
 class _Known:
-    """Holds what was recorded last of a job."""
+    """Holds the last records of a job."""
 
     key: JobKey
     identity: JobIdentity
@@ -68,14 +67,14 @@ class _Known:
     # None until the job was recorded once.
     generation: object = None
     facts: int = 0
-    # When the newest report came that a sample has, and when (the event loop's clock) the next one may be made.
+    # Arrival time of the newest report in a sample, and the earliest time (the event loop's clock) of the next sample.
     sampled: float | None = None
     due: float = 0.0
 
 
 @dataclass(eq=False)
 class HistoryRecorder:
-    """Records jobs, samples, evidence and logs. `sender` sends what is in the outbox."""
+    """Records jobs, samples, evidence and logs. `sender` sends the content of the outbox."""
 
     outbox: Outbox
     sender: Sender | None
@@ -93,7 +92,7 @@ class HistoryRecorder:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
     def start(self) -> None:
-        """Begin to record and to send; the store has all jobs."""
+        """Begin to record and to send; by then the store has all jobs."""
         # A job may be deleted before its turn to be read.
         for job in self.store.jobs():
             self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
@@ -102,7 +101,7 @@ class HistoryRecorder:
             self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
 
     async def close(self) -> None:
-        """Send what waits, for a while, and end."""
+        """Send waiting records, for a while, and end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -111,28 +110,28 @@ class HistoryRecorder:
                 await self.sender.finish()
 
     def written(self, raw: Mapping[str, Any]) -> None:
-        """Record a job whose status was written, as the API server's answer shows it."""
+        """Record a job after a write of its status, from the API server's answer."""
         with self._guarded():
             self._record_job(raw)
 
     def watched(self, raw: Mapping[str, Any]) -> None:
-        """Record a job that a watch shows, where its spec has changed since it was recorded."""
+        """Record a job from a watch, if its spec has changed since its last record."""
         with self._guarded():
             metadata = mapping(raw.get("metadata"))
             known = self._known.get(text(metadata.get("uid")))
             if LEFT_OUT in raw:
-                # The answer to the status that follows has it.
+                # The answer to the next status write contains it.
                 return
             if known is not None and known.generation not in (None, metadata.get("generation", 0)):
                 self._record_job(raw)
 
     def kept_evidence(self, job: Job, attempt: int, evidence: str) -> None:
-        """Record an attempt's evidence that was kept."""
+        """Record an attempt's stored evidence."""
         with self._guarded():
             self._put(EvidenceRecord(self.now(), _identity(job), attempt, evidence))
 
     def kept_logs(self, job: Job, logs: Mapping[int, KeptLog]) -> None:
-        """Record workers' logs that were kept."""
+        """Record workers' stored logs."""
         with self._guarded():
             for worker, log in logs.items():
                 self._put(LogRecord(self.now(), _identity(job), worker, log))
@@ -146,7 +145,7 @@ class HistoryRecorder:
             return
         facts = facts_of(raw)
         if known.generation is not None and facts != known.facts:
-            # An attempt may have ended: what its ranks have reported last is cleared by the first report of the next.
+            # An attempt may have ended: the first report of the next one clears its ranks' last reports.
             self._sample_now(known)
         places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self.store.pods(key)]
         line = job_line(self.now(), raw, places, large=self.store.is_large(key))
@@ -157,7 +156,7 @@ class HistoryRecorder:
         self.outbox.put(WaitingRecord("other", record.key.uid, line_of(record)))
 
     async def _check(self) -> None:
-        """Check each known job once, in the course of `seconds`."""
+        """Check each known job once within `seconds`."""
         clock = asyncio.get_running_loop().time
         began, jobs = clock(), list(self._known.items())
         for number, (uid, known) in enumerate(jobs):
@@ -172,7 +171,7 @@ class HistoryRecorder:
         await asyncio.sleep(max(0.0, began + self.seconds - clock()))
 
     async def _sample(self, known: _Known) -> None:
-        """Record what a job's ranks have reported since the last sample, if anything."""
+        """Record the ranks' reports since the last sample, if there are any."""
         with self._guarded():
             view = self._news(known)
             if view is None:
@@ -186,14 +185,14 @@ class HistoryRecorder:
                 self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
     def _sample_now(self, known: _Known) -> None:
-        """Record it at once, where that takes no time."""
+        """Record it at once, if that is fast."""
         view = self.store.progress(known.key)
         if view is not None and view.ranks < MANY_RANKS and (view := self._news(known)) is not None:
             line = sample_line(view.at, known.identity, view.attempt, reports_of(view.workers))
             self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
     def _news(self, known: _Known) -> ProgressView | None:
-        """Returns what a job's ranks have reported since the last sample, and books it."""
+        """Returns the ranks' reports since the last sample, and remembers their time."""
         view, job = self.store.progress(known.key), self.store.version(known.key, JOBS, known.key.name)
         if view is None or job is None or job.uid != known.identity.uid or view.at == known.sampled:
             return None
@@ -219,7 +218,7 @@ class HistoryRecorder:
                 await asyncio.sleep(READ_AGAIN)
 
     async def _read_all(self) -> bool:
-        """Record each job that wasn't recorded as it is; returns whether there was room for all."""
+        """Record each job whose current state isn't recorded; returns whether there was room for all."""
         for namespace in self.namespaces or (None,):
             async for page in self.cluster.pages(RECORDED_JOBS, namespace):
                 for raw in page:
@@ -242,7 +241,7 @@ class HistoryRecorder:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Log a mistake of ours instead of raising it: records matter less than the work that makes them."""
+        """Log a bug of ours instead of raising it: records matter less than the work that makes them."""
         try:
             yield
         except Exception as error:

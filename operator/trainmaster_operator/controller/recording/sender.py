@@ -1,10 +1,10 @@
-"""The sender posts what waits in the outbox to the history, a batch at a time, in its order.
+"""The sender posts the outbox's records to the history, a batch at a time, in their order.
 
 Nothing waits for it, and it never gives up: while the history is away, records stay in the outbox, which is bounded.
-Only records that the history calls invalid (400) or too large (413) are dropped. An operator that doesn't lead any more
-sends nothing. Anything may listen at the address: redirects aren't followed, cookies aren't kept, and answers are read
-to a limit. The writer token is in a file, such as a key of a mounted Secret, and is read for each request, so that it
-can be renewed while the operator runs.
+Only records that the history calls invalid (400) or too large (413) are dropped. An operator that no longer leads sends
+nothing. Any server may listen at the address: redirects aren't followed, cookies aren't kept, and answers are read to a
+limit. The writer token is in a file, such as a key of a mounted Secret, and is read for each request, so that it can be
+renewed while the operator runs.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from trainmaster_operator.controller.recording.outbox import MAX_LINE, Complaint
 from trainmaster_operator.wire.values import loads, mapping
 
 logger = logging.getLogger(__name__)
-# Seconds for which a record waits for others to go with it.
+# Seconds that a record waits for others to share its batch.
 BATCH_SECONDS = 0.5
-# Seconds for an answer, which comes after the history's commit.
+# Timeout in seconds for an answer, which the history sends after its commit.
 ANSWER_SECONDS = 15.0
 FIRST_RETRY = 0.5
-# Seconds in which what waits is still sent when the operator stops.
+# Seconds for sending waiting records when the operator stops.
 LAST_SECONDS = 2.0
 MOST_READ = 4_096
 _REFUSED = frozenset({400, 413})
 _HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
-# The first pause is its caller's, the longest is the same for all.
+# The caller chooses the first pause; the longest is the same for all.
 LONGEST_RETRY = 30.0
 _AGAIN = frozenset({408, 425, 429})
 MOST_TOKEN_BYTES = 64 * 1024
@@ -43,11 +43,11 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer is the result of a request: the status (0 if there was no answer), and in words what is wrong."""
+    """The result of a request: the status (0 if there was no answer), and a description of the problem."""
 
     status: int
     problem: str = ""
-    # Seconds that the server asks to wait before the next try.
+    # Seconds to wait before the next try, as the server asks.
     wait: float = 0.0
     body: bytes = b""
 
@@ -58,12 +58,12 @@ class Answer:
 
 
 class UnusableFile(Exception):
-    """The file can't be used; one sentence says why, without the file's content."""
+    """The file can't be used; one sentence gives the reason, without the file's content."""
 
 
 @dataclass(eq=False)
 class Sender:
-    """Posts batches of records. `count` gets their fate; `leads`: whether this operator still leads."""
+    """Posts batches of records. `count` gets their outcome; `leads`: whether this operator still leads."""
 
     url: str
     token_file: str | None
@@ -74,7 +74,7 @@ class Sender:
     answer_seconds: float = ANSWER_SECONDS
     first_retry: float = FIRST_RETRY
     slow_retry: float = LONGEST_RETRY
-    # Records that were taken from the outbox, until the history has them.
+    # Records from the outbox, until the history has them.
     _batch: Sequence[WaitingRecord] = field(default_factory=lambda: (), init=False)
 
     def __post_init__(self) -> None:
@@ -84,13 +84,13 @@ class Sender:
         """Send until cancelled."""
         async with open_session(self.answer_seconds) as session:
             while True:
-                # A turn each half second costs nothing, and nobody has to wake this.
+                # A turn each half second costs nothing, and avoids a wake-up call.
                 if self.outbox.size < MAX_LINE:
                     await asyncio.sleep(self.batch_seconds)
                 await self._send_batch(session)
 
     async def finish(self) -> None:
-        """Send what waits, for LAST_SECONDS at most."""
+        """Send waiting records, for LAST_SECONDS at most."""
         try:
             async with asyncio.timeout(LAST_SECONDS), open_session(self.answer_seconds) as session:
                 while (self._batch or len(self.outbox)) and self.leads():
@@ -175,13 +175,13 @@ async def post(
 
 
 def pause(first: float, tries: int, wait: float = 0.0) -> float:
-    """Returns the seconds until the next try: twice as long each time, or as long as the server asks for."""
+    """Returns the seconds until the next try: twice as long each time, or as long as the server asks."""
     backoff = min(first * 2.0 ** min(tries, 20), LONGEST_RETRY) * (0.8 + 0.4 * random.random())
     return max(backoff, min(wait, LONGEST_RETRY))
 
 
 def read_token(path: str | None, option: str) -> dict[str, str]:
-    """Returns the header with the bearer token of a file; none where no file is given. Raises UnusableFile."""
+    """Returns the header with the bearer token in a file; none if no file is given. Raises UnusableFile."""
     if path is None:
         return {}
     try:

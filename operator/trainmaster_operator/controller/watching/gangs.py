@@ -1,9 +1,9 @@
 """Watches PodGroups and other objects of gang schedulers once a job uses them and the cluster serves them.
 
-Most clusters have none of these types, and a watch of a type that isn't there (or that the operator may not see) would
-end kopf, and with it all other watching. So each type is listed first, repeatedly until that works, and then gets a
-watcher of its own, which can fail without hurting anything else. When it does, everything starts again: the type may be
-gone, and kopf would never see it return, perhaps in another version.
+Most clusters have none of these types, and a watch of a missing type (or one that the operator may not see) would end
+kopf, and with it all other watching. So each type is listed first, repeatedly until that works, and then gets a
+separate watcher, whose failure affects nothing else. After a failure, everything starts again: the type may be gone,
+and kopf would never see it return, perhaps in another version.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 
 @dataclass(eq=False)
 class GangWatcher:
-    """Watches the types that jobs want; `close` ends what it started."""
+    """Watches the types that jobs want; `close` ends all watches."""
 
     connection: ApiConnection
     cluster: Cluster
@@ -45,7 +45,7 @@ class GangWatcher:
     _tasks: dict[Resource, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def fill(self, specs: Iterable[JobSpec | None]) -> None:
-        """Read what these jobs have, before any of them is decided on."""
+        """Read these jobs' objects, before any of the jobs is decided on."""
         for resource in {found for spec in specs if (found := gang_resource(spec)) is not None}:
             await self._list(resource)
 
@@ -68,17 +68,17 @@ class GangWatcher:
             try:
                 await self._watch(resource)
             except Exception:
-                # A mistake of ours must not end the watching of a type for good.
+                # A bug of ours must not end the watching of a type for good.
                 logger.exception("Watching %s failed; trying again.", resource.plural)
             lived = asyncio.get_running_loop().time() - started
             wait = FIRST_WAIT if lived > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
             await asyncio.sleep(wait * (0.5 + random.random() / 2))
 
     async def _watch(self, resource: Resource) -> None:
-        """Watch the type if it is served, until that ends."""
+        """Watch the type if it is served, until the watch ends."""
         if not await self._list(resource):
             return
-        # A sweep finds what was deleted while nobody watched.
+        # A sweep finds deletions from the time without a watch.
         self.relisted()
         served = self.cluster.served(resource)
         logger.info("Watching %s of %s.", resource.plural, served.api_version)
@@ -95,19 +95,19 @@ class GangWatcher:
 
     async def _list(self, resource: Resource) -> bool:
         """Read all objects of the type into the store; returns whether that worked."""
-        # By the answers to our own writes too: the type may have come and gone between two tries.
+        # This includes objects from answers to our own writes: the type may have come and gone between two tries.
         known = list(self.store.known(resource))
         try:
             for namespace in self.namespaces or (None,):
                 async for page in self.cluster.pages(resource, namespace, label_selector=SELECTORS[resource]):
                     for item in page:
-                        # Lists leave both out of their items.
+                        # The items of lists lack both fields.
                         typed = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
                         self.store.upsert(resource, typed)
         except (NotFound, Forbidden) as error:
             logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
             if isinstance(error, NotFound):
-                # All objects went with their type.
+                # All objects were deleted with their type.
                 self.watched.discard(resource)
                 for key, name, version in known:
                     self.store.remove(resource, key, name, version.uid)

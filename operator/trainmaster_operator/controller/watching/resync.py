@@ -1,8 +1,8 @@
 """A sweep compares the store with a list of metadata, because watches lose deletions.
 
 If a name is missing in the list, or has another uid or version, the object is dropped or read again. The lists have
-metadata only (`PartialObjectMetadata`): 4,000 pods are about 4 MB instead of 40. The types that are watched, and the
-labels that select their objects, are here too.
+metadata only (`PartialObjectMetadata`): 4,000 pods are about 4 MB instead of 40. This module also defines the watched
+types, and the labels that select their objects.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from trainmaster_operator.wire.values import mapping, text
 logger = logging.getLogger(__name__)
 # The store's objects, by namespace and name.
 Known = dict[tuple[str, str], tuple[JobKey, Versioned]]
-# Kept logs are large and nobody's input: the watch leaves them out.
+# Kept logs are large, and no decision reads them: the watch leaves them out.
 CONTENT_LABEL = "trainmaster.dev/content"
 LOGS_CONTENT = "logs"
 EVIDENCE_CONTENT = "evidence"
 STACKS_CONTENT = "stacks"
-# A namespace's agents have the label of no job, so no watch shows them.
+# A namespace's agents have no job's label, so no watch shows them.
 AGENT_CONTENT = "agent"
 SELECTORS = {
     PODS: JOB_NAME_LABEL,
@@ -53,7 +53,7 @@ WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 
 
 class WatchedTypes:
-    """Holds the types that are watched now: some always, others while the cluster serves them and a job uses them."""
+    """Holds the currently watched types: some always, others while the cluster serves them and a job uses them."""
 
     def __init__(self, always: Collection[Resource] = WATCHED) -> None:
         self.always = tuple(always)
@@ -63,7 +63,7 @@ class WatchedTypes:
         return iter((*self.always, *self._optional))
 
     def add(self, resource: Resource) -> bool:
-        """Add an optional type; returns whether it is news."""
+        """Add an optional type; returns whether it is new."""
         if resource in self._optional:
             return False
         self._optional.append(resource)
@@ -76,7 +76,7 @@ class WatchedTypes:
 
 @dataclass(eq=False)
 class Resync:
-    """Sweeps every `interval` seconds, and soon after `soon` was called (a watch was listed again)."""
+    """Sweeps every `interval` seconds, and soon after a call of `soon` (a watch was listed again)."""
 
     cluster: Cluster
     store: Store
@@ -89,7 +89,7 @@ class Resync:
     async def fill(self) -> None:
         """Read everything once, before any job is decided on: a job whose pods aren't known yet would look broken.
 
-        Raises what the API server answers: NotFound while the custom resource isn't installed.
+        Raises the API server's errors: NotFound while the custom resource isn't installed.
         """
         for resource in self.watched.always:
             for namespace in self.namespaces or (None,):
@@ -99,7 +99,7 @@ class Resync:
                         self.store.upsert(resource, item)
 
     def soon(self) -> None:
-        """Ask for a sweep."""
+        """Request a sweep."""
         self._asked.set()
 
     async def run(self) -> None:
@@ -116,11 +116,11 @@ class Resync:
             try:
                 await self.sweep()
             except Exception:
-                # This must never end: the sweep alone finds what a watch has lost. The next one tries again.
+                # This must never end: only the sweep finds events that a watch has lost. The next one tries again.
                 logger.exception("The sweep failed.")
 
     async def sweep(self) -> None:
-        """Compare once. A list that fails is tried again at the next sweep."""
+        """Compare once. A list that fails is repeated at the next sweep."""
         for resource in self.watched:
             for namespace in self.namespaces or (None,):
                 try:
@@ -129,7 +129,7 @@ class Resync:
                     logger.warning("The sweep of %s failed: %s", resource.plural, error)
 
     async def _sweep(self, resource: Resource, namespace: str | None) -> None:
-        # The known objects are remembered first: an object that arrives during the list is never taken for gone.
+        # Remember the known objects first, so that an object that arrives during the list never counts as deleted.
         known: Known = {
             (key.namespace, name): (key, version)
             for key, name, version in self.store.known(resource)
@@ -144,7 +144,7 @@ class Resync:
             self.store.remove(resource, key, name, version.uid)
 
     async def _compare(self, resource: Resource, metadata: Mapping[str, Any], known: Known) -> None:
-        """Compare one object of the list; objects that are left in `known` at the end are gone."""
+        """Compare one object of the list; objects that remain in `known` at the end are deleted."""
         place = (text(metadata.get("namespace")), text(metadata.get("name")))
         entry = known.pop(place, None)
         if entry is not None and entry[1].uid == metadata.get("uid"):
@@ -160,5 +160,5 @@ class Resync:
             # Deleted since the list; the watch or the next sweep shows it.
             return
         except Unusable as error:
-            # All others of the list are still to be compared.
+            # The other objects of the list are still compared.
             logger.warning("The sweep passes over an object: %s", error)

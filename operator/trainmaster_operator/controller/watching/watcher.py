@@ -4,17 +4,17 @@ kopf lists, watches, reconnects and re-authenticates, in a thread and an event l
 `Watcher` supervises it:
 
 - A watch error other than 410 ends kopf. It is then started again after a jittered back-off. The store stays; the new
-  lists bring what was missed, and `restarted` asks for a sweep, because a list doesn't show deletions.
-- kopf asks discovery once, when it begins, which types the API server serves, and would never watch a type that isn't
-  there then. A real API server serves a type a moment before its discovery names it (two controllers come in between:
-  apiextensions-apiserver's for the group's document, kube-aggregator's for the list of groups). So each type is listed,
-  and found in what kopf will read, before kopf begins.
+  lists bring missed changes, and `restarted` asks for a sweep, because a list doesn't show deletions.
+- kopf asks discovery once, at its start, which types the API server serves, and would never watch a type that is
+  missing then. A real API server serves a type a moment before its discovery names it (two controllers come in between:
+  apiextensions-apiserver's for the group's document, kube-aggregator's for the list of groups). So before kopf begins,
+  each type is listed, and found in the discovery documents that kopf will read.
 - A list shows no deletion. `listed` is called when kopf has listed a type and begins to watch it, even if the list is
-  empty: a sweep after that finds what was deleted before, and the watch shows what is deleted from then on.
+  empty: a sweep after that finds earlier deletions, and the watch shows later ones.
 
 kopf's documentation advises against sharing a loop with it ("Embedding"), for good reasons:
 
-- When kopf ends, it cancels every task of its loop that wasn't there at its start: streams, workers, the lease.
+- When kopf ends, it cancels every task of its loop that didn't exist at its start: streams, workers, the lease.
 - In the main thread it takes SIGTERM and SIGINT for itself: the operator would no longer end when it should.
 - A page of a list costs Python a few ms for each object. While 500 pods are listed, other tasks wait for 29 to 69 ms in
   kopf's own loop and for 11 to 29 ms beside its thread (the slowest of 100; 194 to 612 and 53 to 152 ms at most).
@@ -50,19 +50,19 @@ from trainmaster_operator.controller.watching.resync import SELECTORS
 from trainmaster_operator.wire.names import FIELD_MANAGER
 
 logger = logging.getLogger(__name__)
-# Events handed over at a time, so that a list of thousands doesn't hold up the loop.
+# Limit on the events passed on at a time, so that a list of thousands doesn't block the loop.
 BATCH = 200
-# How often, and how many seconds apart, discovery is asked for a type that is served: its controllers take a second
-# at most on an idle API server.
+# Number of tries, and seconds between them, to find a served type in discovery: its controllers take a second at most
+# on an idle API server.
 DISCOVERY_TRIES, DISCOVERY_WAIT = 50, 0.2
 # Seconds between two runs of kopf: the first wait, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-# Seconds in which kopf has asked for the list of every type. It asks as soon as it knows which types are served, and
-# gives that up itself after a few tries.
+# Seconds within which kopf must request the list of every type. It does so as soon as it knows which types are served,
+# and itself gives up that search after a few tries.
 LIST_SECONDS = 60.0
-# Seconds until kopf opens a watch again that the API server has ended.
+# Seconds until kopf reopens a watch that the API server has ended.
 RECONNECT_SECONDS = 0.1
-# Seconds for kopf to end in. It gives its own tasks a few; the thread is a daemon, so an exit never waits for longer.
+# Seconds for kopf to end. It gives its own tasks a few; the thread is a daemon, so an exit never waits for longer.
 END_SECONDS = 5.0
 # (type of event or None when listed, resource, object)
 WatchEvent = tuple[str | None, Resource, RawObject]
@@ -70,7 +70,7 @@ WatchEvent = tuple[str | None, Resource, RawObject]
 
 @dataclass(eq=False)
 class Watcher:
-    """Calls `receive` with every event, in the event loop that `run` is awaited in."""
+    """Calls `receive` with every event, in the event loop of `run`."""
 
     connection: ApiConnection
     cluster: Cluster
@@ -107,7 +107,7 @@ class Watcher:
             await asyncio.sleep(pause)
 
     async def watch_once(self) -> BaseException | None:
-        """Watch until that ends, which only happens by an error; returns the error."""
+        """Watch until the watch ends, which only happens by an error; returns the error."""
         try:
             await self._require_served()
         except (ClusterError, Unserved) as error:
@@ -124,7 +124,7 @@ class Watcher:
 
     async def _require_served(self) -> None:
         """Raises Unserved if the API server doesn't serve a type that will be watched, or ClusterError."""
-        # All at once: a watcher of several types must not begin long after the one of jobs, whose status names pods.
+        # Check all at once: a watcher of several types must not begin long after that of jobs, whose status names pods.
         await asyncio.gather(*map(self._require, self.resources))
 
     async def _require(self, resource: Resource) -> None:
@@ -161,14 +161,13 @@ class Watcher:
             try:
                 self.receive(event)
             except Exception:
-                # One event that can't be received must not keep all others from being seen: nothing would drain the
-                # inbox.
+                # One event that can't be received must not block all others: nothing would drain the inbox.
                 logger.exception("An event of %s can't be received.", event[1].plural)
         loop.call_soon(self._drain, loop)
 
 
 class Unserved(Exception):
-    """The API server doesn't serve a type; the message names it, and says what to do where the type is ours."""
+    """The API server doesn't serve a type; the message names it and, if the type is ours, the remedy."""
 
     def __init__(self, resource: Resource) -> None:
         remedy = f"; install it: {INSTALL_CRD}" if resource == JOBS else ""
@@ -190,7 +189,7 @@ class KopfThread:
     _stop: asyncio.Event | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        # The paths of the lists that kopf hasn't asked for yet.
+        # The paths of the lists that kopf hasn't requested yet.
         self._unlisted = {
             resource.path(namespace): resource
             for resource in self.resources
@@ -225,7 +224,7 @@ class KopfThread:
             await asyncio.to_thread(thread.join, END_SECONDS)
 
     async def _main(self) -> None:
-        """Run kopf until one of its root tasks ends; raises what ended it.
+        """Run kopf until one of its root tasks ends; raises that task's error.
 
         `kopf.operator` would then wait for seconds for tasks that do nothing; ending the loop cancels them at once.
         """
@@ -238,8 +237,8 @@ class KopfThread:
             clusterwide=not self.namespaces,
             namespaces=self.namespaces,
             standalone=True,
-            # Peers would know us by it. kopf's own choice has the user's name in it, and a container's user has none in
-            # most images (getpass.getuser: KeyError): nothing would ever be watched there.
+            # Peers would know us by this identity. kopf's default contains the user's name, but a container's user has
+            # no name in most images (getpass.getuser: KeyError), so nothing would ever be watched there.
             identity=cast(Any, FIELD_MANAGER),
             stop_flag=self._stop,
         )
@@ -257,11 +256,11 @@ class KopfThread:
             try:
                 loop.call_soon_threadsafe(stop.set)
             except RuntimeError:
-                # Closed since the check: it has ended by itself.
+                # The loop was closed since the check, because kopf has ended by itself.
                 return
 
     async def _require_lists(self) -> None:
-        """Raises Unserved when kopf doesn't list a type: it was gone just when kopf looked for what is served.
+        """Raises Unserved if kopf doesn't list a type, because it was missing when kopf read discovery.
 
         Never returns otherwise, because kopf ends with the first of its tasks.
         """
@@ -284,7 +283,7 @@ class KopfThread:
             self.listed()
 
     def _known(self, path: str) -> str | None:
-        """Returns the path of a list that a request's path is; the API server may be below a path itself."""
+        """Returns the path of the list that a request's path means; the API server may have a base path."""
         return next((one for one in self._types if path.endswith(one)), None)
 
     def _kept_at(self, path: str) -> Fields | None:
@@ -317,13 +316,13 @@ class KopfThread:
         settings.scanning.disabled = True
         settings.persistence.diffbase_storage = _NoDiffBase()
         settings.persistence.progress_storage = _NoProgress()
-        # A task for each object that had an event: a short idle time keeps thousands of them from piling up.
+        # Each object with an event gets a task: a short idle time keeps thousands of them from piling up.
         settings.queueing.idle_timeout = 0.2
         settings.queueing.exit_timeout = 0.5
         settings.watching.chunk_size = min(resource.page for resource in self.resources)
         settings.watching.reconnect_backoff = RECONNECT_SECONDS
         settings.networking.connect_timeout = 5.0
-        # Retries inside kopf hide from us that the API server is away; a few are enough before it is restarted.
+        # Retries inside kopf hide an unreachable API server from us; a few are enough before kopf is restarted.
         settings.networking.error_backoffs = (0.2, 0.5, 1, 2)
         for resource, selector in SELECTORS.items():
             settings.watching.label_selectors[_selects(resource)] = selector
@@ -331,7 +330,7 @@ class KopfThread:
 
 
 def _log_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The watcher logs what ended kopf, once; the same failure of its other tasks is no news."""
+    """Ignore repetitions: the watcher logs kopf's error once, and kopf's other tasks fail with the same error."""
     del loop
     logger.debug("kopf: %s: %r", context.get("message"), context.get("exception"))
 
@@ -344,7 +343,7 @@ def _selects(resource: Resource) -> Callable[[Any], bool]:
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """Keeps nothing of what an object was before; event handlers need none of it."""
+    """Keeps no earlier state of an object; event handlers don't need it."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
         del body, extra_fields
@@ -359,7 +358,7 @@ class _NoDiffBase(kopf.DiffBaseStorage):
 
 
 class _NoProgress(kopf.ProgressStorage):
-    """Keeps nothing of handlers' retries; event handlers have none."""
+    """Keeps no retries of handlers; event handlers have none."""
 
     def fetch(self, **_: Any) -> None:
         return None

@@ -1,12 +1,12 @@
 """Each namespace whose jobs have images of their own has the agent in an immutable ConfigMap, named by its content.
 
-- **Made** with the first StatefulSet that names it in an operator's life, before that set's pods ask for it. One that
-  exists already is read once: anybody who may create ConfigMaps could have put another program there. Pods don't rely
+- **Made** with the first StatefulSet that names it in an operator's life, before that set's pods need it. An existing
+  one is read once: any client that may create ConfigMaps could have put another program there. Pods don't rely
   on that: they compare the hash themselves (`rendering/verified_agent.py`).
-- **Checked again** when a pod waits too long for its container (`ensure`): somebody may have deleted it, and no watch
+- **Checked again** when a pod waits too long for its container (`ensure`): it may have been deleted, and no watch
   shows these objects, which are 0.7 MB each.
-- **Removed** when no StatefulSet names it: a moment after one has gone, and with every sweep. Sets of an earlier
-  operator's name another one, which stays as long as they do.
+- **Removed** when no StatefulSet names it: a moment after a set's deletion, and with every sweep. An earlier
+  operator's sets name another one, which stays as long as they do.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
-# Seconds from the end of a StatefulSet to the removal of what it named: the next job may need it.
+# Seconds from the end of a StatefulSet to the removal of its ConfigMap: the next job may need it.
 REMOVE_AFTER = 10.0
-# Seconds for which one that was found is believed to be there, however many pods wait for their images.
+# Seconds for which a check of one remains valid, however many pods wait for their images.
 LOOK_SECONDS = 10.0
 _SELECTOR = f"{CONTENT_LABEL}={AGENT_CONTENT}"
 
@@ -42,7 +42,7 @@ Place = tuple[str, str]
 
 
 class AgentConfigMaps:
-    """Makes, checks and removes these ConfigMaps. `namespaces`: the ones that are served, none for all."""
+    """Makes, checks and removes these ConfigMaps. `namespaces`: the served ones, or none for all."""
 
     def __init__(
         self, cluster: Cluster, store: Store, zipapp: bytes, namespaces: Collection[str] = (), *, interval: float
@@ -57,9 +57,9 @@ class AgentConfigMaps:
         self._known: dict[Place, str] = {}
         # StatefulSets that are being written, and so aren't in the store yet.
         self._writing: Counter[Place] = Counter()
-        # One is made or removed at a time, each by itself: a namespace that answers slowly holds up no other.
+        # Each is made or removed under its own lock, so that a slow namespace blocks no other.
         self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
-        # By place, when it was last found as it should be, on the event loop's clock.
+        # By place, when it was last found intact, on the event loop's clock.
         self._looked: dict[Place, float] = {}
         self._set_is_gone = asyncio.Event()
 
@@ -67,7 +67,7 @@ class AgentConfigMaps:
     async def provided(self, namespace: str, name: str) -> AsyncIterator[None]:
         """Provide a ConfigMap while a StatefulSet that names it is written. Raises ClusterError.
 
-        One of another operator's version is left to `ensure`: this one couldn't make it.
+        One of another operator's version is left to `ensure`: this operator couldn't make it.
         """
         place = namespace, name
         self._writing[place] += 1
@@ -83,7 +83,7 @@ class AgentConfigMaps:
                 del self._writing[place]
 
     async def ensure(self, namespace: str, name: str) -> None:
-        """Check that a ConfigMap is there unchanged, and make it again if it is gone. Raises ClusterError."""
+        """Check that a ConfigMap exists unchanged, and recreate a missing one. Raises ClusterError."""
         place, now = (namespace, name), asyncio.get_running_loop().time()
         async with self._lock(place):
             if now < self._looked.get(place, float("-inf")) + LOOK_SECONDS:
@@ -108,11 +108,11 @@ class AgentConfigMaps:
                 )
 
     def set_is_gone(self) -> None:
-        """Have ConfigMaps that no StatefulSet names removed soon."""
+        """Schedule the removal of ConfigMaps that no StatefulSet names."""
         self._set_is_gone.set()
 
     async def run(self) -> None:
-        """Remove what isn't needed, until cancelled."""
+        """Remove unused ones, until cancelled."""
         while True:
             try:
                 await self.remove_unused()
@@ -127,7 +127,7 @@ class AgentConfigMaps:
             self._set_is_gone.clear()
 
     async def remove_unused(self) -> None:
-        """Remove each ConfigMap that no StatefulSet names. Raises ClusterError where they can't be listed."""
+        """Remove each ConfigMap that no StatefulSet names. Raises ClusterError if they can't be listed."""
         for namespace in self._namespaces:
             listed = await self._listed(namespace)
             for place in listed.keys() - self._store.agent_config_maps():
@@ -150,7 +150,7 @@ class AgentConfigMaps:
             logger.info("Removed the ConfigMap %s/%s: no job needs this agent.", namespace, name)
 
     async def _listed(self, namespace: str | None) -> Mapping[Place, str]:
-        """Returns the uid of each of these ConfigMaps that there is."""
+        """Returns the uid of each existing one."""
         pages = self._cluster.pages(CONFIG_MAPS, namespace, label_selector=_SELECTOR, metadata_only=True)
         metadata = [mapping(item.get("metadata")) async for page in pages for item in page]
         return {(text(one.get("namespace")), text(one.get("name"))): text(one.get("uid")) for one in metadata}
@@ -167,7 +167,7 @@ class AgentConfigMaps:
         self._known[namespace, self.name] = text(made["metadata"].get("uid"))
 
     async def _verify(self, namespace: str, name: str) -> None:
-        """Read one that is there. Raises Refused where it isn't what its name says."""
+        """Read an existing one. Raises Refused if its content doesn't match its name."""
         try:
             found = await self._cluster.get(whole(CONFIG_MAPS), namespace, name)
         except NotFound as error:
@@ -200,7 +200,7 @@ class AgentConfigMaps:
 
 
 def _problem(found: RawObject, name: str) -> str:
-    """Returns what is wrong with a ConfigMap of this name; empty where it is what the name says."""
+    """Returns the problem of a ConfigMap of this name; empty if its content matches the name."""
     if found.get("immutable") is not True:
         return "isn't immutable"
     binary = mapping(found.get("binaryData"))

@@ -1,13 +1,13 @@
-"""Writes a job's children: the first write of one is a create, every later one a server-side apply.
+"""A job's children are first written by a create, and later by server-side apply.
 
-- **Create.** A child that isn't known is made by a create, which fails where an object of its name exists. So nothing
-  of somebody else's is ever written over, not even what was made a moment ago.
-- **Apply** carries the uid and the resourceVersion of what was decided on, as an update does. It fails where the object
+- **Create.** An unknown child is made by a create, which fails if an object of its name exists. So another owner's
+  object is never overwritten, not even one that was made a moment ago.
+- **Apply** carries the uid and the resourceVersion that were decided on, as an update does. It fails if the object
   was changed, deleted or recreated since: a deposed leader's late write loses.
-- After either failure the object is read. If it is another one than was decided on, the job is decided on again; if
-  only its status has changed, it is applied again: nothing is written a second time unseen.
-- **Ownership of fields.** An apply drops the fields that the manager's last *apply* had and this one hasn't. What a
-  create wrote belongs to another entry of `metadata.managedFields` and would stay forever (the node selector of a
+- After either failure the object is read. If it differs from the object that was decided on, the job is decided on
+  again; if only its status has changed, it is applied again: no write is repeated without a read.
+- **Ownership of fields.** An apply drops the fields that the manager's last *apply* had and this one lacks. The fields
+  of a create belong to another entry of `metadata.managedFields` and would stay forever (the node selector of a
   Kueue flavor that the job has left). So before the first apply that entry is declared to be an apply, as client-go
   does for kubectl (`util/csaupgrade`). It is one more write for a child; a set that is only scaled to zero needs none.
 """
@@ -47,12 +47,12 @@ from trainmaster_operator.rendering import GANG_APIS, child_kind
 from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings
 
-# Applies of one decision: a set's status can change as often as its pods do, while they come and go.
+# Limit on the applies of one decision: a set's status can change as often as its pods do.
 APPLY_TRIES = 3
 
 
 class ChildWriter:
-    """Writes children. Raises ClusterError; `Refused` is the child's own problem, any other the whole pass's."""
+    """Writes children. Raises ClusterError; `Refused` concerns only the child, any other error the whole pass."""
 
     def __init__(self, cluster: Cluster, store: Store, agents_secrets: AgentsSecrets, agents: AgentConfigMaps) -> None:
         self._cluster = cluster
@@ -61,7 +61,7 @@ class ChildWriter:
         self._agents = agents
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
-        """Bring one child to its manifest, from what the snapshot shows of it."""
+        """Write one child as in its manifest, from its state in the snapshot."""
         kind, name = child_kind(manifest["apiVersion"], manifest["kind"]), str(manifest["metadata"]["name"])
         resource = CHILDREN[kind]
         found = (child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name))
@@ -85,7 +85,7 @@ class ChildWriter:
     async def _with_what_pods_need(
         self, namespace: str, resource: Resource, manifest: Mapping[str, Any]
     ) -> AsyncIterator[None]:
-        """Have there what the pods of a set need of the namespace, while the set is written."""
+        """Provide the namespace's objects that the pods of a set need, while the set is written."""
         if resource != STATEFUL_SETS or _makes_no_pods(manifest):
             yield
             return
@@ -105,7 +105,7 @@ class ChildWriter:
         except AlreadyExists:
             live = await self._read(key, resource, name)
             _refuse_foreign(key, resource, name, owner_uid(live["metadata"]), job_uid)
-            # Not what was decided on: a write made for its absence could start a finished job again.
+            # The decision assumed that no such child exists; applying it now could start a finished job again.
             raise
 
     async def _apply(self, key: JobKey, resource: Resource, known: ChildView, manifest: Mapping[str, Any]) -> RawObject:
@@ -126,7 +126,7 @@ class ChildWriter:
                     raise
 
     async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> ChildView:
-        """Make the entry of our create one of an apply; returns the child as it is then."""
+        """Turn the entry of our create into one of an apply; returns the new state of the child."""
         live = await self._read(key, whole(resource), known.name)
         version = self._decided_on(key, resource, known)
         metadata = {
@@ -141,25 +141,25 @@ class ChildWriter:
     async def _if_unchanged(
         self, key: JobKey, resource: Resource, known: ChildView, write: Awaitable[RawObject]
     ) -> RawObject:
-        """Await a write; one that fails has the object read, so that the next decision is on what it is now."""
+        """Await a write; if it fails, read the object, so that the next decision has its current state."""
         try:
             return await write
         except (Conflict, Invalid, NotFound) as error:
             live = await self._read(key, resource, known.name)
             if live["metadata"].get("uid") != known.uid:
-                # Also what an API server says is invalid: to it, a uid that differs is a change of what can't change.
+                # The API server also answers "invalid" if the uid differs: to it, that changes an immutable field.
                 raise _changed(key, resource, known.name) from error
             raise
 
     def _decided_on(self, key: JobKey, resource: Resource, known: ChildView) -> Versioned:
-        """Returns the newest version, if nothing but its status has changed since the job was decided on."""
+        """Returns the newest version, if only its status has changed since the job was decided on."""
         view, version = self._store.child(key, resource, known.name) or (None, None)
         if view != known or version is None:
             raise _changed(key, resource, known.name)
         return version
 
     async def _read(self, key: JobKey, resource: Resource, name: str) -> RawObject:
-        """Read the object as it is now into the store. Raises Conflict where it is gone."""
+        """Read the object's current state into the store. Raises Conflict if it is gone."""
         try:
             live = await self._cluster.get(resource, key.namespace, name)
         except NotFound as error:
@@ -172,7 +172,7 @@ class ChildWriter:
 
 
 def as_applied(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns `metadata.managedFields` with what our creates and updates wrote in the entry of our applies."""
+    """Returns `metadata.managedFields` with the fields of our creates and updates in the entry of our applies."""
     ours = [dict(entry) for entry in entries if is_from_create(entry) or _is_applied(entry)]
     fields: dict[str, Any] = {}
     for entry in ours:
@@ -186,7 +186,7 @@ def _is_applied(entry: Mapping[str, Any]) -> bool:
 
 
 def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges sets of fields as `fieldsV1` writes them: objects in objects, each name a field, a key or a value."""
+    """Merges sets of fields in `fieldsV1`'s notation: objects in objects, each name a field, a key or a value."""
     return {**one, **{name: _union(mapping(one.get(name)), mapping(inner)) for name, inner in other.items()}}
 
 
@@ -212,14 +212,14 @@ def _refuse_foreign(key: JobKey, resource: Resource, name: str, owner: str | Non
 
 
 def _as_written(error: Invalid) -> Invalid:
-    """Returns the refusal of a set with the paths that a user's podTemplate has."""
+    """Returns the refusal of a set with the paths of a user's podTemplate."""
     message = error.message.replace("spec.template.spec.", "spec.podTemplate.spec.")
     message = re.sub(r"spec\.template\.(?:metadata\.)?(labels|annotations)", r"spec.podTemplate.metadata.\1", message)
     return Invalid(error.request, message, status=error.status, reason=error.reason)
 
 
 def _without_place(error: NotFound, resource: Resource) -> Refused:
-    """Returns the error of a write that is answered with 404: the namespace is gone, or the type isn't served."""
+    """Returns the error for a write that got 404: the namespace is gone, or the type isn't served."""
     product = next((GANG_APIS[name].product for name, gang in GANGS.items() if gang == resource), None)
     if product is None or not is_unserved(error):
         return Refused(error.request, error.message, status=404, reason="NotFound")

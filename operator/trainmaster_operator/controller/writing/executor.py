@@ -1,19 +1,20 @@
 """Carries out a decision: status first (after the logs of a job that ends or is suspended), then actions, events.
 
-Status is the source of truth, so it is written before anything that follows from it; an operator killed after any
-write finds in it what was meant. Each pass makes at most one status write and skips whatever already stands.
+Status is the source of truth, so it is written before any of its consequences; after a kill, the next operator finds
+the intention in it. Each pass makes at most one status write and skips actions that are already done.
 
 - The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
   the job is read and decided on again). A patch of progress alone may wait.
-- An assignment is pushed to the leader, and a moment later, when it is there, annotated on each pod, with the applies
-  of the pass: beside them the push took 0.1 s longer on a small machine, and ranks wait for it. One that has ranks run
-  no more goes all ways at once: a pod that is made meanwhile must not begin it.
+- An assignment is pushed to the leader. Once the leader has received it, a moment later, it is annotated on each pod,
+  with the applies of the pass: in parallel with them the push took 0.1 s longer on a small machine, and ranks wait for
+  it. An assignment that stops ranks is sent by all routes at once: a pod that is made meanwhile must not begin the old
+  one.
 - Children are created, then applied, with preconditions (`children`).
 - A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. Evidence
   that only the pod has is saved first.
-- The log of each pod that ends is followed; of pods that the operator ends, from before their end.
+- The log of each pod that ends is followed; if the operator ends the pod, from before its end.
 - A write that the API server refuses (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
-  tried again with a back-off of its own; other failures are raised, and the queue repeats the whole pass.
+  repeated with a separate back-off; other failures are raised, and the queue repeats the whole pass.
 - Before a pod is deleted by force, its node is read. Deleting a pod that its node still runs breaks the promise of a
   StatefulSet, so "not ready" isn't enough: the node object must be gone, tainted out-of-service by an administrator, or
   unreachable for longer than the job's limit
@@ -77,7 +78,7 @@ from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOT
 from trainmaster_operator.wire.values import mapping, mappings
 
 logger = logging.getLogger(__name__)
-# Seconds until a refused write is tried again: the first wait, doubled up to the longest. Quotas are freed in minutes.
+# Seconds until a refused write is repeated: the first wait, doubled up to the longest. Quotas are freed in minutes.
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 # Pods that are patched at the same time; a job of thousands of workers must not take the whole connection pool.
 CONCURRENT_PATCHES = 64
@@ -88,7 +89,7 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds what a pass did. `retry_after`: seconds until something that was put off should be tried again."""
+    """The result of a pass. `retry_after`: seconds until a postponed write should be tried again."""
 
     wrote_status: bool = False
     retry_after: float | None = None
@@ -96,7 +97,7 @@ class Outcome:
 
 @dataclass(eq=False)
 class Executor:
-    """Carries out decisions. Raises ClusterError when the pass should be tried again."""
+    """Carries out decisions. Raises ClusterError if the pass should be repeated."""
 
     cluster: Cluster
     store: Store
@@ -110,14 +111,14 @@ class Executor:
     logs: KeptLogs
     evidence: EvidenceKeeper
     last_output: LastOutput
-    # Gets each job whose status was written, as the API server has it.
+    # Called with each job whose status was written, as the API server returned it.
     written: Callable[[RawObject], None] = lambda job: None
     progress_seconds: float
     now: Callable[[], float] = time.time
     _status_written: dict[str, float] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone."""
+        """Forget a deleted job."""
         self._status_written.pop(uid, None)
 
     async def execute(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> Outcome:
@@ -125,7 +126,7 @@ class Executor:
         before, after = snapshot.job.status.phase, decision.status.phase
         ends = after in TERMINAL_PHASES and before not in TERMINAL_PHASES
         if ends or (after == "Suspended" and before != "Suspended"):
-            # Before the status: who sees that a job has ended finds its logs, and its pods still stand.
+            # Logs come before the status: users who see the job's end find its logs, and its pods still exist.
             await self.logs.save(key, snapshot, complete=ends)
         if ends:
             await self.evidence.last(key, snapshot, decision.status)
@@ -136,7 +137,7 @@ class Executor:
         try:
             retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
         finally:
-            # They follow from the status that was just written: the pass that tries the actions again has none.
+            # Events follow from the status that was just written: the pass that repeats the actions has none.
             for event in decision.events:
                 await self.events.record(snapshot.job, event)
         return Outcome(wrote, min(retries, default=None))
@@ -152,19 +153,19 @@ class Executor:
         if not patch:
             return False, None
         uid = snapshot.job.uid
-        # Also where it is of progress alone: a deposed leader's view of that is as old as of all else.
+        # This holds for progress alone, too: a deposed leader's view of it is as old as the rest.
         version = snapshot.version.resource_version
         body: dict[str, Any] = {"metadata": {"uid": uid, "resourceVersion": version}, "status": patch}
         if is_only_progress(patch):
-            # An operator that has just started waits first: until the leaders have repeated their workers' reports it
-            # knows less than the status has.
+            # An operator that has just started waits first: until the leaders have repeated their workers' reports, it
+            # knows less than the status does.
             since = self.now() - self._status_written.setdefault(uid, self.now())
             if 0 <= since < self.progress_seconds:
                 return False, self.progress_seconds - since
         try:
             answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
         except (Conflict, Invalid):
-            # Invalid: the job was replaced by another of the same name (a uid that differs is "immutable" to a patch).
+            # Invalid: the job was replaced by another of the same name (to a patch, a uid that differs is "immutable").
             await self._read_job_again(key, uid)
             raise
         except NotFound:
@@ -182,7 +183,7 @@ class Executor:
             self.store.remove(JOBS, key, key.name, uid)
 
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
-        """Carry out applies and assignments together, the sets after what their pods mount; the rest in order."""
+        """Carry out applies and assignments together, sets after the objects their pods mount; the rest in order."""
         together = [action for action in actions if isinstance(action, Assign)]
         applies = [action for action in actions if isinstance(action, Apply)]
         sets = [action for action in applies if action.manifest["kind"] == "StatefulSet"]
@@ -199,12 +200,12 @@ class Executor:
         return min(waits, default=None)
 
     async def _all(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
-        """Run actions concurrently; returns the seconds until those that were put off may be tried again."""
+        """Run actions concurrently; returns the seconds until the postponed ones may be tried again."""
         waits = await _all_or_first_failure(self._guarded(key, snapshot, action) for action in actions)
         return [wait for wait in waits if wait is not None]
 
     async def _guarded(self, key: JobKey, snapshot: Snapshot, action: Action) -> float | None:
-        """Carry out an action unless its refusal is young; returns the seconds until it may be tried again."""
+        """Carry out an action unless it was refused recently; returns the seconds until it may be tried again."""
         if wait := self._refused_for(key, action):
             return wait
         name, clock = describe(action), asyncio.get_running_loop().time
@@ -216,7 +217,7 @@ class Executor:
             # 2.0 ** 1024 overflows, after 17 hours of refusals.
             wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
-            # Without the API server's own reason, somebody before it has answered.
+            # If the API server's own reason is missing, a proxy before it has answered.
             reason = error.reason or f"HTTP {error.status}"
             problem = RefusedWrite(name, reason, error.message[:1_000], self.now())
             self.store.record_refusal(key, problem, clock() + wait)
@@ -225,7 +226,7 @@ class Executor:
         return None
 
     def _refused_for(self, key: JobKey, action: Action) -> float:
-        """Returns the seconds until an action that was refused is tried again; 0 for now."""
+        """Returns the seconds until a refused action is tried again; 0 for now."""
         refusal = self.store.refusal(key, describe(action))
         return 0.0 if refusal is None else max(0.0, refusal.retry_at - asyncio.get_running_loop().time())
 
@@ -270,7 +271,7 @@ class Executor:
                 try:
                     answer = await self.cluster.patch(PODS, key.namespace, pod.name, body)
                 except NotFound:
-                    # The pod that comes in its place has the assignment from the template.
+                    # The pod that replaces it has the assignment from the template.
                     self.store.remove(PODS, key, pod.name, pod.uid)
                     return
                 except (Conflict, Invalid):
@@ -296,7 +297,7 @@ class Executor:
             return
         known = self.store.version(key, PODS, action.pod.name)
         if known is None or known.resource_version != metadata.get("resourceVersion"):
-            # Not what was decided on: read it again before destroying anything.
+            # The pod differs from the one that was decided on: read it again before destroying anything.
             self.store.upsert(PODS, live)
             raise Conflict(
                 f"delete Pod {key.namespace}/{action.pod.name}", "the pod has changed since it was decided on"
@@ -369,7 +370,7 @@ async def _all_or_first_failure(works: Iterable[Awaitable[Result]]) -> list[Resu
 
 
 def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:
-    """Returns the pods that their StatefulSets end when the actions have been carried out."""
+    """Returns the pods that their StatefulSets end after the actions."""
     gone: list[PodView] = []
     for action in actions:
         if isinstance(action, Apply) and action.manifest["kind"] == "StatefulSet":
@@ -380,7 +381,7 @@ def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:
 
 
 def describe(action: Action) -> str:
-    """Returns an action's name in problems and logs: the same for the same thing, so that it can be found."""
+    """Returns an action's name for problems and logs; it is the same in every pass."""
     match action:
         case Apply(manifest=manifest):
             return f"apply {manifest['kind']} {manifest['metadata']['name']}"
@@ -403,7 +404,7 @@ def describe(action: Action) -> str:
 
 
 async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float) -> bool:
-    """Returns whether the node is lost; `lost_after` in seconds. Raises ClusterError where nodes can't be read."""
+    """Returns whether the node is lost; `lost_after` in seconds. Raises ClusterError if nodes can't be read."""
     try:
         live = await cluster.get(NODES, "", node)
     except NotFound:

@@ -1,9 +1,9 @@
-"""Writes what others read of a job: its status, Kubernetes Events about it, and the status of its Workload.
+"""Writes a job's public state: its status, Kubernetes Events about it, and the status of its Workload.
 
 - The job's status is written by the smallest JSON merge patch (RFC 7386) from the server's status to the decided one.
 - Events are of core v1, for `kubectl describe` and `kubectl events`; the API server shows them in events.k8s.io too. As
-  in client-go (tools/record/events_cache.go), an event that was recorded already is counted up instead of recorded
-  again, and each job has a budget of 25 at once, refilled with one in five minutes.
+  in client-go (tools/record/events_cache.go), a repeated event increments the count of the first one, and each job has
+  a budget of 25 at once, refilled with one in five minutes.
 - The Workload's conditions are patched as a whole list, on the version that was just read: Kueue writes there too, and
   a Conflict means that its status is read first.
 """
@@ -29,16 +29,16 @@ from trainmaster_operator.reconciling.decision import JobEvent, ReportWorkload
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.values import mapping, mappings
 
-# Fields that change with every report of progress or every pod that comes and goes: a patch of nothing else may wait.
+# Fields that change with every report of progress or every new or deleted pod: a patch of only these may wait.
 PROGRESS_FIELDS = frozenset({"progress", "timeSpent", "workers", "replicas"})
 WORKLOADS = GANGS["kueue"]
 logger = logging.getLogger(__name__)
 COMPONENT = "trainmaster"
-# The API's own limit of a note is 1,024 bytes (events.k8s.io/v1).
+# The API limits a note to 1,024 bytes (events.k8s.io/v1).
 MAX_MESSAGE_BYTES = 1_024
 BURST = 25
 REFILL_SECONDS = 300.0
-# Events of the same text within this time are one.
+# Seconds within which events of the same text are one.
 REPEAT_SECONDS = 600.0
 REMEMBERED = 4_096
 
@@ -49,7 +49,7 @@ def to_wire(status: JobStatus) -> dict[str, Any]:
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what to send so that `old` becomes `new`. Lists are replaced whole, as in the standard."""
+    """Returns the patch that turns `old` into `new`. Lists are replaced whole, as in the standard."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)
@@ -63,7 +63,7 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 
 def with_conditions(raw: Mapping[str, Any], status: JobStatus) -> dict[str, Any]:
-    """Returns the patch that brings these conditions into a status, and leaves all else as it stands."""
+    """Returns the patch that sets these conditions in a status, and changes nothing else."""
     wanted = to_wire(JobStatus(conditions=status.conditions)).get("conditions", [])
     types = {item["type"] for item in wanted}
     old = mappings(raw.get("conditions"))
@@ -77,7 +77,7 @@ def is_only_progress(patch: Mapping[str, Any]) -> bool:
 
 
 async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: ReportWorkload, now: float) -> None:
-    """Set conditions and, to release it, clear the admission. Raises Conflict when Kueue wrote meanwhile."""
+    """Set conditions and, to release it, clear the admission. Raises Conflict if Kueue wrote meanwhile."""
     try:
         live = await cluster.get(WORKLOADS, key.namespace, action.name)
     except NotFound:
@@ -93,7 +93,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
     }
     patch: dict[str, Any] = {}
     if action.release is not None:
-        # QuotaReserved and Admitted go with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
+        # QuotaReserved and Admitted end with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
         wanted["QuotaReserved"] = (False, "Pending", action.release)
         wanted["Admitted"] = (False, "NoReservation", "The workload has no reservation")
         patch["admission"] = None
@@ -116,7 +116,7 @@ def _with(
     metadata: Mapping[str, Any],
     now: float,
 ) -> list[Mapping[str, Any]]:
-    """Returns the conditions with one set: its time moves when its status does."""
+    """Returns the conditions with one set: its time changes only with its status."""
     old = next((item for item in conditions if item.get("type") == kind), None)
     moved = old is None or old.get("status") != status
     new = {
@@ -154,9 +154,9 @@ class EventRecorder:
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     async def record(self, job: Job, event: JobEvent) -> None:
-        """Write an event, or count up the one that is the same."""
+        """Write an event, or increment the count of the same earlier one."""
         now = self._clock()
-        # kubectl prints messages as they are, a line of a table each.
+        # kubectl prints messages unchanged, each in a line of a table.
         message = one_line(event.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
         place = (job.uid, event.reason, message)
         recorded = self._recorded.get(place)

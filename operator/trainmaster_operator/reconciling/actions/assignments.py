@@ -184,7 +184,7 @@ def _is_planned(situation: Situation) -> bool:
         and failure.attempt == situation.status.attempt
         and known_reason(failure.reason).strength is not Strength.DISRUPTION
     )
-    # Ranks of an attempt with a pod that must be replaced have never met.
+    # If an attempt has a pod that must be replaced, its ranks have never met.
     unmet = (
         failure is not None
         and failure.attempt < situation.status.attempt

@@ -1,11 +1,11 @@
 """Applies the job's children if they differ from their rendering, and checks that pods get their agent.
 
-A child is applied if it is missing, was rendered differently (the hash differs), or was scaled by somebody else. All
+A child is applied if it is missing, was rendered differently (the hash differs), or was scaled by another client. All
 children of a job that runs or will run are kept. For a suspended or finished job, only its StatefulSets are scaled to
 zero. Another owner's object of the same name is left alone: the executor refuses to apply over it.
 
-A pod that has a node but no container may be waiting for the ConfigMap with its agent, which somebody has deleted. The
-kubelet retries at growing intervals, so the operator checks the ConfigMap and creates it again if it is missing.
+A pod that has a node but no container may be waiting for the ConfigMap with its agent, if that was deleted. The kubelet
+retries at growing intervals, so the operator checks the ConfigMap and creates it again if it is missing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from trainmaster_operator.rendering import (
 )
 from trainmaster_operator.wire.assignment import Assignment
 
-# Renderings that are remembered for each job: the current one and the next.
+# Number of renderings remembered for each job: the current one and the next.
 REMEMBERED_RENDERINGS = 2
 
 # (kind, name, hash) of each manifest.
@@ -49,7 +49,7 @@ Hashes = tuple[tuple[str, str, str], ...]
 
 @dataclass(frozen=True)
 class _Rendering:
-    """_Rendering is everything that a rendering depends on, except the spec."""
+    """All inputs of a rendering, except the spec."""
 
     job: JobIdentity
     assignment: Assignment
@@ -78,7 +78,7 @@ class _Rendering:
 
 
 class RememberedHashes:
-    """RememberedHashes caches each job's last hashes: rendering takes milliseconds, and most passes change nothing.
+    """Caches each job's last hashes: rendering takes milliseconds, and most passes change nothing.
 
     The key is the very spec object that the job was parsed into, held by a weak reference. Passes of large jobs run in
     a thread; a lost entry costs one rendering.
@@ -129,7 +129,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     if ended and not any(_is_off(child, replicas, assignment) for child in own_sets(situation)):
         return ()
     rendering = _rendering(situation, assignment, replicas)
-    # The spec that the job was parsed into; the situation may have a copy with the workers that Kueue admitted.
+    # Use the spec that the job was parsed into; the situation may have a copy with the workers that Kueue admitted.
     spec = situation.job.spec or situation.spec
     hashes, manifests = _remembered.get(spec, rendering), None
     if hashes is None:
@@ -158,7 +158,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
 
 
 def workload_manifest(situation: Situation) -> Manifest | None:
-    """Returns the job's Workload for Kueue, as it should be while it holds no quota."""
+    """Returns the job's Workload for Kueue, in its form while it holds no quota."""
     rendering = _rendering(situation, first_assignment(situation.identity, situation.spec), _replicas(situation))
     manifests = rendering.manifests(situation.spec)
     return next((manifest for manifest in manifests if manifest.kind == WORKLOAD_KIND), None)
@@ -197,7 +197,7 @@ def own_sets(situation: Situation) -> list[ChildView]:
 
 
 def job_agent(situation: Situation) -> AgentConfigMap | None:
-    """Returns the agent that the job has started with, or None."""
+    """Returns the agent with which the job has started, or None."""
     return next((child.agent for child in own_sets(situation) if child.agent is not None), None)
 
 

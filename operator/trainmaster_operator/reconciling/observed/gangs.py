@@ -1,4 +1,4 @@
-"""Reads what a gang scheduler or Kueue has granted.
+"""Reads the grants of a gang scheduler or Kueue.
 
 A PodGroup schedules a gang (`scheduling.gang`). It is created before the first pod and deleted after the last one, so
 it reserves nothing for a job that is suspended, waiting or over. A gang that finds no room hasn't failed:
@@ -59,7 +59,7 @@ def admission(job: Job, spec: JobSpec, observed: Observed) -> WorkloadView | Non
 
 
 def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
-    """Returns the spec with as many workers as were admitted."""
+    """Returns the spec with the admitted number of workers."""
     if scheduler_of(spec) != "kueue" or spec.elastic is None:
         return spec
     workload = admission(job, spec, observed)
@@ -71,7 +71,7 @@ def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
 
 
 def missing_flavors(workload: WorkloadView, observed: Observed) -> list[str]:
-    """Returns the ResourceFlavors of an admission that aren't known."""
+    """Returns the unknown ResourceFlavors of an admission."""
     named = {flavor for part in workload.pod_sets for flavor in part.flavors}
     return sorted(name for name in named if observed.flavors.get(name) is None)
 
@@ -85,7 +85,7 @@ def lacks_placement(job: Job, observed: Observed) -> bool:
 
 
 def placements(workload: WorkloadView, observed: Observed) -> tuple[tuple[str, Placement], ...]:
-    """Returns what the admission adds to the pods of each group, by the known flavors."""
+    """Returns the admission's additions to the pods of each group, by the known flavors."""
     return tuple((part.name, _placement(part, observed)) for part in workload.pod_sets)
 
 

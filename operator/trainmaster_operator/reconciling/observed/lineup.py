@@ -1,4 +1,4 @@
-"""The lineup: which pods of each group train, in the order of their ranks. The other pods are spares.
+"""The lineup lists the pods of each group that train, in the order of their ranks. The other pods are spares.
 
 No index is permanently a spare's. When a spare takes a lost worker's place, the new pod with the lost index becomes the
 spare. A spare only replaces workers of its own group, because other groups have other machines.
@@ -21,8 +21,8 @@ NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 def desired_workers(situation: Situation) -> tuple[int, ...]:
     """Returns the workers that the spec requests, lost or not, in rank order.
 
-    They are the current attempt's. For a resized elastic job some are removed, or added: first those that could start
-    at once, then by index.
+    They are the current attempt's. A resized elastic job removes some or adds some: first those that could start at
+    once, then by index.
     """
     if not situation.has_spares:
         return tuple(index for group in situation.layout for index in group.indexes)
@@ -40,9 +40,10 @@ def desired_workers(situation: Situation) -> tuple[int, ...]:
 
 
 def ready_spares(situation: Situation) -> tuple[int, ...]:
-    """Returns the spares that could start at once, best first: those on a node that isn't avoided, then those whose
-    agent
-    is connected."""
+    """Returns the spares that could start at once, best first.
+
+    Spares on a node that isn't avoided come first, then those whose agent is connected.
+    """
     connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
     asked_for = {worker for group in situation.layout for worker in _asked_for(situation, group)}
     busy = asked_for | {*situation.members.present}
@@ -74,8 +75,10 @@ def next_workers(situation: Situation, without: frozenset[str] = frozenset()) ->
 def continued_workers(
     situation: Situation, absent: Collection[int], without: frozenset[str] = frozenset()
 ) -> tuple[int, ...]:
-    """Returns the lineup of a continued attempt: the current one, because ranks keep their numbers, with ready spares
-    in the places of `absent` workers whose container doesn't run. `without`: the uids of further lost pods.
+    """Returns the lineup of a continued attempt.
+
+    It is the current one, because ranks keep their numbers, with ready spares in the places of `absent` workers whose
+    container doesn't run. `without`: the uids of further lost pods.
     """
     if not situation.has_spares:
         return situation.workers
@@ -89,7 +92,7 @@ def continued_workers(
 
 
 def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
-    """Returns whether an attempt can be opened with these workers: each has a pod that isn't going to be replaced.
+    """Returns whether an attempt can be opened with these workers: each has a pod that won't be replaced.
 
     Some jobs also wait for nodes: an elastic job, because it can train without workers that get none; a job with a
     topology, because nodes decide the order of ranks; and a job that gave up its nodes before, because it may find none
@@ -110,10 +113,10 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
 
 
 def alone_until(situation: Situation) -> float | None:
-    """Returns the latest time at which the ranks of a lost worker stop that trained without all others. None if they
-    have stopped, or if their agent learns of the next attempt.
+    """Returns the latest time at which a lost worker's ranks stop that trained without all others.
 
-    Behind a broken network they can keep training. Their agent stops them after nobody has watched it for a while.
+    None if they have stopped, or if their agent learns of the next attempt. Behind a broken network they can keep
+    training. Their agent stops them after nobody has watched it for a while.
     """
     status, failure, members = situation.status, situation.last_failure, situation.members
     if status.continues is None or not members.absent_ranks or len(members.present) != 1:
@@ -129,8 +132,10 @@ def alone_until(situation: Situation) -> float | None:
 
 
 def saves_until(situation: Situation) -> float | None:
-    """Returns the end of the grace period of the attempt's terminating pods, even those that are gone: their peers were
-    stopped later and may still be saving."""
+    """Returns the end of the grace period of the attempt's terminating pods, including deleted ones.
+
+    Their peers were stopped later and may still be saving.
+    """
     views = [*situation.pods.values(), *situation.observed.gone.values()]
     uids = frozenset(situation.worker_uids.values())
     ending = [pod for pod in views if pod.deleting and pod.uid in uids and pod.disruption not in NODE_LOST]
@@ -139,8 +144,10 @@ def saves_until(situation: Situation) -> float | None:
 
 
 def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
-    """Returns the current attempt's workers of a group that the spec still requests: first those that train, then those
-    that could join."""
+    """Returns the current attempt's workers of a group that the spec still requests, in this order.
+
+    Workers that train come first, then those that could join.
+    """
 
     def place(worker: int) -> tuple[bool, bool]:
         is_absent = worker in situation.members.absent

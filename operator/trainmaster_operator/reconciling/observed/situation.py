@@ -1,6 +1,6 @@
-"""A situation: the facts about one job at one moment, computed once for all policies.
+"""A situation holds the facts about one job at one moment, computed once for all policies.
 
-`survey` combines the status with what was observed: the workers, their pods, and the report of each on the current
+`survey` combines the status with the observations: the workers, their pods, and the report of each on the current
 attempt. Agents report by streams and termination messages (`Report`). If a container ended without a report, its status
 is used.
 
@@ -51,7 +51,7 @@ UP_WITHOUT_REPORT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Situation:
-    """Situation has the facts about one job.
+    """The facts about one job.
 
     `layout` has the groups; `workers` are the current attempt's, as global indexes in rank order.
     """
@@ -91,7 +91,7 @@ class Situation:
 
     @cached_property
     def members(self) -> Members:
-        """Returns which of the current attempt's workers and ranks are in its group."""
+        """Returns the current attempt's workers and ranks that are in its group."""
         return Members.of(self.workers, self.layout, self.status.absent_ranks)
 
     @cached_property
@@ -121,7 +121,7 @@ class Situation:
 
     @property
     def keeps_output(self) -> bool:
-        """Returns whether what the workers printed may be published."""
+        """Returns whether the workers' output may be published."""
         return self.settings.keep_logs and self.spec.run_policy.keep_logs
 
     @property
@@ -133,7 +133,7 @@ class Situation:
     def finished(self) -> frozenset[int]:
         """Returns the workers whose ranks have all exited with 0 in the current attempt.
 
-        A worker that did so before it learned of a continued attempt has finished in that one too.
+        A worker that did so before it learned of a continued attempt has finished that one too.
         """
         reports = [*self.reports.values(), *self.reports_before.values()]
         done = frozenset(report.worker for report in reports if report.state == "Finished")
@@ -154,7 +154,7 @@ class Situation:
         if not self.has_leaders_reports:
             up.update(worker for worker in self.pods if self.unreported_seconds(worker) >= UP_WITHOUT_REPORT_SECONDS)
         if self.status.continues is not None:
-            # Their processes are those of the attempt before.
+            # Their processes are those of the previous attempt.
             up.update(worker for worker in self.members.present if worker in self.pods)
         return frozenset(up & set(self.members.present))
 
@@ -197,7 +197,7 @@ class Situation:
     def assigned_since(self, pod: PodView) -> float:
         """Returns when a pod's agent could first know of the attempt: its opening, or its container's later start.
 
-        A time in the future (a clock was set back, or another machine's) counts as long ago.
+        A time in the future (from a clock that was set back, or another machine's) counts as long ago.
         """
         opened = to_seconds(self.status.attempt_start_time)
         started = pod.worker_container.started_at if pod.worker_container is not None else None
@@ -219,9 +219,10 @@ class Situation:
 
     @cached_property
     def displaced(self) -> frozenset[str]:
-        """Returns the uids of pods that are replaced while the attempt runs without them: a spare has taken their
-        place,
-        or the others continue."""
+        """Returns the uids of pods that are replaced while the attempt runs without them.
+
+        A spare has taken their place, or the others continue.
+        """
         asked = frozenset(self.status.replacing_pod_uids)
         pods = ((worker, pod) for worker, pod in self.pods.items() if worker not in self.members.present)
         return frozenset(pod.uid for _, pod in pods if pod.uid in asked and is_alive(pod))
@@ -254,8 +255,10 @@ class Situation:
 
     @cached_property
     def unresponsive(self) -> frozenset[str]:
-        """Returns the uids of the attempt's pods whose agents don't answer, as their peers report
-        (agent/hang/stall.py), until their containers end or they connect again."""
+        """Returns the uids of the attempt's pods whose agents don't answer, as their peers report.
+
+        They count until their containers end or they connect again (agent/hang/stall.py).
+        """
         failure = self.last_failure
         lost = {
             worker for worker, report in self.reports.items() if is_unresponsive_report(report.reason, report.exit_code)
@@ -420,7 +423,7 @@ def active_seconds(situation: Situation) -> float:
 
 
 def suspended_since(status: JobStatus) -> str | None:
-    """Returns when the job was suspended, while it is."""
+    """Returns the time of the suspension, while the job is suspended."""
     return next(
         (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
         None,

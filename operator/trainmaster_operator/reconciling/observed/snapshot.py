@@ -1,4 +1,4 @@
-"""A snapshot: what the operator knows about one job at one moment. It is the input of `decide`.
+"""A snapshot holds the operator's knowledge about one job at one moment. It is the input of `decide`.
 
 The controller's store builds these frozen values from the API server's trimmed objects, the agents' streams and its own
 failed writes. Times are seconds since the epoch as floats; nothing here reads a clock.
@@ -23,7 +23,7 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 @dataclass(frozen=True)
 class InvalidSpec:
-    """InvalidSpec has what is wrong with a spec, and how long the failed job is kept [s]."""
+    """The problem of a spec, and how long the failed job is kept [s]."""
 
     message: str
     ttl_seconds_after_finished: int | None = None
@@ -31,11 +31,10 @@ class InvalidSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """Job is the DistributedTrainingJob. `invalid` has what is wrong with its spec, if anything.
+    """The DistributedTrainingJob. `invalid` has the problem of its spec, if there is one.
 
     `spec` is None if a field of it can't be parsed. A spec that is parsed but invalid belongs to a job that was
-    accepted before a check was added. `unreadable`: why the status can't be parsed; then nothing may be done to the
-    job.
+    accepted before a check was added. `unreadable`: why the status can't be parsed; then the job must be left alone.
     """
 
     namespace: str
@@ -63,20 +62,20 @@ class Job:
 
 @dataclass(frozen=True)
 class ContainerEnd:
-    """ContainerEnd is the end of a container (state.terminated or lastState.terminated)."""
+    """The end of a container (state.terminated or lastState.terminated)."""
 
     exit_code: int
     reason: str
     message: str
     started_at: float | None
     finished_at: float | None
-    # The agent's report, when the termination message is one of ours.
+    # The agent's report, if the termination message is one of ours.
     report: Report | None = None
 
 
 @dataclass(frozen=True)
 class ContainerView:
-    """ContainerView is one container's status."""
+    """One container's status."""
 
     name: str
     state: Literal["waiting", "running", "terminated"]
@@ -92,7 +91,7 @@ class ContainerView:
 
 @dataclass(frozen=True)
 class PodView:
-    """PodView is one worker's pod."""
+    """One worker's pod."""
 
     name: str
     uid: str
@@ -104,7 +103,7 @@ class PodView:
     # When the PodScheduled condition became True.
     scheduled_at: float | None = None
     ip: str | None = None
-    # deletionTimestamp is set; `deadline` is that time, when the grace period is over.
+    # Whether deletionTimestamp is set; `deadline` is that time, the end of the grace period.
     deleting: bool = False
     deadline: float | None = None
     # status.reason and status.message (Evicted, NodeLost, ...).
@@ -140,7 +139,7 @@ def termination_reports(pod: PodView) -> tuple[Report, ...]:
 
 @dataclass(frozen=True)
 class PodSetAdmission:
-    """PodSetAdmission is Kueue's admission of a worker group: pods, flavors, and additions of admission checks."""
+    """Kueue's admission of a worker group: pods, flavors, and additions of admission checks."""
 
     name: str
     count: int | None
@@ -153,7 +152,7 @@ class PodSetAdmission:
 
 @dataclass(frozen=True)
 class WorkloadView:
-    """WorkloadView is Kueue's Workload of the job."""
+    """Kueue's Workload of the job."""
 
     # Requested workers, by group.
     counts: tuple[tuple[str, int], ...] = ()
@@ -172,7 +171,7 @@ class WorkloadView:
 
 @dataclass(frozen=True)
 class Flavor:
-    """Flavor is a ResourceFlavor, which selects nodes."""
+    """A ResourceFlavor, which selects nodes."""
 
     node_labels: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -180,16 +179,16 @@ class Flavor:
 
 @dataclass(frozen=True)
 class ChildView:
-    """ChildView is an object of the job. `replicas`, `assignment` and `agent` are a StatefulSet's, `workload` a
-    Workload's.
+    """An object of the job.
 
-    `kind` is as `rendering.child_kind` names it.
+    `replicas`, `assignment` and `agent` are a StatefulSet's, `workload` a Workload's. `kind` comes from
+    `rendering.child_kind`.
     """
 
     kind: str
     name: str
     uid: str
-    # The hash annotation of what was last applied: an equal hash needs no write.
+    # The hash annotation of the last apply: an equal hash needs no write.
     rendered_hash: str
     # The controller owner's uid, so that another owner's object of the same name is never adopted.
     owner_uid: str | None
@@ -205,7 +204,7 @@ class ChildView:
 
 @dataclass(frozen=True)
 class StreamView:
-    """StreamView is the stream from the leader, connected since `since`. `leader` is that worker."""
+    """The stream from the leader, connected since `since`. `leader` is that worker."""
 
     connected: bool = False
     leader: int | None = None
@@ -217,7 +216,7 @@ class StreamView:
 
 @dataclass(frozen=True)
 class RefusedWrite:
-    """RefusedWrite is a write that the API server refuses (quota, webhook, another owner's object)."""
+    """A write that the API server refuses (quota, webhook, another owner's object)."""
 
     action: str
     reason: str
@@ -227,7 +226,7 @@ class RefusedWrite:
 
 @dataclass(frozen=True)
 class Observed:
-    """Observed has everything around the job. `reports` has the last report of each worker and attempt."""
+    """The observations around the job. `reports` has the last report of each worker and attempt."""
 
     # When this operator began to observe the job (seconds since the epoch).
     since: float = 0.0
@@ -242,7 +241,7 @@ class Observed:
     progress_at: float | None = None
     stream: StreamView = StreamView()
     refused_writes: tuple[RefusedWrite, ...] = ()
-    # Deleted pods as they were last observed, by uid; the last one of each worker.
+    # The last state of deleted pods, by uid; the last one of each worker.
     gone: Mapping[str, PodView] = field(default_factory=dict)
     # The kubelet's message on a container that it killed, by the pod's uid and the end's time; None: no message.
     kills: Mapping[tuple[str, float], str | None] = field(default_factory=dict)

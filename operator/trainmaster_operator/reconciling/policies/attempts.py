@@ -1,9 +1,9 @@
-"""How an attempt opens, fails, and is followed by the next one.
+"""An attempt opens, fails, and is followed by the next one.
 
 A failure is answered at once: the next attempt opens in the same pass if all pods exist and there is no back-off, even
 if only bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
-replaces the recorded one and corrects the counts. Only ending the job can't be corrected. It waits that long if the
-culprit isn't known, and if a worker hasn't reported, as long as Kubernetes needs to detect a lost node.
+replaces the recorded one and corrects the counts. Only ending the job can't be corrected. So that waits equally long if
+the culprit isn't known and, if a worker hasn't reported, as long as Kubernetes needs to detect a lost node.
 
 After a lost pod the group is held, and exactly one attempt opens when every worker has a living pod again. With a ready
 spare in the lost pod's place, that is at once.
@@ -100,9 +100,11 @@ def fail_attempt(situation: Situation) -> Transition | None:
 def end_attempt(
     situation: Situation, cause: Failure, going: frozenset[str] = frozenset(), anew: str = ""
 ) -> Transition:
-    """Ends the current attempt for this cause. `going`: the uids of pods that are replaced because of it; `anew`: why
-    all
-    ranks restart at once, although some could continue."""
+    """Ends the current attempt for this cause.
+
+    `going`: the uids of pods that are replaced because of it; `anew`: why all ranks restart at once, although some
+    could continue.
+    """
     return _respond(_with_early_failures_merged(situation, cause), cause, going=going, anew=anew)
 
 
@@ -166,7 +168,7 @@ def advance(situation: Situation) -> Transition:
         change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
     are_placed = have_nodes(situation, situation.workers)
     if are_placed and not situation.worker_uids and not situation.lacks_domains:
-        # From now on a replaced pod ends the attempt. Before, not all ranks can have met.
+        # From now on a replaced pod ends the attempt. Before, some ranks can't have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
         change = pods_recorded(situation, workers)
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
@@ -249,7 +251,7 @@ def _respond(
 
 
 def _replacing(situation: Situation, cause: Failure, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
-    """Returns the uids of the pods that the operator replaces because of what just ended the attempt."""
+    """Returns the uids of the pods that the operator replaces because of the attempt's end."""
     current = frozenset(situation.worker_uids.values())
     if cause.worker is not None and cause.worker in situation.members.absent:
         # It failed before it joined. The others keep training on their nodes.
@@ -309,7 +311,7 @@ def _response(situation: Situation, cause: Failure) -> FailureResponse:
 
 
 def _without(situation: Situation, failure: Failure) -> Situation:
-    """Returns the situation with the counts as they were before the newest failure was recorded."""
+    """Returns the situation with the counts from before the newest failure."""
     status = situation.status
     uncounted = not failure.counted and not failure.provisional
     change = without_failure(situation, failure).change | StatusChange(
@@ -381,9 +383,10 @@ def _with_failure_recorded(
 
 
 def _furthest_step(situation: Situation, attempt: int) -> int | None:
-    """Returns the furthest step of any attempt so far. It is newer than the published one, because agents report a
-    failed
-    rank's last step before its end."""
+    """Returns the furthest step of any attempt so far.
+
+    It is newer than the published one, because agents report a failed rank's last step before its end.
+    """
     observed, published = situation.observed, situation.status.progress
     steps = [] if published is None else [published.furthest_step, published.step]
     if observed.progress_attempt == attempt:

@@ -54,7 +54,7 @@ MAX_LINE_CHARACTERS = 300
 
 
 def cause_of(situation: Situation, attempt: int) -> Failure | None:
-    """Returns the cause of an attempt's end by current knowledge; None if nothing has ended it."""
+    """Returns the cause of an attempt's end by current knowledge; None if it hasn't ended."""
     reports = _reports_of(situation, attempt)
     lost = _lost_worker(situation, attempt, reports)
     if lost is not None:
@@ -168,7 +168,7 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     ended = _how_it_ended(report, reason)
     lines = _last_lines(report.error.splitlines())
     if not situation.keeps_output and reason not in _WITHOUT_OUTPUT:
-        # Of the program's output only words for a failure of the node are kept.
+        # Only words for a failure of the node are kept of the program's output.
         found = HARDWARE.search(lines)
         lines = found[0] if found else ""
     message = f"{who} ({', '.join(details)}) {ended}" + (f": {lines}" if lines else "")

@@ -1,4 +1,4 @@
-"""Back-off: how long a restart waits, and pods that the kubelet's own back-off would delay for longer.
+"""Back-off decides how long a restart waits, and replaces pods that the kubelet's own back-off would delay longer.
 
 **A restart** that counts waits by `failurePolicy.backoff` (`delay`); `restart_at` is when the next attempt may open.
 
@@ -55,7 +55,7 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
     """
     checkpoint, patience = situation.spec.checkpoint, situation.settings.replace_after_seconds
     if patience is None or (checkpoint is not None and checkpoint.volume.empty_dir):
-        # Such a volume is lost with the pod.
+        # Such a volume would be lost with the pod.
         return ()
     overtaken = max(situation.now + patience, begins)
     pods = (situation.pods.get(worker) for worker in workers)
@@ -161,8 +161,10 @@ def replace(situation: Situation) -> Transition | None:
 
 
 def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Returns the deletions of pods whose containers still wait, and of pods whose place a spare has taken. Their
-    StatefulSet creates new ones."""
+    """Returns the deletions of pods whose containers still wait, and of pods that spares have replaced.
+
+    Their StatefulSet creates new ones.
+    """
     reasons = {
         **dict.fromkeys(situation.displaced, "a spare has taken its place"),
         **dict.fromkeys(situation.crash_looping, "the kubelet's crash back-off would keep its container waiting"),
@@ -172,7 +174,7 @@ def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
     )
 
 
-# By then the watch has confirmed what happened (measured: 1 to 2 s).
+# By then the watch has confirmed the cause (measured: 1 to 2 s).
 SETTLE_SECONDS = 2.0
 # A silent node counts as unreachable after this (kube-controller-manager: node-monitor-grace-period, 50 s).
 NODE_MONITOR_SECONDS = 60.0

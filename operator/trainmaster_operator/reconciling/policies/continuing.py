@@ -25,10 +25,10 @@ from trainmaster_operator.reconciling.transition import StatusChange, Transition
 def members_left(
     situation: Situation, going: frozenset[str] = frozenset(), ready: frozenset[int] = frozenset()
 ) -> Members | str:
-    """Returns the members of a continued attempt, or the reason why it isn't possible. The reason is empty if no rank
-    supports continuing.
+    """Returns the members of a continued attempt, or the reason why it isn't possible.
 
-    `going`: the uids of further lost pods; `ready`: absent ranks that can join.
+    The reason is empty if no rank supports continuing. `going`: the uids of further lost pods; `ready`: absent ranks
+    that can join.
     """
     if not situation.running:
         return ""
@@ -47,8 +47,9 @@ def members_left(
 
 
 def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> frozenset[int]:
-    """Returns the ranks that the current attempt has lost: those that ended, and those of pods that are lost or
-    `going`.
+    """Returns the ranks that the current attempt has lost.
+
+    They are those that ended, and those of pods that are lost or `going`.
     """
     lost = set[int]()
     gone = situation.leaving | situation.unresponsive | going
@@ -102,7 +103,7 @@ def opened(situation: Situation, members: Members, change: StatusChange) -> Tran
 
 
 def training(situation: Situation, members: Members, missing: Mapping[int, str], attempt: int) -> str:
-    """Describes who trains in a continued attempt, and the state of those who don't."""
+    """Describes the ranks that train in a continued attempt, and the state of the others."""
     shown = f"attempt {attempt}: training with {members.shown(len(desired_workers(situation)))}"
     known = dict[str, list[int]]()
     for worker, what in missing.items():
@@ -154,7 +155,7 @@ def _holds_state(situation: Situation, worker: int) -> bool:
     report = situation.reports.get(worker)
     if report is not None and (report.able or report.state != "Starting"):
         return report.able
-    # While a group forms, the report on the attempt before counts.
+    # While a group forms, the report on the previous attempt counts.
     before = situation.reports_before.get(worker)
     return before is not None and before.able and worker not in situation.finished
 

@@ -42,7 +42,7 @@ def resize(situation: Situation) -> Transition | None:
 
 
 def reopen_resized(situation: Situation) -> Transition | None:
-    """Opens the next attempt with the available workers after the ranks have stopped, or their time is over."""
+    """Opens the next attempt with the available workers after the ranks have stopped, or after their time is over."""
     if situation.status.phase != "Restarting" or not situation.status.resizing:
         return None
     waiting = situation.now < (restart_at(situation) or 0.0)
@@ -83,7 +83,7 @@ def shrink_at(situation: Situation) -> float:
 
 
 def grow_at(situation: Situation) -> float | None:
-    """Returns when the job could grow, while it is smaller than it should be."""
+    """Returns when the job could grow, while it is smaller than requested."""
     if situation.spec.elastic is None or not situation.running:
         return None
     if _asked_for(situation) == set(desired_workers(situation)):

@@ -14,7 +14,7 @@ from trainmaster_operator.api.v1alpha1 import Failure, FailureRule, JobSpec
 
 @dataclass(frozen=True)
 class FailureResponse:
-    """FailureResponse: Restart counts, Ignore doesn't, and Fail ends the job with this reason and message."""
+    """Restart counts, Ignore doesn't, and Fail ends the job with this reason and message."""
 
     answer: Answer
     reason: str = ""

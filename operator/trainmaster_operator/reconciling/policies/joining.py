@@ -33,7 +33,7 @@ from trainmaster_operator.reconciling.policies.startup import pod_problem
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.wire.report import Report
 
-# Seconds in which the cost of the preceding fault becomes known; ranks that are ready by then join together.
+# Seconds until the cost of the preceding fault is known; ranks that are ready by then join together.
 RECOVERED_WITHIN = 2.0
 # Seconds in which a continued attempt must form its group. That takes a fraction of a second, but each rank first
 # finishes its step, evaluation or save.
@@ -97,8 +97,10 @@ def join(situation: Situation) -> Transition | None:
 
 
 def retry(situation: Situation) -> Transition | None:
-    """Restarts ranks that failed before they could join, or all ranks if some hang repeatedly: they may be waiting for
-    the ranks that train."""
+    """Restarts ranks that failed before they could join, or all ranks if some hang repeatedly.
+
+    Ranks that hang may be waiting for the ranks that train.
+    """
     for report, due in _failed_to_join(situation):
         if due is None or situation.now < due:
             continue
@@ -122,7 +124,7 @@ def retries_at(situation: Situation) -> float | None:
 
 
 def follow(situation: Situation) -> Transition | None:
-    """Reports who trains in a continued attempt, and what the absent workers wait for."""
+    """Reports which ranks train in a continued attempt, and what the absent workers wait for."""
     if situation.status.continues is None or situation.status.phase != "Running":
         return None
     if not _lacks_ranks(situation):
@@ -174,8 +176,10 @@ def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None
 
 
 def _speaks_of_absent_ranks(situation: Situation, report: Report) -> bool:
-    """Returns whether a report is about ranks that ended before joining: all of a worker's, or one while others of the
-    worker train."""
+    """Returns whether a report is about ranks that ended before joining.
+
+    They are all of a worker's ranks, or one rank while others of the worker train.
+    """
     if report.worker in situation.members.absent:
         return report.state in ("Failed", "Stopped")
     return not report.ended and bool(report.reason) and report.rank in situation.members.absent_ranks

@@ -1,4 +1,4 @@
-"""The job's life: success, deadlines (`activeDeadlineSeconds`, `ttlSecondsAfterFinished`) and suspension.
+"""The job's life includes success, deadlines (`activeDeadlineSeconds`, `ttlSecondsAfterFinished`) and suspension.
 
 Suspending (`runPolicy.suspend`) scales to zero: every pod gets SIGTERM and its whole grace period, in which the ranks
 save a checkpoint. Resuming creates the pods again and, when all exist, opens a new attempt.

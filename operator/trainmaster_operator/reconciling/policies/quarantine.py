@@ -1,4 +1,4 @@
-"""Quarantine: the job avoids nodes that fail repeatedly (`failurePolicy.nodes.quarantineAfter`).
+"""Quarantine makes the job avoid nodes that fail repeatedly (`failurePolicy.nodes.quarantineAfter`).
 
 A few bad nodes cause half of the failures of large jobs. Each failure that a machine may have caused counts against the
 node of the worker that failed first. At the limit the node is added to `status.avoidedNodes`. That becomes a preferred
@@ -26,7 +26,7 @@ MAX_NODES = 64
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """NodeRecord has the number of failures that each node may have caused, and the nodes to avoid."""
+    """The number of failures that each node may have caused, and the nodes to avoid."""
 
     failures: dict[str, int]
     avoided: list[str]
@@ -47,7 +47,7 @@ def with_failure(situation: Situation, cause: Failure) -> NodeRecord:
 
 
 def without_failure(situation: Situation, failure: Failure) -> NodeRecord:
-    """Returns the record before a failure that is being replaced by its cause."""
+    """Returns the record before a failure that its cause now replaces."""
     status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
     count = status.node_failures.get(failure.node or "", 0)
     if count == 0 or not _can_be_the_machine(failure):

@@ -2,11 +2,10 @@
 
 The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
 
-- It creates the Workload, starts the job when that is admitted, and reports when all pods are ready and when the job is
+- It creates the Workload, starts the job after its admission, and reports when all pods are ready and when the job is
   over.
 - An eviction (preemption, a stopped queue, `spec.active: false`) suspends the job: SIGTERM, a checkpoint, no pods.
-After
-  the last pod is gone, the quota is released and Kueue queues the Workload again.
+  After the last pod is gone, the quota is released and Kueue queues the Workload again.
 - If the number of requested workers changes, the job gets a new Workload, because one with quota can't be changed.
 """
 
@@ -44,7 +43,7 @@ def queued(situation: Situation) -> Transition | None:
     if workload is not None and (started or not missing_flavors(workload, situation.observed)):
         return None
     if workload is None and started and _is_unknown(situation):
-        # The Workload hasn't been listed, or can't be, which is no reason to stop training.
+        # The Workload hasn't been or can't be listed, which is no reason to stop training.
         return None
     change = NO_WAIT | StatusChange(replacing_pod_uids=[])
     return Transition("Suspended", "Queued", _why(situation, workload), change)
@@ -128,7 +127,7 @@ def _lacks_priority(situation: Situation) -> bool:
 
 
 def _why(situation: Situation, workload: WorkloadView | None) -> str:
-    """Returns what the job waits for, with Kueue's own message if there is one."""
+    """Returns the reason for the wait, with Kueue's own message if there is one."""
     queue = situation.spec.scheduling.queue
     if workload is not None:
         return (

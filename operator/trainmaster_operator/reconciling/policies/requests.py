@@ -1,8 +1,8 @@
-"""A user's requests for a restart: new code (`spec.code.digest`), or a new value of the restart annotation.
+"""Users request a restart by new code (`spec.code.digest`), or by a new value of the restart annotation.
 
 Running ranks are stopped by plan: every rank gets SIGTERM and its whole grace period to save a checkpoint, and the next
-attempt opens in the same pods as soon as all have stopped. If no ranks run, the next attempt has what was requested.
-One that only waits for a back-off opens at once, because new code is an answer to the failure.
+attempt opens in the same pods as soon as all have stopped. If no ranks run, the next attempt follows the request. If it
+only waits for a back-off, it opens at once, because new code is an answer to the failure.
 
 The status has the code and the request of the current attempt (`codeDigest`, `restartRequest`). A request counts
 neither as a restart nor as a disruption.
@@ -18,7 +18,7 @@ from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
-# Characters of a digest that are shown.
+# Characters shown of a digest.
 SHOWN_DIGEST = 12
 
 

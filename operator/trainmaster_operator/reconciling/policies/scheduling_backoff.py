@@ -1,4 +1,4 @@
-"""Scheduling backoff: a job that could only start partly gives up its nodes for a while, to avoid a deadlock.
+"""Scheduling backoff makes a job that could only start partly give up its nodes for a while, to avoid a deadlock.
 
 Without a gang scheduler each pod is created and scheduled by itself, so two jobs can each hold half of the
 accelerators, or of a ResourceQuota, forever. A job that holds nodes while some pods have had none for a fifth of
@@ -24,7 +24,7 @@ from trainmaster_operator.reconciling.policies.elastic import is_enough, schedul
 from trainmaster_operator.reconciling.policies.startup import began_at, is_quota
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
-# Share of startupSeconds that pods may lack a node while others hold theirs.
+# Share of startupSeconds for which pods may lack a node while others hold theirs.
 PATIENCE = 0.2
 # Seconds, and shares of startupSeconds, so that a job with less time to start also waits less.
 FIRST_WAIT, LONGEST_WAIT = 15.0, 240.0

@@ -1,10 +1,10 @@
-"""Reports what prevents workers from starting, and limits the time for it.
+"""Reports problems that prevent workers from starting, and limits the time for the start.
 
 No job holds GPUs forever: if not all ranks are up `startupSeconds` after their attempt was opened, the job fails with
 the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) fail it at once.
 
 A job that gives up its nodes (`scheduling_backoff`) and requests them again is still starting, so its time continues.
-The scheduler's messages about its pods are kept meanwhile.
+Until then, the scheduler's messages about its pods are kept.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ORDER = (
 
 @dataclass(frozen=True)
 class StartProblem:
-    """StartProblem prevents a worker from starting. `is_unrecoverable`: waiting can't solve it."""
+    """A problem that prevents a worker from starting. `is_unrecoverable`: waiting can't solve it."""
 
     reason: str
     message: str

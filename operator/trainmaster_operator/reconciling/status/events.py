@@ -14,7 +14,7 @@ from trainmaster_operator.rendering import worker_layout
 
 
 def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tuple[JobEvent, ...]:
-    """Returns the events of a transition, in the order of what happened."""
+    """Returns the events of a transition, in chronological order."""
     return tuple(_events(old, new, spec))
 
 
@@ -94,7 +94,7 @@ def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent
 
 
 def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEvent]:
-    """Yields who trains in a continued attempt, or who has joined."""
+    """Yields the event about ranks that train in a continued attempt, or that have joined."""
     before, after = _members(old, spec), _members(new, spec)
     joined = {*before.absent_ranks} - {*after.absent_ranks}
     shown = f"Attempt {new.attempt} continues with {new.training_with or after.shown(new.workers.desired)}"

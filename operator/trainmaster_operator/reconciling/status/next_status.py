@@ -80,7 +80,7 @@ def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
 def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
     """Returns the status of an accepted job with an invalid field: a condition reports it, and nothing else is done.
 
-    What was started stays, and the job continues with a corrected spec.
+    Its pods stay, and the job continues with a corrected spec.
     """
     conditions = job.status.conditions
     # If its status was lost, `kubectl get` shows nothing else.

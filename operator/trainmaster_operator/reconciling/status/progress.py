@@ -1,7 +1,7 @@
-"""Progress and recovery from the ranks' reports: rank 0's step and loss, all ranks' samples, and what a failure cost.
+"""Computes progress and recovery from the ranks' reports.
 
-A recovery has the times from a fault to the first step of the next attempt, as its workers measured them, and the
-number of repeated steps.
+It covers rank 0's step and loss, all ranks' samples, and the cost of a failure. A recovery has the times from a fault
+to the first step of the next attempt, as its workers measured them, and the number of repeated steps.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ INTERVAL = 5.0
 
 
 def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
-    """Returns the progress that is due: the newest one, or the published one while it is younger than INTERVAL. A job's
-    last progress and a new section are always due."""
+    """Returns the progress that is due: the newest one, or the published one while that is younger than INTERVAL.
+
+    A job's last progress and a new section are always due.
+    """
     old, new = situation.status.progress, newest_progress(situation)
     if old is None or new is None or is_terminal or old.section != new.section:
         return new
@@ -113,7 +115,7 @@ def _eta(first: RankProgress) -> float | None:
 def with_recovery(situation: Situation, status: JobStatus) -> list[Failure]:
     """Returns the failures of a status; the newest gets its recovery once all workers have measured theirs.
 
-    Workers whose pod didn't exist when the attempt before ended measure nothing.
+    Workers whose pod didn't exist at the end of the previous attempt measure nothing.
     """
     failures, observed = status.failures, situation.observed
     is_current = observed.progress_attempt == status.attempt == situation.status.attempt

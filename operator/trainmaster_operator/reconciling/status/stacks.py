@@ -25,7 +25,7 @@ def due_stacks(situation: Situation, phase: Phase | None) -> StacksRequest | Non
 
 
 def next_stacks_at(situation: Situation) -> float | None:
-    """Returns when a request can be sent that came too soon after the one before."""
+    """Returns when a request can be sent that followed its predecessor too soon."""
     return (
         situation.now + _wait_for_stacks(situation)
         if _is_new_request(situation) and _wait_for_stacks(situation) > 0
@@ -42,7 +42,7 @@ def _is_new_request(situation: Situation) -> bool:
 def _wait_for_stacks(situation: Situation) -> float:
     asked = situation.status.stacks_request
     if asked is None or (to_seconds(asked.asked_at) or 0.0) > situation.now:
-        # A time in the future comes from another machine or an edit.
+        # A time in the future is from another machine's clock or an edit.
         return 0.0
     return max(INTERVAL - since(situation.now, asked.asked_at), 0.0)
 

@@ -17,8 +17,8 @@ step and a hang look the same.
 
 **A continued attempt** is the same training and continues the same books.
 
-**A failed attempt** lost the time since its last report. That is recompute, because it is repeated, except for what is
-longer than a step, which is a stall. If the reason is Hung, all of it is a stall.
+**A failed attempt** lost the time since its last report. That is recompute, because it is repeated, but time beyond the
+length of a step is a stall. If the reason is Hung, all of it is a stall.
 
 **Without an operator** time passes unobserved. When one is back, the leader's last report shows the progress in
 between, and nothing is booked before it arrives. If the attempt has ended, the time is `unobserved`.
@@ -43,8 +43,8 @@ from trainmaster_operator.wire.ranks import RankProgress
 
 # If the books are further ahead of the clock than this, they were kept by a wrong clock.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
-# Most steps, or seconds for short steps, of work that a failure interrupted (reports are a second apart). The rest was
-# a stall.
+# Limit in steps, or in seconds for short steps, on the work that a failure interrupted (reports are a second apart).
+# The rest was a stall.
 CUT_STEPS, CUT_SECONDS = 2.0, 3.0
 # Sections whose time is booked by their name if the ranks have no counter for them.
 _SECTIONS = {"checkpoint": "checkpoint", "evaluate": "evaluate", "finish": "finish"}
@@ -52,9 +52,11 @@ _WAITS = ("data", "checkpoint", "evaluate")
 
 
 def book_time(before: Situation, after: JobStatus) -> JobStatus:
-    """Returns the status with the time booked. `before`: what the pass observed, with the old status; `after`: the
-    status
-    that it decided, with the newest progress."""
+    """Returns the status with the time booked.
+
+    `before`: the pass's observations, with the old status; `after`: the status that it decided, with the newest
+    progress.
+    """
     start = _milliseconds(to_seconds(after.start_time))
     if start is None:
         return after
@@ -74,7 +76,7 @@ def goodput(time: TimeSpent) -> float | None:
 
 
 class _Books:
-    """_Books has the sums in milliseconds up to the time `cursor`. They only grow.
+    """The sums in milliseconds up to the time `cursor`. They only grow.
 
     `step` and `section` are those of the attempt's last booked report, `furthest` is the furthest step of any attempt,
     and `waits` are the attempt's booked waits [s].
@@ -154,7 +156,7 @@ def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
 
 @dataclass(frozen=True)
 class _Latest:
-    """_Latest is the attempt's newest progress: the lowest rank's, the longest waits of any rank, and when it came."""
+    """The attempt's newest progress: the lowest rank's, the longest waits of any rank, and the arrival time."""
 
     first: RankProgress
     waited: dict[str, float]
@@ -163,7 +165,7 @@ class _Latest:
 
 def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
     """Books time in which the attempt was meant to run."""
-    # In a continued attempt the same ranks train on.
+    # In a continued attempt the same ranks continue to train.
     continues = after.continues is not None and after.attempt > before.status.attempt
     over = (after.attempt != before.status.attempt and not continues) or after.phase not in RUN_PHASES
     failure = after.failures[0] if over and after.failures else None
@@ -179,7 +181,7 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
     if latest is None and over:
         books.book("unobserved", min(_milliseconds(before.observed.since) or 0, stop))
     elif latest is None and not before.has_leaders_reports and books.cursor < (before.observed.since * 1000):
-        # The leader may still report what happened.
+        # The leader may still report the missing progress.
         return
     if books.step is None:
         books.book("load", min(latest.at, stop) if latest is not None and reason == "Hung" else stop)
