@@ -1,4 +1,4 @@
-"""A rendered child of a job: its name, labels, owner and hash. A child with an equal hash needs no write."""
+"""A manifest is a rendered child of a job with its name, labels, owner and hash. An equal hash needs no write."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class ChildContext:
-    """ChildContext is what the template of every child reads."""
+    """ChildContext has the values that every child's template needs."""
 
     name: str
     namespace: str
