@@ -13,7 +13,7 @@ from trainmaster_operator.api.problems import Problem, typographic_quotes
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.api.values import show
 
-# # Programs that start a command line; paths of other programs may contain a space.
+# Programs that start a command line; paths of other programs may contain a space.
 _PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|uv|env|conda|nohup|srun)")
 # Hyphens, dashes and the minus sign, except ASCII's hyphen.
 _DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"

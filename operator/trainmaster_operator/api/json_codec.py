@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# # Levels kept of a document that is too deep to decode. Jobs may have fewer (`limits`), and recursion is still safe.
+# Levels kept of a document that is too deep to decode. Jobs may have fewer (`limits`), and recursion is still safe.
 MAX_DEPTH = 100
-# # Digits of a whole number that Python always converts (the minimum that sys.set_int_max_str_digits accepts).
+# Digits of a whole number that Python always converts (the minimum that sys.set_int_max_str_digits accepts).
 SURE_DIGITS = 640
-# # Brackets and strings. Brackets within strings don't count.
+# Brackets and strings. Brackets within strings don't count.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]+', re.DOTALL)
 
 
@@ -63,7 +63,7 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= SURE_DIGITS else float(digits)
 
 
-# # YAML reads these as line breaks or refuses them, unless they are escaped. JSON accepts them.
+# YAML reads these as line breaks or refuses them, unless they are escaped. JSON accepts them.
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 

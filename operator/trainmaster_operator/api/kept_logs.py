@@ -22,12 +22,12 @@ from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import decimal, loads, mapping
 
-# # Maximum bytes kept of one worker's log.
+# Maximum bytes kept of one worker's log.
 LONGEST_LOG = 64 * 1024
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _KEY = re.compile(r"worker-(\d{1,9})\.log")
-# # Bytes of a `times` entry's braces, names and first time, and of a time with the end of its line.
+# Bytes of a `times` entry's braces, names and first time, and of a time with the end of its line.
 _OVERHEAD_BYTES, _TIME_BYTES = 40, 12
 
 
@@ -88,8 +88,8 @@ class KeptLog:
     def before(self, line: str, time: int | None) -> KeptLog:
         """Returns the lines before a pod's log, which begins with this line at this time.
 
-        The end of this log may come from the same pod. That part starts at the first attempt of the pod's log, or else at
-        its first time.
+        The end of this log may come from the same pod. That part starts at the first attempt of the pod's log, or else
+        at its first time.
         """
         attempt, times = marked_attempt(line), self.times
         for at, own in enumerate(self.lines):
@@ -215,7 +215,7 @@ def lines_of_attempt(lines: Sequence[str], attempt: int, *, newest: int, whole: 
     return lines[:end] if attempt < following and (whole or following == attempt + 1) else ()
 
 
-# # Minimum and maximum characters of a time with seconds, nanoseconds and a zone.
+# Minimum and maximum characters of a time with seconds, nanoseconds and a zone.
 _SHORTEST, _LONGEST = 20, 35
 
 

@@ -16,20 +16,20 @@ from trainmaster_operator.api.json_codec import compact, least_bytes
 from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.values import HALF_A_CHARACTER, show
 
-# # Maximum items of any list in podTemplate and training. Lists of the spec's own fields have their own limits.
+# Maximum items of any list in podTemplate and training. Lists of the spec's own fields have their own limits.
 MAX_ITEMS = 1_000
-# # Maximum depth of lists and mappings, for each field of the spec.
+# Maximum depth of lists and mappings, for each field of the spec.
 MAX_NESTING = 64
-# # Maximum number of problems reported for one pod.
+# Maximum number of problems reported for one pod.
 MAX_POD_PROBLEMS = 20
 KIB = 1024
-# # Maximum bytes. A pod mounts these as YAML in a ConfigMap, which holds 1 MiB.
+# Maximum bytes. A pod mounts these as YAML in a ConfigMap, which holds 1 MiB.
 MAX_BYTES: Mapping[str, int] = {"podTemplate": 256 * KIB, "training": 512 * KIB}
-# # Maximum bytes of all other fields together. 128 KiB is also Linux's limit for one argument (MAX_ARG_STRLEN).
+# Maximum bytes of all other fields together. 128 KiB is also Linux's limit for one argument (MAX_ARG_STRLEN).
 MAX_OTHER_BYTES = 128 * KIB
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# # Maximum bytes of JSON for a character (a control character: \u0000).
+# Maximum bytes of JSON for a character (a control character: \u0000).
 _BYTES_A_CHARACTER = 6
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from trainmaster_operator.api.values import show
 
-# # Merge keys by the last name of a path; lists of the same name have the same keys everywhere in a pod.
+# Merge keys by the last name of a path; lists of the same name have the same keys everywhere in a pod.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),

@@ -53,7 +53,7 @@ RESERVED_LABELS = frozenset(
 )
 RESERVED_DOMAIN = "trainmaster.dev/"
 
-# # Refused fields of the PodSpec, and their remedies.
+# Refused fields of the PodSpec, and their remedies.
 REFUSED_POD_FIELDS = {
     "restartPolicy": "pods of a StatefulSet always have Always; remove it",
     "hostname": "the workers find each other by the StatefulSet's names; remove it",
@@ -64,7 +64,7 @@ REFUSED_POD_FIELDS = {
     "activeDeadlineSeconds": "set spec.runPolicy.activeDeadlineSeconds",
     "priorityClassName": "set spec.scheduling.priorityClassName",
 }
-# # Refused fields of the worker's container, and their remedies.
+# Refused fields of the worker's container, and their remedies.
 REFUSED_WORKER_FIELDS = {
     "image": "set spec.image",
     "imagePullPolicy": "set spec.imagePullPolicy",

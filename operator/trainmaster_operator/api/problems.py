@@ -56,10 +56,10 @@ class InvalidJob(ValueError):
         return shown[:characters]
 
 
-# # Similarity (difflib's ratio) from which a known name was probably meant, and from which it was surely meant.
+# Similarity (difflib's ratio) from which a known name was probably meant, and from which it was surely meant.
 SIMILAR = 0.7
 VERY_SIMILAR = 0.85
-# # No known name is longer, and the time for a comparison grows with the square of the length.
+# No known name is longer, and the time for a comparison grows with the square of the length.
 _LONGEST = 100
 # A shorter beginning fits by chance.
 _SHORTEST_BEGINNING = 3
@@ -84,7 +84,7 @@ def only_longer(name: str, known: Iterable[str]) -> str | None:
     return longer[0] if len(longer) == 1 and len(given) >= _SHORTEST_BEGINNING else None
 
 
-# # The expected kind of value, by pydantic's type of the error.
+# The expected kind of value, by pydantic's type of the error.
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -97,7 +97,7 @@ _WANTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
-# # The remedy for an unrecognised value.
+# The remedy for an unrecognised value.
 EXPECTED = {
     "int_type": "a whole number; write it without quotes and without a fraction",
     "int_from_float": "a whole number; write it without a fraction",
@@ -116,9 +116,9 @@ _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
 _DURATION_UNITS = (86_400, 3_600, 60, 1)
 _LONGEST_DURATION = 20
-# # Maximum characters of a value in a remedy.
+# Maximum characters of a value in a remedy.
 _LONGEST_VALUE = 40
-# # Maximum number of fields in a remedy.
+# Maximum number of fields in a remedy.
 _MOST_FIELDS = 3
 
 

@@ -33,7 +33,7 @@ from trainmaster_operator.wire.values import (
     whole_in,
 )
 
-# # Figures of a rank in a sample, by their names in RankProgress (wire/ranks.py), and on the wire. `step_seconds` is
+# Figures of a rank in a sample, by their names in RankProgress (wire/ranks.py), and on the wire. `step_seconds` is
 # the rank's own time for a step: its `compute_seconds` if it reports them.
 FIGURES: Mapping[str, str] = {
     "step": "step",

@@ -123,7 +123,7 @@ class TransitionRule:
         return f"{has} == {had} && (!{has} || {same})"
 
 
-# # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
+# A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
 # value has at most 63 characters (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.
 MAX_SET_NAME = 52
 
@@ -229,7 +229,7 @@ NAME_RULES: tuple[Rule, ...] = (
     ),
 )
 
-# # Smaller values have a wrong unit: container runtimes refuse them, and Python itself needs more.
+# Smaller values have a wrong unit: container runtimes refuse them, and Python itself needs more.
 LEAST_MEMORY = "4Mi"
 LEAST_SHARED_MEMORY = "4Ki"
 _UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
@@ -502,7 +502,7 @@ def _check_model(path: str, model: BaseModel) -> Iterator[Problem]:
 
 
 def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
-    """Checks for repeated names, which the API server refuses: the list is a map by name (x-kubernetes-list-map-keys)."""
+    """Checks for repeated names, which the API server itself refuses (x-kubernetes-list-map-keys)."""
     seen: set[str] = set()
     for position, group in enumerate(groups):
         if group.name in seen:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 SEED_BYTES = 32
 AGENTS_SECRET_KEY = "secret"
 AGENTS_SECRET_TYPE = "trainmaster.dev/agents"
-# # A reconciliation needs the same signature two or three times (template, annotation, push).
+# A reconciliation needs the same signature two or three times (template, annotation, push).
 REMEMBERED_SIGNATURES = 64
-# # Workers in the cached assignments: 25 of the largest jobs, or ten thousand small ones.
+# Workers in the cached assignments: 25 of the largest jobs, or ten thousand small ones.
 REMEMBERED_WORKERS = 100_000
 
 

@@ -22,11 +22,11 @@ from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster_operator.api.values import out_of_range, show
 
 SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-# # Comparing names takes time, and a document can have many wrong ones.
+# Comparing names takes time, and a document can have many wrong ones.
 _MOST_PROBLEMS = 10
-# # Maximum number of fields in a sentence.
+# Maximum number of fields in a sentence.
 _FEW = 8
-# # Longer regular expressions aren't compiled, because that takes time.
+# Longer regular expressions aren't compiled, because that takes time.
 _LONGEST_EXPRESSION = 1000
 _PATH = "spec.training"
 _WHOLE = re.compile(r"\s*[-+]?[0-9]+(?:_[0-9]+)*(?:[.]0*)?\s*")

@@ -22,9 +22,9 @@ from trainmaster_operator.api.json_codec import decode, is_larger
 
 # Bytes of a piece of text: regular expressions hold the interpreter for two milliseconds at a time.
 PIECE = 64 * 1024
-# # Maximum characters of a value that is decoded at once. A pod has about 10,000.
+# Maximum characters of a value that is decoded at once. A pod has about 10,000.
 AT_ONCE = 16 * 1024
-# # In this field an object lists its `marked` fields that were too large. No shape names it.
+# In this field an object lists its `marked` fields that were too large. No shape names it.
 LEFT_OUT = "leftOut"
 
 
@@ -53,10 +53,10 @@ class Each:
 
 
 Shape = Whole | Each | Mapping[str, "Shape"]
-# # Marker for a value that is dropped completely.
+# Marker for a value that is dropped completely.
 _NOTHING: Any = object()
 _TOO_LARGE: Any = object()
-# # Maximum characters of a name in a shape.
+# Maximum characters of a name in a shape.
 _LONGEST_NAME = 1_000
 
 _STRING = r'"(?:[^"\\]++|\\.)*+"'

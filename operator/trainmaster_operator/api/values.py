@@ -55,7 +55,7 @@ BACKEND_PATTERN = r"^[a-z][a-z0-9_:,]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 # Kubernetes refuses a colon, which separates mount paths in container runtimes.
 ABSOLUTE_PATH_PATTERN = r"^/[^:]+$"
-# # No part begins with a dot, so no path leads upwards.
+# No part begins with a dot, so no path leads upwards.
 RELATIVE_PATH_PATTERN = r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(/[A-Za-z0-9_][-A-Za-z0-9_.]*)*$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 
@@ -75,7 +75,7 @@ HINTS = {
 # Half a pair of surrogates isn't UTF-8; an API server would refuse or change it.
 HALF_A_CHARACTER = "has half of a character, which is not valid Unicode; write the whole character"
 
-# # The problem of a number, by pydantic's name of the bound.
+# The problem of a number, by pydantic's name of the bound.
 _OUT_OF_RANGE = {
     "ge": "is too small; use at least",
     "gt": "is too small; use more than",
@@ -86,12 +86,12 @@ _OUT_OF_RANGE = {
 # Longer quantities are refused, which bounds the cost of rules over them.
 MAX_QUANTITY_LENGTH = 32
 MAX_GROUPS = 8
-# # A leader accepts this many workers beyond those in the assignment (agent/network/workers.py, MAX_OTHERS).
+# A leader accepts this many workers beyond those in the assignment (agent/network/workers.py, MAX_OTHERS).
 MAX_SPARES = 32
 # A process that uses devices uses at least one.
 MAX_DEVICES = MAX_PROCESSES
 MAX_RESTARTS = 1_000_000
-# # A year. Longer limits have a wrong unit.
+# A year. Longer limits have a wrong unit.
 MAX_SECONDS = 31_536_000
 
 BYTES_SENTENCE = "is not a quantity; use 0 or more with a suffix, such as 512Mi or 16Gi"
@@ -142,7 +142,7 @@ def _cores(value: Any) -> int | str:
 
 
 def _progress_pattern(value: str) -> str:
-    """Checks a pattern, which the API server can't check because its expressions are RE2; errors appear in the status."""
+    """Checks a pattern; the API server can't, because its expressions are RE2. The status shows an error."""
     problem = check_pattern(value)
     if problem is not None:
         raise PydanticCustomError("pattern", "{shown} {problem}", {"shown": show(value), "problem": problem})
@@ -223,7 +223,7 @@ _PROCESSES_SCHEMA = {
 }
 
 Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
-# # Without a rule (`CPUOrQuantity`) the API server shows the first alternative of a schema, so that one describes the
+# Without a rule (`CPUOrQuantity`) the API server shows the first alternative of a schema, so that one describes the
 # right value.
 CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"
 NO_LIST = {"minItems": 1, "maxItems": 0}
@@ -260,7 +260,7 @@ WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
 SpareCount = Annotated[StrictInt, Field(ge=0, le=MAX_SPARES)]
 Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]
 Count = Annotated[StrictInt, Field(ge=0, le=MAX_RESTARTS)]
-# # Whole seconds as in Kubernetes' deadlines, and seconds with fractions for the agents' measurements.
+# Whole seconds as in Kubernetes' deadlines, and seconds with fractions for the agents' measurements.
 WholeSeconds = Annotated[StrictInt, Field(ge=0, le=MAX_SECONDS)]
 PositiveWholeSeconds = Annotated[StrictInt, Field(ge=1, le=MAX_SECONDS)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
@@ -274,7 +274,7 @@ def out_of_range(bound: Mapping[str, Any]) -> str:
     return f"{_OUT_OF_RANGE[name]} {number(limit)}"
 
 
-# # Minimum bytes that are worth the 20 microseconds of compression.
+# Minimum bytes that are worth the 20 microseconds of compression.
 _WORTH_IT = 512
 
 

@@ -12,7 +12,7 @@ BUNDLED_AGENT = "/opt/trainmaster/agent.pyz"
 AGENT_DIRECTORY = "/run/trainmaster/agent"
 AGENT_FILE = "agent.pyz"
 MOUNTED_AGENT = f"{AGENT_DIRECTORY}/{AGENT_FILE}"
-# # The volume with the agent in a pod.
+# The volume with the agent in a pod.
 AGENT_VOLUME = "trainmaster-agent"
 
 _NAME_PREFIX = "trainmaster-agent-"

@@ -25,12 +25,12 @@ from trainmaster_operator.api.json_codec import is_larger
 
 # libyaml, if PyYAML was built with it, is ten times as fast.
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# # Templates never contain this text themselves.
+# Templates never contain this text themselves.
 _MARK = re.compile(r"<value (\d+)>")
-# # The name in the context under which a rendering keeps its values.
+# The name in the context under which a rendering keeps its values.
 _VALUES = "_values_of_this_rendering"
 _PLAIN = frozenset({str, int, bool, type(None)})
-# # Maximum number of cached forms. The jobs of a cluster have a few, which differ in their optional fields.
+# Maximum number of cached forms. The jobs of a cluster have a few, which differ in their optional fields.
 REMEMBERED_FORMS = 256
 
 
@@ -96,17 +96,17 @@ def _filled(node: Any, values: Sequence[Any]) -> Any:
     return node
 
 
-# # JSON of this size or more isn't written for people.
+# JSON of this size or more isn't written for people.
 LARGE_TRAINING_BYTES = 8 * 1024
 
 # PyYAML writes these unchanged and reads them as spaces.
 _LINE_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
 # YAML files can't contain these and the line breaks above; JSON has escaped characters below a space.
 _UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
-# # Texts, so that their content isn't taken for numbers, and numbers that PyYAML would read as text.
+# Texts, so that their content isn't taken for numbers, and numbers that PyYAML would read as text.
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![0-9.])-?[0-9]+e[-+][0-9]+|-?Infinity|NaN')
 _NUMBERS = {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}
-# # YAML recognises a longer key only after `?`.
+# YAML recognises a longer key only after `?`.
 _LONGEST_SIMPLE_KEY = 1_000
 
 

@@ -187,7 +187,7 @@ def interconnect_environment(
 
 
 STATE_DIRECTORY = "/run/trainmaster/state"
-# # In memory. It survives ranks and containers, and ranks keep the state here from which the next attempt resumes.
+# In memory. It survives ranks and containers, and ranks keep the state here from which the next attempt resumes.
 MEMORY_DIRECTORY = "/run/trainmaster/memory"
 PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
 # For temporary files of all programs (tempfile, torchrun's logs, sockets of data loaders).
@@ -198,11 +198,11 @@ TRAINING_FILE = f"{TRAINING_DIRECTORY}/training.yaml"
 TERMINATION_LOG = "/dev/termination-log"
 
 
-# # Time to save a checkpoint of a large model. A job without one ends at once on SIGTERM.
+# Time to save a checkpoint of a large model. A job without one ends at once on SIGTERM.
 GRACE_SECONDS = 60
-# # Part of the grace period between the last rank's end and SIGKILL to the agent.
+# Part of the grace period between the last rank's end and SIGKILL to the agent.
 GRACE_RESERVE_SECONDS = 5
-# # Time to save a checkpoint if the kubelet can't reach the agent. A hung agent saves none.
+# Time to save a checkpoint if the kubelet can't reach the agent. A hung agent saves none.
 PROBE_GRACE_SECONDS = 30
 
 

@@ -141,7 +141,7 @@ def _text(name: str, amount: Decimal) -> str:
     return str(whole)
 
 
-# # Kueue computes quota and flavors from these fields of a PodSpec. The others would only differ between versions of
+# Kueue computes quota and flavors from these fields of a PodSpec. The others would only differ between versions of
 # the operator, and a Workload with quota can't be changed.
 _POD_FIELDS = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "overhead", "restartPolicy")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")

@@ -141,7 +141,7 @@ def _patch(template: PodTemplate) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement has an admission's additions to a pod template. Tolerations are JSON, so that placements are hashable."""
+    """Placement has an admission's additions to a pod template. It is hashable, because tolerations are JSON."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[str, ...] = ()

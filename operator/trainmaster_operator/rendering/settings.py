@@ -25,10 +25,10 @@ class NetworkPeers:
 class Settings:
     """Settings are the operator's choices for rendering, and for decisions that depend on the cluster."""
 
-    # # Pods get the agent from this ConfigMap, unless they have the bundled image or their job started with another
+    # Pods get the agent from this ConfigMap, unless they have the bundled image or their job started with another
     # agent. A ConfigMap's name is known when the agent is built (`config_map_name`).
     agent: AgentConfigMap = _UNBUILT
-    # # Maximum seconds of a worker's container in the kubelet's crash back-off before its pod is replaced; None: never.
+    # Maximum seconds of a worker's container in the kubelet's crash back-off before its pod is replaced; None: never.
     # (On a real kubelet the successor of a pod without a running container was there after 1.4 s; volumes and a busy
     # scheduler take longer.)
     replace_after_seconds: float | None = 5.0

@@ -45,7 +45,7 @@ BUNDLED_COMMAND = ("python", "-m", "trainloop")
 VOLCANO_SCHEDULER = "volcano"
 CHECKPOINT_VOLUME = "trainmaster-checkpoint"
 NODE_LABEL = "kubernetes.io/hostname"
-# # NCCL and data loaders with workers need more than the runtime's 64 Mi.
+# NCCL and data loaders with workers need more than the runtime's 64 Mi.
 DEFAULT_SHARED_MEMORY = "8Gi"
 
 

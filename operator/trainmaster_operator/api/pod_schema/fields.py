@@ -20,14 +20,14 @@ from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest, on
 from trainmaster_operator.api.values import show
 
 POD = "spec.podTemplate.spec"
-# # Maximum number of unknown names to compare with known ones (0.1 ms each). The API server checks the others.
+# Maximum number of unknown names to compare with known ones (0.1 ms each). The API server checks the others.
 _MOST_UNKNOWN = 50
-# # Maximum number of places in a sentence.
+# Maximum number of places in a sentence.
 _MOST_PLACES = 3
-# # Maximum number of a command's items in a sentence.
+# Maximum number of a command's items in a sentence.
 _MOST_WORDS = 8
 
-# # Names that people use instead of a field's name, by type.
+# Names that people use instead of a field's name, by type.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
     "Container": {
         **dict.fromkeys(("enviroment", "environment", "environments", "envs", "envVars", "variables"), "env"),
@@ -78,7 +78,7 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "volumeClaimTemplates": "use volumes with persistentVolumeClaim, or with ephemeral for one of each pod",
     },
 }
-# # The field that people mean when they write text in place of a mapping, by type.
+# The field that people mean when they write text in place of a mapping, by type.
 _MAIN_FIELD: Mapping[str, str] = {
     **dict.fromkeys(
         ("ConfigMapEnvSource", "ConfigMapVolumeSource", "Container", "EnvVar", "LocalObjectReference"), "name"
@@ -91,7 +91,7 @@ _MAIN_FIELD: Mapping[str, str] = {
     "PersistentVolumeClaimVolumeSource": "claimName",
     "SecretVolumeSource": "secretName",
 }
-# # Names that a sentence can show, and a taint in the syntax of `kubectl taint`.
+# Names that a sentence can show, and a taint in the syntax of `kubectl taint`.
 _NAME = re.compile(r"[A-Za-z0-9/._:-]{1,80}")
 _PAIR = re.compile(r"([A-Za-z0-9/._-]{1,80})=([A-Za-z0-9/._-]{1,80})")
 _TAINT = re.compile(r"([A-Za-z0-9/._-]{1,80})(?:=([A-Za-z0-9._-]{0,63}))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?")
@@ -216,7 +216,7 @@ class _Walk:
         return None
 
 
-# # From this length, the beginning of a known name can't be another field's name.
+# From this length, the beginning of a known name can't be another field's name.
 _SURE_BEGINNING = 7
 # A container's and a pod's securityContext share some fields.
 _OTHER_CONTEXT = {

@@ -35,7 +35,7 @@ RENDERED_VOLUMES = frozenset(
     f"trainmaster-{name}" for name in ("podinfo", "state", "agent", "tmp", "training", "shm", "checkpoint")
 )
 _AGENT_PORT_NAME = "agent"
-# # Names of the training container in other APIs: PyTorchJob, TrainJob, examples.
+# Names of the training container in other APIs: PyTorchJob, TrainJob, examples.
 _OTHERS_WORKERS = frozenset({"main", "master", "node", "pytorch", "trainer", "training"})
 # Longer names don't resemble "worker"; comparing all names of a large pod takes time.
 _LONGEST_LIKE = 8
@@ -262,7 +262,7 @@ _MODES: Mapping[str, str] = {
 }
 _MOST_MODE = 0o777
 _SYSTEMS = ("linux", "windows")
-# # Fields of a pod that both variables and files in volumes can show.
+# Fields of a pod that both variables and files in volumes can show.
 _FIELDS_OF_BOTH = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['…']")
 _FIELDS_OF_VARIABLES = (
     *_FIELDS_OF_BOTH,

@@ -19,7 +19,7 @@ from trainmaster_operator.api.values import show
 
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
-# # Minimum bytes. Kubernetes accepts thousandths of bytes with a warning; small amounts are mistakes of the suffix.
+# Minimum bytes. Kubernetes accepts thousandths of bytes with a warning; small amounts are mistakes of the suffix.
 _LEAST_MEMORY = 1024
 
 
