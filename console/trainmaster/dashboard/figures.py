@@ -87,7 +87,7 @@ class Figures:
             return known.event
 
     async def recorded(self, viewer: Viewer, job: TrainingJob, why: str) -> bytes:
-        """Returns the event with the history's record of the ranks' last seconds, or with the reason for its absence."""
+        """Returns the event with the history's record of the ranks' last seconds, or with why it is missing."""
         return encoded(EVENT, await _recorded(viewer, job, why))
 
 
