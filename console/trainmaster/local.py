@@ -182,11 +182,11 @@ def run_locally(
     node_gpus: int | None = None,
     **options: Unpack[TrainOptions],
 ) -> FinishedJob:
-    """Trains a function (with the options of `train`) or a job's manifest on an embedded cluster. Returns the ended
-    job.
+    """Trains a function or a job's manifest on an embedded cluster, and returns the ended job.
 
-    Cluster and operator run for this call only. The node has this machine's GPUs, or `node_gpus` of them. Raises the
-    errors of `train` and `submit`, and WaitTimeout if the job hasn't ended after `timeout` seconds.
+    A function takes the options of `train`. Cluster and operator run for this call only. The node has this machine's
+    GPUs, or `node_gpus` of them. Raises the errors of `train` and `submit`, and WaitTimeout if the job hasn't ended
+    after `timeout` seconds.
 
     >>> def fit(steps: int) -> None:
     ...     import os

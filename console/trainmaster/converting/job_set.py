@@ -2,7 +2,7 @@
 
 ReplicatedJobs with the same program train together, as groups if their resources differ. If there are several programs,
 the one with accelerators or torchrun trains, or else the one with the most pods. Others (a driver, a data server, a
-step that prepares data) become Jobs (batch/v1) as the JobSet controller would create them, and volume claims become
+step that prepares data) become Jobs (batch/v1) as the JobSet controller would create them. Its volume claims become
 claims.
 """
 

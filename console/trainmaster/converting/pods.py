@@ -50,7 +50,7 @@ _CONTAINERS_LEFT_OUT = {
 def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> None:
     """Puts a pod template into the job.
 
-    `trains` is the usual name of the training container. `torch`: the operator is for PyTorch, so a Python script uses
+    `trains` is the usual name of the training container. `torch`: the operator is for PyTorch, so Python scripts use
     torch.
     """
     _metadata(template, draft)

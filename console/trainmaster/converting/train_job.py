@@ -32,7 +32,7 @@ _GANG: Path = ("spec", "scheduling", "gang")
 
 
 def convert_train_job(manifest: Field, runtime: Field | None) -> Draft:
-    """Converts a TrainJob; `runtime` is the runtime that it refers to, if the caller has it."""
+    """Converts a TrainJob; `runtime` is the runtime that it refers to, if given."""
     spec = manifest.get("spec") or Field(None)
     name, namespace = manifest.text("metadata", "name"), manifest.text("metadata", "namespace")
     below = _runtime(spec, runtime)

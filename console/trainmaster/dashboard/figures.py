@@ -131,7 +131,7 @@ async def _recorded(viewer: Viewer, job: TrainingJob, why: str) -> dict[str, Any
 
 
 def seconds_between(workers: int) -> float:
-    """Returns the seconds between two polls of the agents of so many workers."""
+    """Returns the seconds between two polls of the agents of a job with `workers` workers."""
     return max(SECONDS, workers / WORKERS_A_SECOND)
 
 

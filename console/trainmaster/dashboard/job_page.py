@@ -26,8 +26,7 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.api.v1alpha1.status import Failure
 from trainmaster_operator.wire.values import mapping, mappings, number, whole
 
-# Seconds between two reads of pods, and of events. Many pods are read less often, and at once when the job's state
-# changes.
+# Seconds between two reads of pods, and of events. Many pods are read less often, but at once if the state changes.
 PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
 # Seconds until the next try after a refusal, and after another error.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0

@@ -46,8 +46,8 @@ from trainmaster_operator.wire.values import mapping
 
 # Maximum number of jobs of one name, the newest: a client may recreate a job every second.
 MAX_LIVES = 200
-# Maximum characters of evidence or logs in one answer (twice a job's ConfigMap), and of pods' places in one answer (the
-# newest attempts').
+# Maximum characters of evidence or logs in one answer (twice a job's ConfigMap). Maximum places of pods in one answer
+# (the newest attempts').
 MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
 SHORT_THREADS, LONG_THREADS = 2, 2
 # Seconds for one answer, and for the wait until a thread is free for it.
@@ -56,8 +56,7 @@ READ_SECONDS, WAIT_SECONDS = 10.0, 30.0
 CLOSE_SECONDS = 0.5
 # SQLite's own steps between two checks of the time.
 _STEPS = 20_000
-# Minimum bytes of an answer to compress, if the client accepts it: gzip, at a level that takes half of the default's
-# time.
+# Minimum bytes of an answer to compress, if the client accepts gzip, at a level of half the default's time.
 _COMPRESSED_BYTES, _GZIP, _LEVEL = 4_096, 31, 4
 _FIELDS = "id, uid, namespace, name, created, deleted, summary"
 Kind = TypeVar("Kind", bound=HistoryAnswer)
@@ -182,7 +181,7 @@ class Answers:
     def _draw(
         self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[Drawn], Kind]
     ) -> Kind:
-        """Returns the drawing of a job's data that `answer` makes.
+        """Returns `answer`'s drawing of a job's data.
 
         SQLite can't restart its write-ahead log during a reader's transaction, and with endless readers that log would
         fill the disk. So a long read has no transaction, unless a block moves during it.
@@ -289,7 +288,7 @@ class AnswerThreads:
                 for threads in (self._short, self._long):
                     await asyncio.to_thread(threads.shutdown, cancel_futures=True)
         except TimeoutError:
-            # An empty write-ahead log stays beside the file.
+            # The file's empty write-ahead log remains.
             return
         for answers in self._opened:
             answers.connection.close()

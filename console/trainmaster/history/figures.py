@@ -344,7 +344,7 @@ def _unpacked(block: bytes, most: int = 0) -> tuple[dict[str, Any], list[float],
 
 
 def _fitting(own: Sequence[int], ranks: Sequence[int]) -> Callable[[array[float]], Iterable[float]]:
-    """Returns a function that puts a row of some ranks in the order of others."""
+    """Returns a function that puts a row of the ranks `own` in the order of `ranks`."""
     if list(own) == ranks:
         return lambda row: row
     place_of = {rank: place for place, rank in enumerate(own)}

@@ -61,8 +61,7 @@ class Aging:
         self._store = store
         self._tail_bytes = tail_bytes
         self._connection = store.connection
-        # Levels that may have too many points: job, kind, level. After a stop, the next block of a job finds its levels
-        # again.
+        # Levels that may have too many points: job, kind, level. After a stop, a job's next block finds them again.
         self._grown: set[tuple[int, str, int]] = set()
 
     def step(self, *, at_once: bool = False) -> bool:

@@ -5,7 +5,7 @@ briefly, by the SHA-256 of the token. The token itself is sent to the API server
 error.
 
 A request has a place while its viewer is looked up and its answer is made and sent. Tokens that the API server hasn't
-recognised lately have a few places of their own. So a client that invents tokens briefly delays other strangers, but no
+recognised lately have a few places of their own. So a client that invents tokens briefly delays strangers, but no
 viewer.
 """
 

@@ -39,7 +39,7 @@ _SOME = 2
 
 
 def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
-    """Returns the message for a field that is unknown at `path`: the nearest known one, or where it belongs."""
+    """Returns the message for a field that is unknown at `path`: the nearest known one, or its proper place."""
     odd = [character for character in field if not character.isascii()]
     if odd:
         written = "".join(character for character in field if character.isascii()).strip()

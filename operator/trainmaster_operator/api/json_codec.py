@@ -29,7 +29,7 @@ def decode(raw: bytes | str) -> Any:
 
 
 def decode_shallow(raw: bytes | str) -> Any:
-    """Decodes what `json.loads` can't, replacing everything below MAX_DEPTH by null. Several times slower."""
+    """Decodes JSON that `json.loads` can't, with null for everything below MAX_DEPTH. It is several times slower."""
     whole = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     return json.loads("".join(_shallow(whole)), parse_int=_integer)
 

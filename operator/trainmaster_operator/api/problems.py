@@ -1,4 +1,4 @@
-"""A problem of a job is one sentence: the field, what is wrong with its value, and the remedy.
+"""A problem of a job is one sentence: the field, the mistake in its value, and the remedy.
 
 Misspelled names are compared with the known ones, ignoring case and word separators. A value of the wrong type gets a
 remedy for that value: for example, only a quoted one should lose its quotes.

@@ -130,7 +130,7 @@ MAX_SET_NAME = 52
 
 @dataclass(frozen=True)
 class NamedSpec:
-    """NamedSpec is the input of the rules on the job's name; in CEL that is the whole object."""
+    """NamedSpec is the input of the rules on the job's name; in CEL the input is the whole object."""
 
     name: str
     spec: JobSpec

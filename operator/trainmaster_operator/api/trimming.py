@@ -53,7 +53,7 @@ class Each:
 
 
 Shape = Whole | Each | Mapping[str, "Shape"]
-# Marker for a value that is dropped completely.
+# Markers for a value that is dropped completely, and for one that is too large to decode at once.
 _NOTHING: Any = object()
 _TOO_LARGE: Any = object()
 # Maximum characters of a name in a shape.

@@ -223,8 +223,8 @@ _PROCESSES_SCHEMA = {
 }
 
 Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
-# Without a rule (`CPUOrQuantity`) the API server shows the first alternative of a schema, so that one describes the
-# right value.
+# Without a rule (`CPUOrQuantity`) the API server shows a schema's first alternative, so that one describes the right
+# value.
 CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"
 NO_LIST = {"minItems": 1, "maxItems": 0}
 NO_MAPPING = {"minProperties": 1, "maxProperties": 0}

@@ -1,7 +1,7 @@
 """The environment of a worker's container has MASTER_ADDR, MASTER_PORT, WORLD_SIZE and the agent's variables.
 
 MASTER_PORT is only for programs without the agent's rendezvous: each attempt has its own port (`wire.ports`), which the
-agent sets. This module also has the paths in the container, devices, variables of the collective libraries, and grace
+agent sets. This module also has the container's paths, devices, variables of the collective libraries, and grace
 periods.
 """
 
@@ -131,8 +131,11 @@ def _seconds(value: float) -> str:
 
 
 def _literal(text: str) -> str:
-    """Escapes a value that the kubelet must not change: it expands $(NAME) and turns $$ into $ in every variable
-    (k8s.io/kubernetes/third_party/forked/golang/expansion), which would break a shell's own $$ and $(...)."""
+    """Escapes a value that the kubelet must not change.
+
+    It expands $(NAME) and turns $$ into $ in every variable (k8s.io/kubernetes/third_party/forked/golang/expansion),
+    which would break a shell's own $$ and $(...).
+    """
     return text.replace("$", "$$")
 
 
@@ -156,8 +159,10 @@ def extended_resources(resources: Resources, accelerator: Accelerator, interconn
 def interconnect_environment(
     resources: Resources, accelerator: Accelerator, interconnect: Interconnect
 ) -> dict[str, str]:
-    """Returns the variables of the collective libraries. RCCL (AMD) reads NCCL's names. gloo's are set for every kind,
-    because jobs on accelerators use gloo on the host."""
+    """Returns the variables of the collective libraries.
+
+    RCCL (AMD) reads NCCL's names. gloo's are set for every kind, because jobs on accelerators use gloo on the host.
+    """
     kind = accelerator.kind if resources.gpus else "none"
     nccl = kind in ("nvidia", "amd", "custom")
     environment: dict[str, str] = {}
@@ -180,7 +185,7 @@ def interconnect_environment(
         elif kind == "intel":
             environment["FI_TCP_IFACE"] = interconnect.interface
     if interconnect.nvlink is not None and nccl:
-        # NVLS 2 means "where the GPUs have it"; 1 would fail on other GPUs.
+        # NVLS 2 means "if the GPUs support it"; 1 would fail on other GPUs.
         environment["NCCL_P2P_DISABLE"] = "0" if interconnect.nvlink else "1"
         environment["NCCL_NVLS_ENABLE"] = "2" if interconnect.nvlink else "0"
     return environment

@@ -30,8 +30,10 @@ _BUILT_IN = frozenset({"", "apps", "networking.k8s.io"})
 
 
 def child_kind(api_version: str, kind: str) -> str:
-    """Returns a kind that is unique among the children: with its group unless it is built in, as in kubectl (three gang
-    schedulers have a PodGroup)."""
+    """Returns a kind that is unique among the children.
+
+    It has its group unless it is built in, as in kubectl, because three gang schedulers have a PodGroup.
+    """
     group, slash, _ = api_version.partition("/")
     return kind if not slash or group in _BUILT_IN else f"{kind}.{group}"
 

@@ -46,7 +46,9 @@ def render(
     agent: AgentConfigMap | None = None,
     settings: Settings | None = None,
 ) -> tuple[Manifest, ...]:
-    """Returns the Service, ConfigMap (for `training`), NetworkPolicy (if the settings have peers), PodGroup or Workload
+    """Returns the manifests of a job's children.
+
+    They are the Service, ConfigMap (for `training`), NetworkPolicy (if the settings have peers), PodGroup or Workload
     (for a gang), and a StatefulSet for each group.
 
     `assignment` is written into the pod template. `replicas` overrides the number of pods by StatefulSet name, such as
