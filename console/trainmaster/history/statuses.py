@@ -1,8 +1,8 @@
 """Derives a job's summary and attempts from its statuses, even if some were missed or repeated.
 
 A status names the current attempt and the newest ten failures, so an attempt that began and failed unrecorded is known
-by its failure. A later status corrects only two things: a failure that was provisional, or one that was merged with
-another. Data that later statuses no longer mention stays unchanged.
+by its failure. Later statuses correct failures that were provisional or were merged with another. Data that later
+statuses no longer mention stays unchanged.
 """
 
 from __future__ import annotations

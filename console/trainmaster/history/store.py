@@ -45,7 +45,8 @@ Result = TypeVar("Result")
 SLICES = 32
 # Limits of one job; the oldest data is deleted.
 MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
-# The part of a bounded file that records may fill; a record's maximum pages, and size as a multiple of its JSON's.
+# The part of a bounded file that records may fill; the room that records may need: pages, plus a multiple of their
+# JSON.
 _OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
 # Maximum seconds by which the operator's clock may be ahead.
 _CLOCK_SECONDS = 60.0

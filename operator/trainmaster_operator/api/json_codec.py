@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Levels kept of a document that is too deep to decode. Jobs may have fewer (`limits`), and recursion is still safe.
+# Levels kept of a document that is too deep to decode. It exceeds the limit of jobs and is safe for recursion.
 MAX_DEPTH = 100
 # Digits of a whole number that Python always converts (the minimum that sys.set_int_max_str_digits accepts).
 SURE_DIGITS = 640

@@ -23,7 +23,7 @@ MAX_NESTING = 64
 # Maximum number of problems reported for one pod.
 MAX_POD_PROBLEMS = 20
 KIB = 1024
-# Maximum bytes. A pod mounts these as YAML in a ConfigMap, which holds 1 MiB.
+# Maximum bytes. Pods mount `training` as YAML in a ConfigMap, which holds 1 MiB.
 MAX_BYTES: Mapping[str, int] = {"podTemplate": 256 * KIB, "training": 512 * KIB}
 # Maximum bytes of all other fields together. 128 KiB is also Linux's limit for one argument (MAX_ARG_STRLEN).
 MAX_OTHER_BYTES = 128 * KIB

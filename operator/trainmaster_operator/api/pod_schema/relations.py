@@ -1,7 +1,7 @@
 """Checks values in a pod, and how containers, volumes, ports and tolerations fit together, as Kubernetes does.
 
-It reports only mistakes that no merging can repair, because the rendered pod may have fields that the user's template
-lacks, and that every version of Kubernetes refuses. (kubernetes: pkg/apis/core/validation/validation.go)
+It reports only mistakes that every version of Kubernetes refuses and that no merging can repair, because the rendered
+pod may have fields that the user's template lacks. (kubernetes: pkg/apis/core/validation/validation.go)
 """
 
 from __future__ import annotations
