@@ -1,8 +1,7 @@
-"""An embedded cluster with the operator on this machine, for as long as something needs it (`trainmaster-local`).
+"""Runs an embedded cluster with the operator on this machine, for as long as a program needs it (`trainmaster-local`).
 
-`running_cluster` starts both and stops them whatever happens; `trainmaster demo` and `run_locally` use it.
-`run_locally` trains a function or a manifest there and returns the ended job. `configure` gives the cluster
-Trainmaster's images.
+`running_cluster` starts both and always stops them; `trainmaster demo` and `run_locally` use it. `run_locally` trains a
+function or a manifest there and returns the ended job. `configure` adds Trainmaster's images to the cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 OPERATOR_STOP_SECONDS = 10.0
 ESTABLISHED_SECONDS = 20.0
 POLL_SECONDS = 0.02
-# Between two checks whether the operator runs.
+# Seconds between two checks whether the operator runs.
 CHECK_SECONDS = 5.0
 # `trainmaster_local.cluster.up` calls it by this name in the cluster's own process.
 CONFIGURE = f"{__name__}:configure"
@@ -47,12 +46,12 @@ EXAMPLE_SCRIPTS = Path(__file__).parents[2] / "images" / "trainer" / "examples"
 
 
 class NotRunning(ClientError):
-    """The cluster or the operator can't be started, or has ended; the text has the reason and what to do."""
+    """The cluster or the operator can't be started, or has ended; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """RunningCluster is a cluster with its operator; `start_seconds` passed until the API server answered."""
+    """RunningCluster is a cluster with its operator; the API server answered after `start_seconds`."""
 
     kubeconfig: Path
     server: str
@@ -89,7 +88,7 @@ def configure(config: ClusterConfig) -> ClusterConfig:
     from trainmaster_operator.rendering.agent_source import BUNDLED_AGENT
 
     agent = config.state_dir / "images" / "agent.pyz"
-    # The cluster would create the folder with this mode too, for its owner only.
+    # The cluster would create the folder with the same mode, for its owner only.
     config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     agent.parent.mkdir(exist_ok=True)
     temporary = agent.with_suffix(".tmp")
@@ -109,8 +108,8 @@ def running_cluster(
 ) -> Iterator[RunningCluster]:
     """Starts a cluster in a folder of its own and the operator, and stops both at the end, even after exceptions.
 
-    Other users of the machine can't enter the folder: it has secrets and programs. The nodes share the machine's GPUs,
-    or have `gpus` each; `operator_options` are further ones of `operator run`. Raises NotRunning.
+    Other users of the machine can't enter the folder, because it has secrets and programs. The nodes share the
+    machine's GPUs, or have `gpus` each; `operator_options` are further ones of `operator run`. Raises NotRunning.
     """
     if find_spec("trainmaster_local") is None:
         raise NotRunning("The embedded cluster isn't installed: pip install 'trainmaster[local]'.")
@@ -135,7 +134,7 @@ def running_cluster(
 
 
 def _install(kubeconfig: Path) -> None:
-    """Applies the custom resource, and waits until it is served."""
+    """Applies the custom resource, and waits until the API server serves it."""
     from trainmaster_operator.api.crd import crd
 
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
@@ -163,7 +162,7 @@ def _operator(kubeconfig: Path, log: Path, further: Sequence[str]) -> Iterator[s
     with log.open("wb") as output:
         try:
             with interrupted_later():
-                # In a session of its own, because Ctrl-C goes to this program, which stops the operator in order.
+                # It has its own session, because Ctrl-C is for this program, which stops the operator in order.
                 process = subprocess.Popen([*command, *options], stdout=output, stderr=output, start_new_session=True)
             yield process
         finally:
@@ -183,10 +182,11 @@ def run_locally(
     node_gpus: int | None = None,
     **options: Unpack[TrainOptions],
 ) -> FinishedJob:
-    """Trains a function (with the options of `train`) or a job's manifest on an embedded cluster, and returns the end.
+    """Trains a function or a job's manifest on an embedded cluster, and returns the ended job.
 
-    Cluster and operator run for this call only. The node has this machine's GPUs, or `node_gpus` of them.
-    Raises what `train` and `submit` raise, and WaitTimeout when the job hasn't ended after `timeout` seconds.
+    A function takes the options of `train`. Cluster and operator run for this call only. The node has this machine's
+    GPUs, or `node_gpus` of them. Raises the errors of `train` and `submit`, and WaitTimeout if the job hasn't ended
+    after `timeout` seconds.
 
     >>> def fit(steps: int) -> None:
     ...     import os
@@ -213,12 +213,12 @@ def _log(jobs: JobClient, name: str, worker: int) -> tuple[str, ...]:
     try:
         return tuple(jobs.logs(name, worker))
     except JobNotFound:
-        # The job keeps none, or its pods never ran.
+        # The job keeps no output, or its pods never ran.
         return ()
 
 
 def _ended(cluster: RunningCluster, jobs: JobClient, name: str, timeout: float | None) -> TrainingJob:
-    """Waits for the end, as long as the operator runs."""
+    """Waits for the job's end, as long as the operator runs."""
     left = timeout
     while True:
         seconds = CHECK_SECONDS if left is None else min(left, CHECK_SECONDS)

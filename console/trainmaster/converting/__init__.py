@@ -1,7 +1,7 @@
-"""Converts jobs of other operators, and accounts for every field of theirs.
+"""Converts jobs of other operators, and accounts for each of their fields.
 
 1. `fields`: a manifest as a tree of fields, each of which gets one answer, and the draft of the new job.
-2. `commands`: what a container runs, without torchrun; `pods`: the whole pod with its resources; `groups`: several pods
+2. `commands`: a container's program, without torchrun; `pods`: the whole pod with its resources; `groups`: several pods
    of one program.
 3. `metadata` and `failures`: names and labels; rules about failures.
 4. `pytorch_job`, `job_set`, `train_job`: one module for each type.

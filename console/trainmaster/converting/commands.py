@@ -1,6 +1,6 @@
-"""Converts what a container runs into command, args, launcher and processesPerWorker of the job.
+"""Converts a container's command line into command, args, launcher and processesPerWorker of the job.
 
-A command line that starts torchrun becomes the program that it starts, and its options become the job's fields.
+If the command line starts torchrun, torchrun's program becomes the job's, and its options become the job's fields.
 Trainmaster starts torchrun itself, with its own rendezvous in each attempt.
 """
 
@@ -18,12 +18,12 @@ from trainmaster_operator.wire.names import POD_INDEX_LABEL, TORCHRUN_MODULES, i
 
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
 _SHELL_OPTION = re.compile(r"-[a-z]*c")
-# A shell text without these is one command, which shlex can split.
+# A shell text without these characters is one command, which shlex can split.
 _NOT_ONE_COMMAND = re.compile(r"[;&|<>`(){}*?!~\[\]\n#]|\$\(")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
-# Options that change how a rank starts, so the command keeps torchrun.
+# These options change how a rank starts, so the command keeps torchrun.
 _OF_RANKS = {"run_path", "virtual_local_rank", "numa_binding", "signals_to_handle"}
 # Options of torchrun in a script that fix one rendezvous.
 RENDEZVOUS = re.compile(r"--(nnodes|node[-_]rank|rdzv[-_]\w+|master[-_]\w+|standalone)\b")
@@ -37,21 +37,21 @@ class Command:
     args: tuple[str, ...]
     # Whether the command line starts torchrun, once in each worker.
     by_torchrun: bool = False
-    # Whether the command is a shell text that starts torchrun somewhere.
+    # Whether the command is a shell text that contains a start of torchrun.
     in_a_script: bool = False
     processes: str | None = None
-    # --nnodes=2:4.
+    # The minimum in --nnodes=2:4.
     least: int | None = None
     most: int | None = None
     max_restarts: int | None = None
     # Options that Trainmaster replaces.
     left_out: tuple[str, ...] = field(default=())
-    # A shell that reads a profile first (bash -lc), if any.
+    # The shell that reads a profile first (bash -lc), if any.
     login_shell: str = ""
 
     @property
     def is_python(self) -> bool:
-        """Returns whether it is [python, script.py] or [python, -m, module], which can start warm."""
+        """Returns whether the command is [python, script.py] or [python, -m, module], which can start warm."""
         words = (*self.command, *self.args)
         return (
             len(words) > 1
@@ -61,7 +61,7 @@ class Command:
 
 
 def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
-    """Returns what a container's command and args start."""
+    """Returns the meaning of a container's command and args."""
     words = [*command, *args]
     begin = _after_torchrun(words)
     if begin is not None:
@@ -102,7 +102,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
             value = words[at] if at < len(words) else ""
             used.append(value)
         elif option not in VALUES | FLAGS:
-            # An option of a newer torch, which may have a value or not.
+            # This option of a newer torch may have a value or not.
             return Command(tuple(words[:of_command]), tuple(words[of_command:]), by_torchrun=True)
         options[option], spelled[option] = value, used
         at += 1
@@ -172,7 +172,7 @@ INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
 def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
-    """Puts a container's command and args into the job, and how they are launched."""
+    """Puts a container's command and args into the job, and chooses the launcher."""
     command, args = container.get("command"), container.get("args")
     words = _texts(command), _texts(args)
     if words[0] is None or words[1] is None:
@@ -206,7 +206,7 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
 
 
 def keep_processes(field: Field, draft: Draft) -> None:
-    """Puts a number of processes, or torchrun's word for it, into the job."""
+    """Puts a number of processes, or torchrun's keyword for it, into the job."""
     value, given = str(field.value), draft.at(_PROCESSES)
     if given is not None:
         field.dropped(f"spec.processesPerWorker is {given} already")

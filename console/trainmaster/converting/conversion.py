@@ -1,8 +1,8 @@
 """The entry point: converts manifests of other operators into jobs, with an answer for every field.
 
 Several manifests are converted together, because a TrainJob needs its runtime. Other manifests stay unchanged. A new
-job is validated as by `trainmaster validate`: invalid fields are removed and refused at the field of the source that
-they came from, and missing fields become notes without a field.
+job is validated as by `trainmaster validate`. Invalid fields are removed and refused at their field of the source, and
+missing fields become notes without a field.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_CHECKS = 100
 
 @dataclass(frozen=True)
 class Note:
-    """Note is what became of one field of one manifest."""
+    """Note is the answer for one field of one manifest."""
 
     # Index of the manifest.
     manifest: int
@@ -34,7 +34,7 @@ class Note:
     field: Path
     value: Any
     answer: Answer
-    # Names and values of the fields that it became.
+    # Names and values of the resulting fields.
     became: tuple[tuple[str, Any], ...] = ()
 
 
@@ -54,7 +54,7 @@ def is_runtime(value: Any) -> bool:
 
 
 def can_convert(value: Any) -> bool:
-    """Returns whether a manifest is a job of another operator that can be converted."""
+    """Returns whether a manifest is a job of another operator that this package can convert."""
     return isinstance(value, Mapping) and (_group(value), value.get("kind")) in _CONVERTERS
 
 
@@ -110,7 +110,7 @@ def _converted(
 
 
 def _notes(manifest: int, field: Field, draft: Draft) -> Iterator[Note]:
-    """Yields a note for each field: one if all its leaves share an answer, otherwise those of its parts."""
+    """Yields a note for each field: one if all its leaves have the same answer, otherwise one for each of its parts."""
     first, *others = field.leaves()
     answer = first.answer
     assert answer is not None
@@ -131,7 +131,7 @@ def _became(answer: Answer, draft: Draft) -> tuple[tuple[str, Any], ...]:
 
 
 def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Conversion:
-    """Returns a runtime's conversion. TrainJobs that use it answer its fields; without any it is refused."""
+    """Returns a runtime's conversion. TrainJobs that use it answer its fields; an unused one is refused."""
     if found.manifest in used:
         return found
     answer = Answer("refused", "no TrainJob in the files uses this runtime, and it is no job by itself")
@@ -139,7 +139,7 @@ def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Con
 
 
 def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
-    """Removes what the job can't have, refuses it at its source, and returns the other problems."""
+    """Removes the job's invalid fields, refuses them at their source, and returns the other problems."""
     found = list[Problem]()
     if "image" not in draft.job["spec"]:
         message = "is missing, and the bundled trainer's would be used; set it to the image that has the program"
@@ -157,8 +157,9 @@ def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
 
 
 def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[Problem, Path]]:
-    """Yields problems with the path whose removal solves them: the wrong field, or one that can't exist without a
-    removed part.
+    """Yields problems with the path whose removal solves them.
+
+    It is the wrong field's path, or that of a field that needs a removed part.
     """
     there = {dotted(path): path for path in paths(draft.job)}
     for problem in _problems(draft):
@@ -180,14 +181,14 @@ def _problems(draft: Draft) -> Sequence[Problem]:
 
 
 def _take_out(problem: Problem, path: Path, draft: Draft, leaves: Sequence[Field]) -> bool:
-    """Removes the value at a path, and returns whether a field of the source is refused for it."""
+    """Removes the value at a path, and returns whether this refuses a field of the source."""
     concerned = [leaf for leaf in leaves if _made(leaf, dotted(path))]
     for leaf in concerned:
         leaf.overruled(str(problem))
     removed = remove(draft.job, path)
     moved: dict[int, Answer] = {}
     for leaf in leaves:
-        # Leaves that together became one field share their answer.
+        # Leaves that became one field together share their answer.
         if leaf.answer is not None:
             leaf.answer = moved.setdefault(id(leaf.answer), _without(removed, leaf.answer))
     return bool(concerned)

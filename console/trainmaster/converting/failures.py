@@ -1,6 +1,6 @@
 """Converts a JobSet's failurePolicy and its Jobs' podFailurePolicy into rules by exit code and reason.
 
-A JobSet's rule is about a failed Job. Our rules are about a failed rank, which restarts the group or ends the job.
+A JobSet's rule is about a failed Job. Our rules are about a failed rank, and restart the group or end the job.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _DISRUPTION = "deleted and evicted pods are disruptions, which restart the group
 
 @dataclass(frozen=True)
 class _Jobs:
-    """_Jobs is what a JobSet's rules need to know about the training Jobs."""
+    """_Jobs is the information about the training Jobs that a JobSet's rules need."""
 
     names: Sequence[str]
     # The FailJob rules of their podFailurePolicies.
     final: Sequence[Field]
-    # Whether any of them retries its pods.
+    # Whether any of the Jobs retries its pods.
     tries: bool
 
 
@@ -81,7 +81,7 @@ def _pod_rule(rule: Field, draft: Draft) -> None:
     elif codes is None or action not in _JOB_ACTIONS:
         rule.refused("rules answer exit codes from 1 to 255 with Fail, Restart or Ignore; set spec.failurePolicy.rules")
     else:
-        # A failed Job is restarted by a JobSet that may.
+        # If the JobSet may restart, it restarts a failed Job.
         made = "Restart" if action == "FailJob" and draft.at(_MAX_RESTARTS) else _JOB_ACTIONS[action]
         _add(rule, {"exitCodes": codes, "action": made}, draft)
 
@@ -120,7 +120,7 @@ def _by_reasons(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
 
 
 def _by_pod_rules(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
-    """Answers a rule about Jobs that failed by a rule on their pods."""
+    """Answers a JobSet's rule about Jobs that failed by their podFailurePolicy."""
     listed = {id(each): _codes(each) or [] for each in jobs.final}
     codes = sorted({code for found in listed.values() for code in found})
     disruptions = [each for each in jobs.final if _is_disruption(each)]

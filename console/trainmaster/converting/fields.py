@@ -1,8 +1,9 @@
-"""A manifest of another operator as a tree of fields, and the draft of the job that it becomes.
+"""A manifest of another operator is a tree of fields, and becomes the draft of a job.
 
-Each leaf gets one answer: where it went, or why not. A leaf is a scalar, an empty list or mapping, or a list of scalars
-(users see a command as one field). Leaves without an answer are refused at the end, so nothing is dropped silently.
-Manifests of one job are merged as Kubernetes merges a patch, and each field keeps its place in its own manifest.
+Each leaf gets one answer: its new place, or the reason why it has none. A leaf is a scalar, an empty list or mapping,
+or a list of scalars (users see a command as one field). Leaves without an answer are refused at the end, so nothing is
+dropped silently. Manifests of one job are merged as Kubernetes merges a patch, and each field keeps its place in its
+own manifest.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer is what became of a field; `text` is the reason, or a remark on a kept field."""
+    """Answer is the result for a field; `text` is the reason, or a remark on a kept field."""
 
     outcome: Outcome
     text: str = ""
@@ -55,7 +56,7 @@ class Field:
 
     @classmethod
     def mapping(cls, fields: dict[str, Field], path: Path = ()) -> Field:
-        """Returns a mapping of existing fields, which get the answers."""
+        """Returns a mapping of existing fields, which receive the answers."""
         made = cls(None, path)
         made.fields = fields
         return made
@@ -71,12 +72,12 @@ class Field:
         return found
 
     def each(self, name: str) -> list[Field]:
-        """Returns the items of the list of mappings below, if there is one."""
+        """Returns the items of the list of mappings of that name; none if there is no such list."""
         below = self.get(name)
         return below.items if below is not None and below.items is not None else []
 
     def named(self, name: str) -> dict[str, Field]:
-        """Returns the fields of the mapping below, if there is one."""
+        """Returns the fields of the mapping of that name; none if there is no such mapping."""
         below = self.get(name)
         return below.fields if below is not None and below.fields is not None else {}
 
@@ -87,12 +88,12 @@ class Field:
         return [each.plain() for each in self.items] if self.items is not None else self.value
 
     def text(self, *names: str) -> str:
-        """Returns a text below, or an empty one."""
+        """Returns the text below by its names, or an empty one."""
         below = self.get(*names)
         return below.value if below is not None and isinstance(below.value, str) else ""
 
     def whole(self, *names: str) -> int | None:
-        """Returns a whole number below, or None."""
+        """Returns the whole number below by its names, or None."""
         below = self.get(*names)
         value = below.value if below is not None else None
         return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -107,7 +108,7 @@ class Field:
             yield from each.leaves()
 
     def kept(self, target: Target, remark: str = "") -> None:
-        """Answers each unanswered leaf: it is at the same place below the target."""
+        """Answers each unanswered leaf: it has the same place below the target."""
         if self.fields is None and self.items is None:
             self.answer = self.answer or Answer("kept", remark, (target,))
         for name, each in (self.fields or {}).items():
@@ -143,14 +144,14 @@ def dotted(path: Path) -> str:
 
 
 _SAME = object()
-# In the order of the reference.
+# Fields are in the order of the reference.
 _ORDER = {info.alias or name: position for position, (name, info) in enumerate(JobSpec.model_fields.items())}
-# The place for a pod's fields that the job itself doesn't have.
+# The place for a pod's fields that the job's own fields don't cover.
 POD: Path = ("spec", "podTemplate", "spec")
 
 
 class Draft:
-    """Draft is the new job, addressed by paths, with the documents that it needs."""
+    """Draft is the new job, addressed by paths, with its additional documents."""
 
     def __init__(self) -> None:
         self.job: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {}, "spec": {}}
@@ -167,7 +168,7 @@ class Draft:
             field.became(Target(path), remark=remark)
 
     def set(self, path: Path, value: Any) -> None:
-        """Puts a value that isn't from a field of the source."""
+        """Puts a value that doesn't come from a field of the source."""
         put(self.job, path, value)
 
     def at(self, path: Path) -> Any:
@@ -213,7 +214,7 @@ def put(root: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def paths(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Yields the paths of everything below a value."""
+    """Yields the paths of all values below a value."""
     below = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for part, each in below:
         yield (*path, part)
@@ -234,7 +235,7 @@ _KEYS = {**MERGE_KEYS, "replicatedJobs": ("name",)}
 
 
 def merged(base: Field | None, patch: Field, name: str = "") -> Field:
-    """Returns the fields of both, and answers those that the patch replaces."""
+    """Returns the fields of both, and answers the ones that the patch replaces."""
     if base is None:
         return patch
     if base.fields is not None and patch.fields is not None:

@@ -1,6 +1,6 @@
-"""Combines several pod templates of one program into one job, with worker groups if resources or node labels differ.
+"""Combines several pod templates of one program into one job, with groups if resources or node labels differ.
 
-Groups can't differ in anything else, so other differences are refused: the program has to decide by rank.
+Groups can't differ in other fields, so other differences are refused: the program has to decide by rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_same_program(one: Part, other: Part) -> bool:
 
 
 def combine(parts: Sequence[Part]) -> Draft:
-    """Returns the job of all parts, in the order of ranks. The last part's template becomes the pods'."""
+    """Returns the job of all parts, in the order of ranks. The last part's template becomes the pods' template."""
     base = parts[-1]
     job = base.draft
     if len(parts) == 1:
@@ -73,7 +73,7 @@ def combine(parts: Sequence[Part]) -> Draft:
 
 
 def answer_pods(field: Field, path: Path, remark: str = "") -> None:
-    """Answers a number of pods that became the workers at a path."""
+    """Answers a number of pods that became the number of workers at a path."""
     if field.whole() is None:
         field.refused(f"is no whole number of pods; correct {dotted(path)}")
     else:
@@ -109,7 +109,7 @@ def _of_group(path: Path) -> Path | None:
 
 
 def _place(path: Path, own: Any, other: Any) -> Path | None:
-    """Returns the place of the same item in another job; list items are identified by keys."""
+    """Returns the same item's place in another job; list items are identified by keys."""
     place: Path = ()
     for part in path:
         if isinstance(part, int):

@@ -1,8 +1,9 @@
-"""Converts a JobSet (jobset.x-k8s.io/v1alpha2): the replicatedJobs that train become a job, the others Jobs.
+"""Converts a JobSet (jobset.x-k8s.io/v1alpha2): its training replicatedJobs become a job, the others Jobs.
 
-ReplicatedJobs with the same program train together, as groups if their resources differ. With several programs, the one
-with accelerators or torchrun trains, or else the one with the most pods. Others (a driver, a data server, a step that
-prepares data) become Jobs (batch/v1) as the JobSet controller would create them, and volume claims become claims.
+ReplicatedJobs with the same program train together, as groups if their resources differ. If there are several programs,
+the one with accelerators or torchrun trains, or else the one with the most pods. Others (a driver, a data server, a
+step that prepares data) become Jobs (batch/v1) as the JobSet controller would create them. Its volume claims become
+claims.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _NETWORK = {
 
 @dataclass(frozen=True)
 class Training:
-    """Training is what a TrainJob defines about the JobSet that it becomes."""
+    """Training is a TrainJob's choices for the JobSet that it becomes."""
 
-    # The replicatedJob that trains; if empty, it is chosen.
+    # The replicatedJob that trains; if empty, the conversion chooses one.
     job: str = ""
     container: str = ""
     torch: bool = False
@@ -176,7 +177,7 @@ def _job(part: Part, job: Field, draft: Draft) -> None:
 
 
 def _policies(spec: Field, chosen: list[Part], draft: Draft) -> None:
-    """Answers the fields of a JobSet for all its Jobs."""
+    """Answers the fields of a JobSet that apply to all its Jobs."""
     ttl = spec.get("ttlSecondsAfterFinished")
     if ttl is not None:
         draft.keep(ttl, ("spec", "runPolicy", "ttlSecondsAfterFinished"))
@@ -246,7 +247,7 @@ def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> No
     for number in range(min(1 if count is None else count, 100)):
         document = f"Job {owner}-{name}-{number}"
         body = _object("batch/v1", "Job", f"{owner}-{name}-{number}", namespace, template)
-        # The JobSet controller has a default for this, a Job hasn't.
+        # The JobSet controller has a default for this field, but a Job has none.
         pod = at(body, ("spec", "template", "spec"))
         if isinstance(pod, dict):
             pod.setdefault("restartPolicy", "OnFailure")

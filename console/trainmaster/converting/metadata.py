@@ -81,7 +81,7 @@ def convert_suspend(field: Field | None, draft: Draft) -> None:
 
 
 def convert_manager(field: Field | None) -> None:
-    """Answers `managedBy`, which names who reconciles the object."""
+    """Answers `managedBy`, the name of the object's controller."""
     if field is None:
         return
     if "multikueue" in str(field.value):

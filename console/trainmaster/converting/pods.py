@@ -1,7 +1,7 @@
-"""Converts a pod template into the job's image, command and resources, and podTemplate for the rest.
+"""Converts a pod template into the job's image, command and resources, and puts other fields into podTemplate.
 
 The training container becomes `worker`. Accelerators, RDMA devices, CPU and memory become the job's fields. Fields that
-the agent needs for itself are refused or left out, each with its reason.
+the agent uses itself are refused or left out, each with its reason.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trainmaster_operator.api.pod_template import (
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 
 _OWN_DOMAINS = re.compile(r"(^|[.])(kubeflow\.org|jobset\.sigs\.k8s\.io|jobset\.x-k8s\.io)/|^batch\.kubernetes\.io/")
-# Volcano's, and the coscheduling plugin's as its chart names it.
+# Volcano's scheduler, and the coscheduling plugin's as in its chart.
 _GANGS = {"volcano": "volcano", "scheduler-plugins-scheduler": "coscheduling"}
 _TOPOLOGIES = {
     "kueue.x-k8s.io/podset-required-topology": True,
     "kueue.x-k8s.io/podset-preferred-topology": False,
 }
-# Labels that other operators' programs read, which have other names here.
+# Labels that other operators' programs read; ours have other names.
 _JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
 _INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 _METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -48,8 +48,10 @@ _CONTAINERS_LEFT_OUT = {
 
 
 def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> None:
-    """Puts a pod template into the job. `trains` is the usual name of the training container. `torch`: the operator is
-    for PyTorch, so a Python script uses torch.
+    """Puts a pod template into the job.
+
+    `trains` is the usual name of the training container. `torch`: the operator is for PyTorch, so Python scripts use
+    torch.
     """
     _metadata(template, draft)
     spec = template.get("spec")
@@ -57,7 +59,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
         return
     container = training_container(spec, trains)
     if container is not None:
-        # First, because volumes and sidecars depend on it.
+        # The worker comes first, because volumes and sidecars depend on it.
         _worker(container, spec, draft, torch=torch)
     for name, field in (spec.fields or {}).items():
         if name == "containers":
@@ -164,7 +166,7 @@ def _environment(field: Field, draft: Draft, place: Path) -> None:
 
 
 def _variable(variable: Field, draft: Draft, place: Path) -> None:
-    """Puts a variable. If it reads another operator's label, it reads ours instead."""
+    """Puts a variable into the job. If it reads another operator's label, it reads ours instead."""
     path = variable.get("valueFrom", "fieldRef", "fieldPath")
     found = _METADATA.fullmatch(path.value) if path is not None and isinstance(path.value, str) else None
     if path is not None and found is not None and found[2] in (*_JOB_NAMES, *_INDEXES):
@@ -181,7 +183,7 @@ def _variable(variable: Field, draft: Draft, place: Path) -> None:
 
 
 def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
-    """Converts a memory volume at /dev/shm into sharedMemory, if nothing else mounts it."""
+    """Converts a memory volume at /dev/shm into sharedMemory, unless something else mounts it."""
     mount = next((each for each in container.each("volumeMounts") if each.text("mountPath") == "/dev/shm"), None)
     if mount is None:
         return
@@ -230,7 +232,7 @@ _IS_DEVICE = re.compile(r"/.*(gpu|npu|tpu|xpu|hpu|dcu|mlu|accelerator|ascend|neu
 
 
 def is_accelerator(name: str) -> bool:
-    """Returns whether an extended resource is one that ranks compute on."""
+    """Returns whether an extended resource is an accelerator for ranks."""
     return name in _KINDS or (_IS_DEVICE.search(name) is not None and _IS_RDMA.search(name) is None)
 
 
@@ -271,7 +273,7 @@ def _accelerator(name: str, limit: Field | None, request: Field | None, draft: D
 
 
 def _device(limit: Field | None, request: Field | None, draft: Draft, path: Path) -> int:
-    """Puts a number of devices, with equal limit and request, and returns it."""
+    """Puts a number of devices into the job, with equal limit and request, and returns it."""
     count = _count(limit or request) or 0
     for field in (limit, request):
         if field is not None:

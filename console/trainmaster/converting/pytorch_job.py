@@ -8,7 +8,7 @@ from trainmaster.converting.groups import Part, answer_pods, combine
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
 from trainmaster.converting.pods import convert_pod
 
-# In the order of ranks.
+# The replicas in the order of ranks.
 _REPLICAS = ("Master", "Worker")
 _CONTAINER = "pytorch"
 _MAX_RESTARTS: Path = ("spec", "failurePolicy", "maxRestarts")
@@ -52,7 +52,7 @@ def _part(name: str, manifest: Field) -> Part:
 
 
 def _with_pods(parts: list[Part]) -> list[Part]:
-    """Returns the parts with pods, if any has, and answers the templates of the others."""
+    """Returns the parts that have pods, if there are any, and answers the templates of the others."""
     found = [part for part in parts if part.workers > 0] or parts[:1]
     for part in parts:
         if part not in found:
@@ -108,7 +108,7 @@ def _run_policy(policy: Field, draft: Draft) -> None:
 
 
 def _restarts(field: Field, draft: Draft) -> None:
-    """Puts a limit of restarts; the first one counts."""
+    """Puts a limit of restarts into the job; the first limit counts."""
     given = draft.at(_MAX_RESTARTS)
     if given is None:
         draft.keep(field, _MAX_RESTARTS)

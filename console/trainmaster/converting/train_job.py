@@ -1,8 +1,8 @@
-"""Converts a TrainJob (trainer.kubeflow.org/v1alpha1) as Kubeflow Trainer does: by a JobSet from it and its runtime.
+"""Converts a TrainJob (trainer.kubeflow.org/v1alpha1) as Kubeflow Trainer does, by a JobSet from its runtime.
 
 The JobSet starts as the runtime's template. The TrainJob's patches, initializers and trainer are merged into it, and
-the result is converted like any JobSet. The runtime is given, or is one of Kubeflow Trainer's own (August 2026). Older
-releases' podTemplateOverrides, podSpecOverrides, labels and annotations are supported too.
+the result is converted like any JobSet. The caller gives the runtime, or it is one of Kubeflow Trainer's own (August
+2026). Older releases' podTemplateOverrides, podSpecOverrides, labels and annotations are supported too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GANG: Path = ("spec", "scheduling", "gang")
 
 
 def convert_train_job(manifest: Field, runtime: Field | None) -> Draft:
-    """Converts a TrainJob; `runtime` is the one that it refers to, if it was given."""
+    """Converts a TrainJob; `runtime` is the runtime that it refers to, if given."""
     spec = manifest.get("spec") or Field(None)
     name, namespace = manifest.text("metadata", "name"), manifest.text("metadata", "namespace")
     below = _runtime(spec, runtime)
@@ -160,7 +160,7 @@ def _initialized(initializer: Field, job: str, job_set: Field) -> Field:
 
 
 def _trained(trainer: Field, job: str, job_set: Field) -> Field:
-    """Merges the trainer into the container that trains."""
+    """Merges the trainer into the training container."""
     container: dict[str, Field] = {"name": _name(_TRAINER, trainer)}
     for name in ("image", "command", "args", "env"):
         field = trainer.get(name)
@@ -195,7 +195,7 @@ def _replicated(job_set: Field, name: str) -> Field | None:
 
 
 def _trains(job_set: Field) -> str:
-    """Returns the name of the replicatedJob that trains: by its label, or else the usual name."""
+    """Returns the name of the training replicatedJob: by its label, or else the usual name."""
     labelled = [
         each.text("name")
         for each in job_set.each("replicatedJobs")

@@ -1,4 +1,4 @@
-"""The application has the routes, the live answers and the page's files, read once and served from memory."""
+"""The application has the routes, the live answers and the page's files, which are read once and served from memory."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ Mode = Literal["cluster", "laptop"]
 MOST_BODY = 65_536
 PAGE = Path(__file__).with_name("page")
 INDEX = "index.html"
-# Smaller files gain nothing.
+# Compressing smaller files gains nothing.
 COMPRESSED_BYTES = 1_000
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
-# Lines of each worker's log that a page begins with.
+# Lines of each worker's log at a page's start: default and maximum.
 TAIL, MOST_TAIL = 1_000, 20_000
 SWEEP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class DashboardSettings:
-    """DashboardSettings are a person's choices. On a laptop `server` has the kubeconfig's credentials, else none."""
+    """DashboardSettings are the user's choices. On a laptop `server` has the kubeconfig's credentials, else none."""
 
     mode: Mode
     server: Server
@@ -69,7 +69,7 @@ class DashboardSettings:
 
 
 class Dashboard:
-    """Dashboard has what requests share. It has to be made within the loop that runs it."""
+    """Dashboard is the state that requests share. Create it within the loop that runs it."""
 
     def __init__(self, settings: DashboardSettings, history_of: HistoryOf = no_history) -> None:
         self._settings = settings
@@ -81,7 +81,7 @@ class Dashboard:
         self._files = read_files(settings.page)
 
     def application(self) -> web.Application:
-        """Returns what aiohttp serves."""
+        """Returns the application for aiohttp."""
         app = application(most_body=MOST_BODY, middlewares=[guard(self._viewers, self.launch)])
         app.on_response_prepare.append(add_headers)
         app.add_routes(
@@ -145,7 +145,7 @@ class Dashboard:
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         viewer, namespace = viewer_of(request), namespace_of(request)
         with viewer.streaming():
-            # Viewers who may not see them get a status, and no stream.
+            # Viewers without the right get a status instead of a stream.
             await viewer.access.require(*seeing(namespace))
             return await streamed(request, lambda stream: self._scopes.send_to(stream, viewer, namespace))
 
@@ -180,7 +180,7 @@ class Dashboard:
                 await viewer.access.require(Access("watch", namespace=namespace, name=name))
             else:
                 page.show_recorded(found)
-            # A page keeps only what it shows.
+            # A page keeps only the values that it shows.
             del found
             return await streamed(request, lambda stream: self._while_allowed(viewer, seeing_it, page.send_to(stream)))
 
@@ -206,7 +206,7 @@ class Dashboard:
             return await streamed(request, send)
 
     async def _while_allowed(self, viewer: Viewer, access: Access, sending: Any) -> None:
-        """Sends until the end, or until the viewer may not see it any more: then it raises NotAllowed."""
+        """Sends until the end. Raises NotAllowed once the viewer loses the right to see it."""
         recheck = viewer.access.until_refused(access, seconds=self._settings.recheck_seconds)
         await first_to_end(sending, recheck)
 
@@ -228,7 +228,7 @@ async def serving(
     dashboard: Dashboard, host: str, port: int, *, tls: Any = None
 ) -> AsyncGenerator[tuple[str, int], None]:
     """Serves, and yields address and port. Raises OSError if it can't listen there."""
-    # There is room for all live pages beside other connections, so that a new one closes none of them.
+    # There is room for all live pages besides other connections, so that a new one closes none of them.
     places = Places(MOST_STREAMS_IN_ALL + MAX_CONNECTIONS)
     server = HttpServer(dashboard.application(), cancels=True, places=places)
     address = await server.start(host, port, tls=tls)
@@ -249,7 +249,7 @@ class StaticFile:
 
     def answer(self, request: web.Request) -> web.Response:
         """Returns the file, or 304 if the browser has the same one."""
-        # A browser keeps it, and checks each time whether it changed.
+        # A browser caches the file, and checks each time whether it has changed.
         headers = {"ETag": f'"{self.etag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         known = request.if_none_match or ()
         if any(each.value == self.etag for each in known):
@@ -262,7 +262,7 @@ class StaticFile:
 
 
 def read_files(folder: Path = PAGE) -> dict[str, StaticFile]:
-    """Returns the files of a folder by their path in it."""
+    """Returns a folder's files by their path in it."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
 

@@ -1,10 +1,10 @@
-"""A board has the rows of a scope's jobs, and what changed in them since each of the last seconds.
+"""A board has the rows of a scope's jobs, and their changes in each of the last seconds.
 
-A row is what the list shows of a job: a few values of its view. Objects are trimmed to rows as they come, so that
-thousands of jobs are a few megabytes.
+A row has the few values of a job's view that the list shows. Objects are trimmed to rows as they arrive, so that
+thousands of jobs take a few megabytes.
 
 A board is pure, and all streams of the scope read it: each change is encoded once. A stream knows the number of the
-last batch that it sent; one that is so far behind that its next batch is dropped starts again with all jobs.
+last batch that it sent. If its next batch was dropped, it starts again with all jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainmaster_operator.wire.values import mapping, text
 
 Row = dict[str, Any]
 
-# Batches that a stream may be behind, a second each.
+# Number of batches, one a second, that a stream may be behind.
 KEPT_BATCHES = 8
 # Fields of a row, by the attributes of a job's view: values, and texts that are null instead of empty.
 _VALUES = {
@@ -45,14 +45,14 @@ def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
 
 
 class Board:
-    """Board holds rows by uid; `number` counts the batches that it has made."""
+    """Board holds rows by uid; `number` counts its batches."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         # The jobs that blame or avoid a node.
         self.blame: dict[str, Row] = {}
         self.number = 0
-        # Each changed row as it was in the last batch; None for a new one.
+        # Each changed row as in the last batch; None for a new one.
         self._before: dict[str, Row | None] = {}
         self._batches: deque[tuple[int, bytes]] = deque(maxlen=KEPT_BATCHES)
         self._whole: tuple[int, bytes] | None = None
@@ -79,7 +79,7 @@ class Board:
             self._before.setdefault(uid, known)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """Removes the jobs that a list doesn't have."""
+        """Removes the jobs that are missing in a list."""
         for uid in self.rows.keys() - set(uids):
             self.remove(uid)
 
@@ -102,18 +102,18 @@ class Board:
         return True
 
     def forget_changes(self) -> None:
-        """Drops the changes that came before anybody was watching."""
+        """Drops the changes from before the first viewer."""
         self._before.clear()
 
     def whole(self) -> bytes:
         """Returns the message with all jobs, encoded once for all streams that begin after the same batch."""
         if self._whole is None or self._whole[0] != self.number:
-            # Changes since that batch are sent again with the next one.
+            # The next batch repeats the changes since that batch.
             self._whole = (self.number, encoded("jobs", {"at": time.time(), "jobs": list(self.rows.values())}))
         return self._whole[1]
 
     def since(self, number: int) -> list[bytes] | None:
-        """Returns the batches after that number; None where one of them was dropped."""
+        """Returns the batches after that number; None if one of them was dropped."""
         if number == self.number:
             return []
         if not self._batches or self._batches[0][0] > number + 1:
@@ -122,7 +122,7 @@ class Board:
 
 
 def blame_of(view: JobView) -> Row:
-    """Returns the nodes that a job avoids, and how many of its failures each may have caused; empty for none."""
+    """Returns the nodes that a job avoids or blames, with its number of failures for each; empty for none."""
     failures: dict[str, int] = {}
     for failure in view.failures:
         if failure.node:

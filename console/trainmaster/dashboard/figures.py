@@ -1,10 +1,10 @@
-"""Figures of ranks: asked of a job's agents once for all its viewers, and kept in memory for pages without a history.
+"""Polls a job's agents for the ranks' figures, once for all its viewers, and keeps them if there is no history.
 
-Agents are reached by the API server's proxy to pods (`get pods/proxy`). Viewers who may not use it see the history's
-record of the ranks' last seconds, if there is a history, and else why nothing is shown.
+The API server's proxy to pods reaches the agents (`get pods/proxy`). Viewers without that right see the history's
+record of the ranks' last seconds. If there is no history, they see the reason instead.
 
-A seen job's samples are thinned as they grow: every second one is dropped and the next ones come half as often, so
-that a few hundred cover the whole time. Answers have the shapes of the history's.
+The samples of a viewed job are thinned as they grow: every second one is dropped and the next ones come half as often,
+so that a few hundred cover the whole time. Answers have the shapes of the history's.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from trainmaster.dashboard.streams import Refused, encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
-# Between two questions to a job's agents; jobs with many workers are asked less often.
+# Seconds between two polls of a job's agents; jobs with many workers are polled less often.
 SECONDS = 2.0
 WORKERS_A_SECOND = 64
-# Limits of the last answers: jobs, bytes of their events, ranks of a job.
+# Limits of the cached answers: jobs, bytes of their events, ranks of a job.
 ASKED_JOBS, MOST_BYTES, ASKED_RANKS = 64, 8 * 2**20, 8_192
-# Characters of the reason why a worker doesn't answer.
+# Maximum characters of the reason why a worker doesn't answer.
 MAX_WHY = 300
 EVENT = "ranks"
-# Age up to which a history's record is shown (seconds).
+# Maximum age of the history's record on the page (seconds).
 RECENT_SECONDS = 60.0
 
 Pods = Sequence[Mapping[str, Any]]
 MOST_JOBS = 16
 MOST_SAMPLES = 480
-# Ranks of a job that are kept; a history has all.
+# Maximum number of a job's ranks to keep; a history has all.
 MOST_RANKS = 256
 # A job's figures over time.
 SERIES = (
@@ -54,7 +54,7 @@ RANK_FIGURES = {"stepSeconds": "own_seconds", "gradNorm": "gradient_norm", "loss
 
 @dataclass
 class _Job:
-    """_Job is the last answer of a job's agents, as the event that all its pages send."""
+    """_Job is the last answer of a job's agents, as the event for all its pages."""
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     at: float = 0.0
@@ -62,7 +62,7 @@ class _Job:
 
 
 class Figures:
-    """Figures has the last answers of agents."""
+    """Figures caches the agents' last answers."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -87,7 +87,7 @@ class Figures:
             return known.event
 
     async def recorded(self, viewer: Viewer, job: TrainingJob, why: str) -> bytes:
-        """Returns the event with the history's record of the ranks' last seconds, or with why nothing is shown."""
+        """Returns the event with the history's record of the ranks' last seconds, or with why it is missing."""
         return encoded(EVENT, await _recorded(viewer, job, why))
 
 
@@ -131,7 +131,7 @@ async def _recorded(viewer: Viewer, job: TrainingJob, why: str) -> dict[str, Any
 
 
 def seconds_between(workers: int) -> float:
-    """Returns the seconds between two questions to the agents of so many workers."""
+    """Returns the seconds between two polls of the agents of a job with `workers` workers."""
     return max(SECONDS, workers / WORKERS_A_SECOND)
 
 
@@ -149,7 +149,7 @@ class Sample:
 
 @dataclass
 class SeenJob:
-    """SeenJob has the samples of one job, the oldest first, and the least seconds between two."""
+    """SeenJob has the samples of one job, the oldest first, and the minimum seconds between two."""
 
     resolution: float = 0.0
     samples: list[Sample] = field(default_factory=list)
@@ -166,7 +166,7 @@ class SeenJob:
 
 
 class Seen:
-    """Seen has the jobs that were viewed last."""
+    """Seen has the recently viewed jobs."""
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, SeenJob] = OrderedDict()
@@ -180,7 +180,7 @@ class Seen:
             self._jobs.popitem(last=False)
 
     def series(self, uid: str, since: float | None, until: float | None, points: int) -> dict[str, Any]:
-        """Returns a Series."""
+        """Returns the job's recorded curves as a Series."""
         samples, resolution = self._between(uid, since, until, points)
         spent = [name for name in TIME_CATEGORIES if any(name in sample.time_spent for sample in samples)]
         return {
@@ -193,7 +193,7 @@ class Seen:
         }
 
     def heat(self, uid: str, since: float | None, until: float | None, columns: int, figure: str) -> dict[str, Any]:
-        """Returns a RankHeat."""
+        """Returns one of the ranks' recorded figures as a RankHeat."""
         samples, resolution = self._between(uid, since, until, columns)
         workers = {rank: worker for sample in samples for rank, worker in sample.workers.items()}
         # A pod may claim other ranks each time.
@@ -221,7 +221,7 @@ class Seen:
 
 def _sample(job: TrainingJob, ranks: Sequence[RankMetrics]) -> Sample:
     progress, spent = job.status.progress, job.status.time_spent
-    # Any pod may claim any rank; of two that claim one the first counts.
+    # Any pod may claim any rank; if two claim the same one, the first counts.
     by_rank = {rank.rank: rank for rank in reversed(ranks)}
     kept = [by_rank[rank] for rank in sorted(by_rank)][:MOST_RANKS]
     steps = sorted(rank.own_seconds for rank in ranks if rank.own_seconds is not None)

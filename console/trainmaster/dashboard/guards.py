@@ -1,13 +1,13 @@
-"""Checks every request: the headers of answers, the page it comes from, who asks, and its parameters.
+"""Checks every request (its origin, viewer and parameters), and sets the headers of answers.
 
-There are no cookies, so another site's page can't ask in a viewer's name. A proxy in front may log viewers in by a
-cookie of its own, so requests from other origins are refused all the same. On a laptop the Host has to be this
-machine's, so that nobody's domain name can lead here (DNS rebinding).
+There are no cookies, so another site's page can't act in a viewer's name. A proxy in front may log viewers in by a
+cookie of its own, so requests from other origins are refused all the same. On a laptop the Host must be this machine's,
+so that no other domain name can lead here (DNS rebinding).
 
-On a laptop the page proves by a key that it was opened by the person who started the dashboard. The browser is opened
-with a code, which it exchanges once and within a minute for the key. Neither is in the address of a request: the code
-is behind a `#`, and the browser gets it from a file that only its user can read, as with Jupyter, so that no list of
-processes shows it.
+On a laptop a key proves that the person who started the dashboard opened the page. The browser starts with a code,
+which it exchanges for the key once and within a minute. Neither is in the address of a request: the code is behind a
+`#`, and the browser gets it from a file that only its user can read, as with Jupyter, so that no list of processes
+shows it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-# Characters of a token; those of identity providers with many groups are the longest.
+# Maximum characters of a token; identity providers with many groups issue the longest.
 MOST_TOKEN = 15_000
 MOST_WHOLE = 10**9
 CODE_SECONDS = 60.0
-# Codes that are valid at a time: one for each time that a person requests another address.
+# Maximum number of valid codes: each request for another address makes one.
 MOST_CODES = 8
 VIEWER = web.RequestKey("viewer", Viewer)
 # Paths that need no token.
@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
-    """Returns the middleware; with a Launch it is a laptop's."""
+    """Returns the middleware; with a Launch it is the one for a laptop."""
 
     mode = "cluster" if launch is None else "laptop"
 
@@ -84,7 +84,7 @@ def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
         except web.HTTPException as error:
             return Refused(error.status, f"{error.reason}: {request.method} {request.path[:200]}").answer(mode)
         except (TimeoutError, OSError):
-            # The body didn't come, or the viewer left.
+            # The body is incomplete, or the viewer left.
             return Refused(408, "The request is incomplete.").answer(mode)
         except Exception:
             _log.exception("A request for %s failed", request.path)
@@ -100,7 +100,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def viewer_of(request: web.Request) -> Viewer:
-    """Returns who asks."""
+    """Returns the request's viewer."""
     return request[VIEWER]
 
 
@@ -113,7 +113,7 @@ def job_of(request: web.Request) -> tuple[str, str]:
 
 
 def namespace_of(request: web.Request) -> str | None:
-    """Returns the parameter `namespace`; None for all. Raises InvalidRequest."""
+    """Returns the parameter `namespace`; None for all namespaces. Raises InvalidRequest."""
     namespace = request.query.get("namespace") or None
     if namespace is not None:
         require_namespace(namespace)
@@ -121,7 +121,7 @@ def namespace_of(request: web.Request) -> str | None:
 
 
 def uid_of(request: web.Request) -> str | None:
-    """Returns the uid of one of the jobs of a name; None for the newest. Raises InvalidRequest."""
+    """Returns the uid that selects one of the jobs of a name; None for the newest. Raises InvalidRequest."""
     uid = request.query.get("uid") or None
     if uid is not None and (len(uid) > MAX_UID or not uid.isascii() or not uid.replace("-", "").isalnum()):
         raise InvalidRequest(f"uid: {show(uid)} is no uid of an object")
@@ -129,7 +129,7 @@ def uid_of(request: web.Request) -> str | None:
 
 
 def whole_of(request: web.Request, name: str, default: int | None, *, most: int = MOST_WHOLE) -> int | None:
-    """Returns a whole number from 0 to `most`, or the default if none is given. Raises InvalidRequest."""
+    """Returns a whole number from 0 to `most`, or the default if it is missing. Raises InvalidRequest."""
     given = request.query.get(name)
     if not given:
         return default
@@ -139,7 +139,7 @@ def whole_of(request: web.Request, name: str, default: int | None, *, most: int 
 
 
 def seconds_of(request: web.Request, name: str) -> float | None:
-    """Returns a time in seconds since the epoch; None if none is given. Raises InvalidRequest."""
+    """Returns a time in seconds since the epoch; None if it is missing. Raises InvalidRequest."""
     given = request.query.get(name)
     if not given:
         return None
@@ -153,7 +153,7 @@ def seconds_of(request: web.Request, name: str) -> float | None:
 
 
 def one_of(request: web.Request, name: str, values: tuple[str, ...]) -> str:
-    """Returns one of the values, the first if none is given. Raises InvalidRequest."""
+    """Returns one of the values, or the first if it is missing. Raises InvalidRequest."""
     given = request.query.get(name) or values[0]
     if given not in values:
         raise InvalidRequest(f"{name}: {show(given)} is none of {', '.join(values)}")
@@ -173,13 +173,13 @@ async def body_of(request: web.Request) -> dict[str, Any]:
 
 @dataclass
 class Launch:
-    """Launch has the key of this process, and codes that are exchanged for it."""
+    """Launch has the key of this process, and codes that the browser exchanges for it."""
 
     _key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     _codes: dict[str, float] = field(default_factory=dict, repr=False)
 
     def new_code(self) -> str:
-        """Returns a code that can be exchanged once, within CODE_SECONDS."""
+        """Returns a code that the browser can exchange once, within CODE_SECONDS."""
         code = secrets.token_urlsafe(32)
         self._codes[code] = time.monotonic() + CODE_SECONDS
         while len(self._codes) > MOST_CODES:
@@ -196,12 +196,12 @@ class Launch:
         return self._key
 
     def is_key(self, given: str) -> bool:
-        """Returns whether it is the key."""
+        """Returns whether the text is the key."""
         return given.isascii() and compare_digest(self._key, given)
 
 
 class LaunchFile:
-    """LaunchFile is a page that leads the browser to an address; only its owner can read it."""
+    """LaunchFile is a page that redirects the browser to an address; only its owner can read it."""
 
     def __init__(self, address: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="trainmaster-"))
@@ -215,12 +215,12 @@ class LaunchFile:
             file.write(page)
 
     def remove(self) -> None:
-        """Removes it."""
+        """Removes the file."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _require_place(request: web.Request, *, laptop: bool) -> None:
-    """Raises Refused for a request that may come from another site's page, or to another name of this machine."""
+    """Refuses a request from another site's page, or for another name of this machine. Raises Refused."""
     host = request.headers.get("Host", "")
     if laptop and _host_of(host) not in LOCAL_HOSTS:
         raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")
@@ -248,7 +248,7 @@ def _host_of(host: str) -> str | None:
 
 
 async def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None) -> Viewer:
-    """Returns who asks. Raises Refused, ClientError."""
+    """Returns the request's viewer. Raises Refused, ClientError."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:

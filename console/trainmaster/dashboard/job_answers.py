@@ -1,4 +1,4 @@
-"""Answers about one job: why, figures over time, evidence, its manifest, and the actions that a viewer may take."""
+"""Answers about one job: its diagnosis, figures over time, evidence, its manifest, and a viewer's actions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from trainmaster_operator.wire.values import loads, mapping
 
 T = TypeVar("T")
 
-# Threads of heavy answers: some may still work for viewers who have left.
+# Threads for heavy answers. Some may still work for viewers who have left.
 THREADS = 4
 MOST_POINTS, MOST_COLUMNS = 5_000, 1_000
-# Values of a manifest: YAML takes some hundred bytes and 50 microseconds for each.
+# Maximum number of values in a manifest: YAML takes some hundred bytes and 50 microseconds for each.
 MOST_VALUES = 30_000
 _HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
 
@@ -42,7 +42,7 @@ _HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
 def _heavy(
     handler: Callable[[JobAnswers, web.Request], Awaitable[web.Response]],
 ) -> Callable[[JobAnswers, web.Request], Awaitable[web.Response]]:
-    """Makes a handler wait for its party's turn to do heavy work."""
+    """Wraps a handler so that it waits for its party's turn to do heavy work."""
 
     async def in_turn(self: JobAnswers, request: web.Request) -> web.Response:
         return await viewer_of(request).party.heavy(lambda: handler(self, request))
@@ -51,7 +51,7 @@ def _heavy(
 
 
 class JobAnswers:
-    """JobAnswers has the handlers."""
+    """JobAnswers has the handlers for one job."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -138,7 +138,7 @@ class JobAnswers:
         return web.Response(text=text, content_type="text/yaml")
 
     async def stacks(self, request: web.Request) -> web.Response:
-        """Asks all ranks for their stacks."""
+        """Requests the stacks of all ranks."""
         await body_of(request)
         job = await _living(request)
         client = AsyncJobClient(job.namespace, transport=viewer_of(request).transport)
@@ -188,7 +188,7 @@ class JobAnswers:
     async def _recorded(
         self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[Mapping[str, Any]]]
     ) -> Mapping[str, Any] | None:
-        """Returns the history's answer; None where it has nothing for the viewer, so that seen figures are shown."""
+        """Returns the history's answer. If it is None, the viewer gets the dashboard's own figures."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
         if viewer.history is None:
@@ -199,7 +199,7 @@ class JobAnswers:
             return None
 
     async def _seen_uid(self, request: web.Request) -> str:
-        """Returns the uid of a job whose ranks the viewer may see; seen figures came through `pods/proxy`."""
+        """Returns the uid of a job whose ranks the viewer may see, because the figures came through `pods/proxy`."""
         job = await _living(request)
         await viewer_of(request).access.require(Access("get", "pods", "", namespace=job.namespace, subresource="proxy"))
         return job.uid
@@ -227,7 +227,7 @@ async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -
 
 
 async def _living(request: web.Request) -> TrainingJob:
-    """Returns an existing job. Raises JobNotFound if it isn't the page's job but a later one of its name."""
+    """Returns an existing job. Raises JobNotFound if it is a later job of the same name."""
     (namespace, name), uid = job_of(request), uid_of(request)
     job = await AsyncJobClient(namespace, transport=viewer_of(request).transport).get(name)
     if uid not in (None, job.uid):
@@ -261,7 +261,7 @@ def too_large(name: str) -> Refused:
 
 
 def _check(value: Any, name: str) -> None:
-    # Without recursion, so that no depth breaks it.
+    # It doesn't recurse, so any depth is safe.
     waiting, count = [(value, 0)], 0
     while waiting:
         one, depth = waiting.pop()

@@ -1,8 +1,7 @@
-"""The live answer of one job: the job and its attempts at each change, its pods, events and ranks.
+"""The live answer about one job has the job and its attempts at each change, its pods, events and ranks.
 
-Everything is read with the viewer's own token. A deleted job is shown from the history. Attempts come from the history,
-and without one from the failures that the status lists. The status is ahead of the history by a moment, so its account
-of an attempt's end counts.
+All reads use the viewer's own token. A deleted job is shown from the history. Attempts come from the history, or else
+from the failures in the status. The status is slightly ahead of the history, so its account of an attempt's end counts.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.api.v1alpha1.status import Failure
 from trainmaster_operator.wire.values import mapping, mappings, number, whole
 
-# Between two readings of pods, and of events; many pods are read less often, and at once when the job's state changes.
+# Seconds between two reads of pods, and of events. Many pods are read less often, but at once if the state changes.
 PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
-# Until the next try after a refusal, and after another error.
+# Seconds until the next try after a refusal, and after another error.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
-# Between two checks for the first answer of another part.
+# Seconds between two checks for the first answer of another part.
 FIRST_SECONDS = 0.05
-# The history needs a moment to record a change of a job's attempts.
+# Seconds that the history needs to record a change of a job's attempts.
 HISTORY_SECONDS = 1.5
-# Pods are read at most this share of the time (one part in ten).
+# Pods are read for at most one tenth of the time.
 PODS_TIMES = 10.0
 # Approximate memory of a page for each byte of its last events: rows, the job and its attempts are objects.
 MEMORY_OF_A_BYTE = 4
 _SPENT = frozenset(("until", *TIME_CATEGORIES))
 Attempt = dict[str, Any]
-# Attempts that are shown; a history has all.
+# Maximum number of attempts on a page; a history has all.
 MOST_ATTEMPTS = 500
 
 
 @dataclass
 class JobPage:
-    """JobPage follows one job for one viewer; `uid` selects one of several jobs that have had the name."""
+    """JobPage follows one job for one viewer; `uid` selects one of several jobs of the same name."""
 
     viewer: Viewer
     figures: Figures
@@ -55,11 +54,11 @@ class JobPage:
     name: str
     uid: str | None = None
     _latest: Latest = field(default_factory=Latest)
-    # Bytes that are counted for this page.
+    # The bytes that count for this page.
     _weight: int = 0
     _is_gone: bool = False
     _job: TrainingJob | None = None
-    # None until they are read, and where the viewer may not read them.
+    # None until they are read, or if the viewer may not read them.
     _pods: list[PodRow] | None = None
     _pods_forbidden: str = ""
     _recorded: list[Attempt] = field(default_factory=list)
@@ -68,7 +67,7 @@ class JobPage:
     _changed_for_pods: asyncio.Event = field(default_factory=asyncio.Event)
 
     def show_recorded(self, found: RecordedJob) -> None:
-        """Prepares the page of a deleted job: the history has all of it, and nothing more comes."""
+        """Prepares the page of a deleted job. The history has all of it, and no changes follow."""
         job = mapping(found.get("job"))
         row = {**row_of(job), "deletedAt": found.get("deletedAt")}
         self._latest.put("job", {**_head(job), "row": row, "live": False})
@@ -93,7 +92,7 @@ class JobPage:
                 self._show(job)
         self._latest.put("gone", {})
         self._latest.end()
-        # The sender ends after it has sent that.
+        # The sender ends after it has sent the deletion.
         await asyncio.Event().wait()
 
     def _show(self, job: TrainingJob) -> None:
@@ -108,7 +107,7 @@ class JobPage:
             self._changed_for_pods.set()
 
     def _weigh(self, weight: int) -> None:
-        """Counts the memory of this page. Raises NoCluster if the party's pages, or all, hold too much."""
+        """Counts the memory of this page. Raises NoCluster if the pages of the party, or all pages, hold too much."""
         share, party = self.viewer.party.all.bytes, self.viewer.party.name
         if weight - self._weight > max(0, share.room(party)):
             raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
@@ -121,7 +120,7 @@ class JobPage:
             began = time.monotonic()
             try:
                 self._pods, self._pods_forbidden = await pods_of(self.viewer.transport, self.namespace, self.name), ""
-                # Pods that take long to read are read less often.
+                # Pods are read less often if reading takes long.
                 took = time.monotonic() - began
                 wait = max(PODS_SECONDS, len(self._pods) / PODS_A_SECOND, PODS_TIMES * took)
                 if self._job is not None and self._job.finished and not self._pods:
@@ -167,7 +166,7 @@ class JobPage:
             await asyncio.sleep(wait)
 
     async def _look_at_attempts(self) -> None:
-        """Reads the history when the job's state changes, and a moment later, when it has recorded the change."""
+        """Reads the history when the job's state changes, and again once the history has recorded the change."""
         history = self.viewer.history
         while history is not None:
             await self._changed.wait()
@@ -226,7 +225,7 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
     ordered = [found[number] for number in sorted(found)]
     for before, one in zip([None, *ordered], ordered, strict=False):
         if one["startedAt"] is None:
-            # It began when the previous one ended, or a moment later.
+            # The attempt began when the previous one ended, or a moment later.
             one["startedAt"] = job.status.start_time if before is None else before["endedAt"]
     return ordered
 
@@ -249,7 +248,7 @@ def _outcome(job: TrainingJob) -> str:
 
 
 def _running_at(job: TrainingJob) -> str | None:
-    """Returns the time since which all ranks of the current attempt are up."""
+    """Returns the time at which all ranks of the current attempt were up."""
     found = (one for one in job.status.conditions if one.type == "Running" and one.status == "True")
     return next((one.last_transition_time for one in found), None)
 

@@ -1,4 +1,4 @@
-"""Nodes that a viewer's jobs blame or avoid, with their state and pods where the viewer may read these."""
+"""Reads nodes that a viewer's jobs blame or avoid, with their state and pods if the viewer may read these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KeptPod(NamedTuple):
 
 
 async def nodes_of(transport: ViewerTransport, namespace: str | None, blame: Iterable[Row]) -> dict[str, Any]:
-    """Returns the nodes by name. Raises ClientError where the API server can't be read."""
+    """Returns the nodes by name. Raises ClientError if the API server can't be read."""
     unread: list[str] = []
     nodes = await _list(transport, "/api/v1/nodes", {"limit": str(MAX_NODES)}, kept_node, unread)
     path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
@@ -45,7 +45,7 @@ async def nodes_of(transport: ViewerTransport, namespace: str | None, blame: Ite
 
 
 def node_rows(blame: Iterable[Row], nodes: list[KeptNode] | None, pods: list[KeptPod] | None) -> list[dict[str, Any]]:
-    """Returns a row for each node; `nodes` and `pods` are None where the viewer may not read them."""
+    """Returns a row for each node; `nodes` and `pods` are None if the viewer may not read them."""
     rows: dict[str, dict[str, Any]] = {}
 
     def row(name: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ async def _list(
     kept: Callable[[Mapping[str, Any]], T | None],
     unread: list[str],
 ) -> list[T] | None:
-    """Returns the kept value of each object; None where the viewer may not read them."""
+    """Returns the kept value of each object; None if the viewer may not read them."""
     found: list[T] = []
 
     def take(item: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Reads a few values of a job's pods and events, which a page shows."""
+"""Reads the values of a job's pods and events that a page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_operator.wire.values import mapping, mappings, text, whole
 
-# Events of one object, and unhealthy pods whose events are read; they mostly have one cause.
+# Maximum number of events of an object, and of unhealthy pods whose events are read; these mostly have one cause.
 MOST_EVENTS = 100
 MOST_TROUBLED = 4
 
@@ -33,7 +33,7 @@ async def pods_of(transport: ViewerTransport, namespace: str, name: str) -> list
 
 
 def asked_pods(rows: Sequence[PodRow]) -> list[Mapping[str, Any]]:
-    """Returns the pods of rows, with what asking their agents needs."""
+    """Returns the rows' pods, with the values for polling their agents."""
     return [
         {
             "metadata": {"name": row["name"], "labels": {POD_INDEX_LABEL: str(row["worker"])}},
@@ -87,7 +87,7 @@ async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[
 
 
 def event_rows(events: Iterable[Mapping[str, Any]], *, since: str) -> list[dict[str, Any]]:
-    """Returns events of either API as rows, without those before `since`: they are of an earlier job of the name."""
+    """Returns events of either API as rows, without those of an earlier job of the name, from before `since`."""
     rows = [_event_row(event) for event in events]
     return sorted((row for row in rows if row["at"] >= since), key=lambda row: row["at"])[-MOST_EVENTS:]
 

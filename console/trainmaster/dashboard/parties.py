@@ -1,8 +1,8 @@
-"""Divides what viewers share among parties: a user, or all service accounts of a namespace together.
+"""Divides shared resources among parties: a user, or all service accounts of a namespace together.
 
-A tenant can make any number of tokens and service accounts, so a bound for each token would have no effect. A party
-gets at most its own part of everything that costs memory, connections or work, and the last part of the whole is kept
-for parties that have little, so that late viewers still get in.
+A tenant can make any number of tokens and service accounts, so a limit for each token would have no effect. A party
+gets at most its own share of memory, connections and work. The last part of the total is reserved for parties that use
+little, so that late viewers still get in.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from trainmaster.dashboard.streams import Refused
 
 T = TypeVar("T")
 
-# Requests of one party: at once, and then each second.
+# Limits of one party's requests: at once, and then per second.
 BURST, PER_SECOND = 100.0, 20.0
-# Live answers of one party, and of all. A browser's tab has one to three.
+# Maximum number of live answers of one party, and of all. A browser's tab has one to three.
 MOST_STREAMS, MOST_STREAMS_IN_ALL = 32, 600
-# Logs that are read at once, each over its own connection to the API server.
+# Maximum number of logs that are read at once, each over its own connection to the API server.
 MOST_LOGS, MOST_LOGS_IN_ALL = 64, 256
-# Bytes of memory that pages of jobs hold.
+# Maximum bytes of memory for pages of jobs.
 MOST_BYTES, MOST_BYTES_IN_ALL = 8 * 2**20, 40 * 2**20
-# Heavy answers that are made at once, at most one of each party, and waiting requests of a party.
+# Heavy answers that run at once, at most one for each party, and waiting requests of a party.
 HEAVY_AT_ONCE, MOST_WAITING = 2, 16
-# Agents that are asked at once for one party.
+# Agents that are polled at once for one party.
 AGENTS_AT_ONCE = 8
 # Seconds after which a heavy answer is cancelled.
 HEAVY_SECONDS = 30.0
@@ -39,7 +39,7 @@ _BUSY = {"Retry-After": "5"}
 
 @dataclass
 class Rate:
-    """Rate lets `burst` through at once, and then `per_second`."""
+    """Rate allows `burst` requests at once, and then `per_second`."""
 
     burst: float
     per_second: float
@@ -50,7 +50,7 @@ class Rate:
         self.room = self.burst
 
     def take(self) -> bool:
-        """Returns whether one more may pass."""
+        """Returns whether one more request may pass."""
         now = time.monotonic()
         self.room = min(self.burst, self.room + (now - self.at) * self.per_second)
         self.at = now
@@ -61,7 +61,7 @@ class Rate:
 
 
 class Share:
-    """Share divides `total` of something; `each` is the most of one party.
+    """Share divides `total` of a resource; `each` is the maximum of one party.
 
     The last quarter is for parties that have at most a sixteenth of `each`.
     """
@@ -72,25 +72,25 @@ class Share:
 
     @property
     def taken(self) -> int:
-        """Returns how much is taken by all."""
+        """Returns the amount that all parties have taken."""
         return self._taken.total()
 
     def room(self, party: str) -> int:
-        """Returns how much more a party may take now."""
+        """Returns the amount that a party may still take now."""
         own, free = self._taken[party], self.total - self.taken
         open_to_all = free - self.total // 4
         few = min(self.each // 16 - own, free)
         return max(0, min(self.each - own, open_to_all), few)
 
     def take(self, party: str, count: int) -> None:
-        """Takes `count`, or gives it back if it is negative."""
+        """Takes `count`, or returns it if it is negative."""
         self._taken[party] += count
         if not self._taken[party]:
             del self._taken[party]
 
     @contextmanager
     def taking(self, party: str, count: int) -> Iterator[None]:
-        """Takes `count` for a while."""
+        """Takes `count` for the duration of the block."""
         self.take(party, count)
         try:
             yield
@@ -99,7 +99,7 @@ class Share:
 
 
 class Parties:
-    """Parties is what all viewers share."""
+    """Parties holds the limits that all viewers share."""
 
     def __init__(self) -> None:
         self.streams = Share(MOST_STREAMS, MOST_STREAMS_IN_ALL)
@@ -137,14 +137,14 @@ class Party:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits until it is this party's turn to read a piece of a large answer."""
+        """Waits for this party's turn to read a piece of a large answer."""
         async with self._turn, self.all.turn:
             yield
-            # Other work that is ready comes first.
+            # Other ready work comes first.
             await asyncio.sleep(0)
 
     async def heavy(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Does heavy work, one at a time for each party. Raises Refused if too much waits, or it takes too long."""
+        """Does heavy work, one at a time for each party. Raises Refused if too many wait, or it takes too long."""
         if self._waiting >= MOST_WAITING:
             raise Refused(429, f"{MOST_WAITING} of your requests already wait for answers; wait.", _BUSY)
         self._waiting += 1

@@ -1,7 +1,7 @@
-"""Sends a viewer's requests to the API server with their token, and bounds the answers while they come.
+"""Sends a viewer's requests to the API server with their token, and limits the answers while they arrive.
 
-Objects are trimmed to what is shown (`shapes`), and lines of logs are cut. Nothing is decompressed, because a pod that
-is read through the API server's proxy decides what its answer unpacks to.
+Objects are trimmed to the shown fields (`shapes`), and lines of logs are cut. Nothing is decompressed, because a pod
+behind the API server's proxy decides the decompressed size of its answer.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from trainmaster.dashboard.streams import dumps
 from trainmaster_operator.api.trimming import Trimmer, Whole
 
 T = TypeVar("T")
-# Bytes that are kept of one answer, and of all answers for a diagnosis. A larger list keeps its first objects, and is
+# Maximum bytes kept of one answer, and of all answers for a diagnosis. A larger list keeps its first objects, and is
 # marked as cut.
 MOST_KEPT, MOST_DIAGNOSED = 4 * 2**20, 16 * 2**20
-# Bytes of memory that an object, and a value in it, take beside their text.
+# Bytes of memory of an object, and of a value in it, besides their text.
 OBJECT_BYTES, VALUE_BYTES = 300, 80
 # Bytes that are read in one turn; SMALL answers wait for no turn.
 PIECE, SMALL = 16_384, 16_384
-# Bytes of a line of a log, with its time and rank.
+# Maximum bytes of a line of a log, with its time and rank.
 MOST_LOG_BYTES = 10_000
-# Bytes of what an agent says of its ranks.
+# Maximum bytes of an agent's metrics.
 MOST_METRICS = 262_144
-# Bytes of an answer of a history.
+# Maximum bytes of a history's answer.
 MOST_HISTORY = 6 * 2**20
 _RECORDED_JOB = re.compile(r"/v1/namespaces/[^/]+/jobs/[^/]+$")
-# Marks a list that was cut here, in its metadata.
+# Key in a list's metadata that marks it as cut here.
 CUT = "cut"
 
 
@@ -56,7 +56,7 @@ class BoundedTransport(AiohttpTransport):
 
 
 class HistoryTransport(BoundedTransport):
-    """HistoryTransport reads a history, whose jobs are whole objects: it trims them too."""
+    """HistoryTransport reads a history. It trims the recorded jobs, which are whole objects, too."""
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
         """Returns a whole answer, with a recorded job trimmed. Raises NoCluster."""
@@ -77,11 +77,11 @@ class ViewerTransport(BoundedTransport):
     def __init__(self, server: Server, connector: aiohttp.BaseConnector, party: Party) -> None:
         super().__init__(server, connector, reader=Reader(server.address))
         self.party = party
-        # Bytes that may be kept of all answers.
+        # Bytes that all answers together may still use.
         self._left = math.inf
 
     def for_diagnosis(self) -> ViewerTransport:
-        """Returns the same transport for questions whose answers have one limit. It needn't be closed."""
+        """Returns the same transport with one limit for all its answers. It needn't be closed."""
         found = copy.copy(self)
         found._left = MOST_DIAGNOSED
         return found
@@ -95,7 +95,7 @@ class ViewerTransport(BoundedTransport):
         body: Any = None,
         content_type: str = JSON,
     ) -> Any:
-        """Sends one request and returns what is kept of the answer. Raises a ClientError."""
+        """Sends one request and returns the kept part of the answer. Raises a ClientError."""
         if method == "POST":
             return await super().request(method, path, query=query, body=body, content_type=content_type)
         items = Items(min(self._left, MOST_KEPT))
@@ -112,7 +112,7 @@ class ViewerTransport(BoundedTransport):
     async def listed(
         self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None]
     ) -> Mapping[str, Any]:
-        """Calls `take` with each object of a list as it comes; returns the rest of the answer. Raises a ClientError."""
+        """Calls `take` with each arriving object of a list; returns the rest of the answer. Raises a ClientError."""
 
         def taken(item: Mapping[str, Any]) -> bool:
             take(item)
@@ -121,7 +121,7 @@ class ViewerTransport(BoundedTransport):
         return await self.trimmed(path, answer_shape(path, query, taken), query)
 
     async def trimmed(self, path: str, shape: Fields, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Returns what a shape keeps of an object. Raises a ClientError."""
+        """Returns the part of an object that a shape keeps. Raises a ClientError."""
         response = await self._send("GET", path, query or {}, None, JSON, READ_SECONDS)
         return await self._trimmed(response, shape)
 
@@ -136,13 +136,13 @@ class ViewerTransport(BoundedTransport):
                 async for line in lines:
                     yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or stalled: the caller resumes where it was.
+            # The connection broke or stalled. The caller resumes at the same place.
             return
         finally:
             response.close()
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object, as many as come in that time."""
+        """Returns the first bytes of an answer that isn't an object, as many as arrive in that time."""
         return await super().beginning(path, limit=min(limit, MOST_METRICS), seconds=seconds)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -155,11 +155,11 @@ class ViewerTransport(BoundedTransport):
         return list(await asyncio.gather(*map(limited, parts)))
 
     def readers(self) -> Readers:
-        """Returns what reads several streams at once."""
+        """Returns the readers for several simultaneous streams."""
         return TaskReaders(ahead=0)
 
     async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
-        """Reads a whole answer. Raises NoCluster if it is no object with a kind."""
+        """Reads a whole answer. Raises NoCluster if it isn't an object with a kind."""
         first = b""
 
         async def chunks() -> AsyncGenerator[bytes, None]:
@@ -188,7 +188,7 @@ class ViewerTransport(BoundedTransport):
                 yield dumps(document).encode()
 
     async def _documents(self, chunks: AsyncIterator[bytes], shape: Fields) -> AsyncGenerator[Any, None]:
-        """Yields what is kept of each document; a ValueError for other text than JSON.
+        """Yields the kept part of each document, or a ValueError for text that isn't JSON.
 
         A large document is read in pieces, in turns of the viewer's party.
         """
@@ -236,7 +236,7 @@ class Items:
         self._most = most
 
     def take(self, item: Any) -> bool:
-        """Keeps an object; returns False if there was no room for it."""
+        """Keeps an object; returns False if there is no room for it."""
         if self.weight > self._most:
             self.is_cut = True
             return False
@@ -246,7 +246,7 @@ class Items:
 
 
 def _weight(value: Any) -> int:
-    """Returns about how many bytes of memory a value takes."""
+    """Returns the approximate bytes of memory of a value."""
     written = dumps(value)
     return len(written) + OBJECT_BYTES * written.count("{") + VALUE_BYTES * written.count(",")
 

@@ -24,12 +24,12 @@ from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded, fi
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.wire.values import mapping, text
 
-# Seconds between two questions whether the viewer of a live answer may still see it.
+# Seconds between two checks of a viewer's right to a live answer.
 RECHECK_SECONDS = 60.0
 BATCH_SECONDS = 1.0
-# Seconds between two attempts to read jobs while the API server can't be reached.
+# Seconds between two tries to read jobs while the API server can't be reached.
 RETRY_SECONDS = 2.0
-# Objects of one page of a list. Each object becomes a row before the next one is read.
+# Objects in one page of a list. Each object becomes a row before the next one is read.
 PAGE = 250
 # Seconds after which an incomplete list is shown.
 SHOW_SECONDS = 0.3
@@ -43,16 +43,16 @@ class Scope:
 
     namespace: str | None
     board: Board = field(default_factory=Board)
-    # Why jobs can't be read now.
+    # The reason why jobs can't be read now.
     problem: ClientError | None = None
-    # Whether something can be shown, and whether all jobs were listed.
+    # Whether the page can show some jobs, and whether all jobs were listed.
     is_loaded: bool = False
     is_whole: bool = False
     present: Counter[Viewer] = field(default_factory=Counter)
     _refused: set[Viewer] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _left: asyncio.Event = field(default_factory=asyncio.Event)
-    # Set when a job was read.
+    # Set when the first job was read.
     _first: asyncio.Event = field(default_factory=asyncio.Event)
     _watcher: Viewer | None = None
 
@@ -76,7 +76,7 @@ class Scope:
         await first_to_end(self._watch(), self._tick())
 
     async def loaded(self, viewer: Viewer) -> None:
-        """Waits until all jobs are listed. Raises what prevents it."""
+        """Waits until all jobs are listed. Raises the error that prevents it."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.is_whole or self.problem is not None or viewer in self._refused)
         if viewer in self._refused:
@@ -108,7 +108,7 @@ class Scope:
                 await stream.ping()
 
     async def _news(self, number: int, said: ClientError | None, viewer: Viewer) -> bool:
-        """Waits for something that a stream hasn't sent; returns whether there is something."""
+        """Waits for something that a stream hasn't sent; returns False after the ping's interval without any."""
 
         def is_there() -> bool:
             behind = self.is_loaded and self.board.number != number
@@ -131,7 +131,7 @@ class Scope:
             try:
                 await first_to_end(self._watch_as(watcher), self._until_gone(watcher))
             except NotAllowed:
-                # The others continue without them.
+                # The others continue without this viewer.
                 self._refused.add(watcher)
                 await self._notify()
             except ClientError as error:
@@ -166,7 +166,7 @@ class Scope:
                         self.board.put(job)
 
     async def _show_soon(self) -> None:
-        """Shows the beginning of a slow list; the rest comes as changes."""
+        """Shows the beginning of a slow list; the rest follows as changes."""
         await asyncio.sleep(SHOW_SECONDS)
         await self._first.wait()
         await self._show()
@@ -224,7 +224,7 @@ class Scopes:
             try:
                 yield scope
             finally:
-                # The seat itself is still counted.
+                # The viewer's own seat still counts.
                 if scope.present.total() == 1:
                     await self._end(namespace, scope)
 
@@ -238,7 +238,7 @@ class Scopes:
             )
 
     async def _watched(self, namespace: str | None) -> None:
-        """Waits while the scope is watched; only a bug ends that, and the page reconnects."""
+        """Waits while the scope is watched. Only a bug ends the watch; then the page reconnects."""
         await asyncio.wait([self._running[namespace][1]])
 
     async def close(self) -> None:

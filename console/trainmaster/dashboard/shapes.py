@@ -1,6 +1,6 @@
-"""Shapes name the parts of the API server's answers that are kept (`api/trimming.py`): those that are shown or explain.
+"""Shapes name the kept parts of the API server's answers (`api/trimming.py`): for display or for a diagnosis.
 
-Everything else in an object, which may be megabytes, is skipped while it arrives.
+The rest of an object, which may be megabytes, is skipped while it arrives.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 
 Fields = Mapping[str, Shape]
 
-# A number, a name, a sentence, a few values, what ranks printed.
+# A number, a name, a sentence, a few values, output of ranks.
 _NUMBER, _NAME, _SENTENCE, _VALUES, _TEXT = Whole(20), Whole(400), Whole(4_000), Whole(2_000), Whole(16_000)
 MOST_PODS, MOST_ITEMS = MAX_WORKERS + 256, 100_000
-# Characters of a spec whose manifest is shown; larger ones are no jobs.
+# Maximum characters of a spec whose manifest is shown; no valid job has more.
 MOST_SPEC = sum(MAX_BYTES.values()) + MAX_OTHER_BYTES
 # A ConfigMap's data, which is 1 MiB at most.
 _DATA = Whole(4 * 2**20)
@@ -69,10 +69,10 @@ def _status() -> dict[str, Shape]:
     }
 
 
-# A job on its own page, and what `why` reads of it.
+# A job on its own page, including the fields that `why` reads.
 _VOLUMES = Each(
     _names(
-        # Of Kubernetes' volumes all sources: by which of them a volume has it is known whether it outlives its pod.
+        # All sources of Kubernetes' volumes, because the source decides whether a volume outlives its pod.
         "name awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI emptyDir ephemeral fc "
         "flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath image iscsi nfs persistentVolumeClaim "
         "photonPersistentDisk portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume",
@@ -91,7 +91,7 @@ _JOB: Fields = {
     },
     "status": _status(),
 }
-# All but the status.
+# All fields but the status.
 MANIFEST: Fields = {
     **_names("apiVersion kind"),
     "metadata": {
@@ -202,7 +202,7 @@ _PATH = re.compile(
 
 
 def item_shape(path: str, query: Mapping[str, str]) -> Fields:
-    """Returns what is kept of an object of a list or a watch."""
+    """Returns the shape of an object of a list or a watch."""
     match = _PATH.fullmatch(path)
     resource = "" if match is None else match["resource"]
     if resource == PLURAL and ((match and match["name"]) or "fieldSelector" in query):
@@ -213,7 +213,7 @@ def item_shape(path: str, query: Mapping[str, str]) -> Fields:
 
 
 def answer_shape(path: str, query: Mapping[str, str], take: Callable[[Any], bool] | None = None) -> Fields:
-    """Returns what is kept of an answer: an object, or a list of them, each of which `take` is given (api/trimming)."""
+    """Returns the shape of an answer: an object, or a list that passes each object to `take` (api/trimming)."""
     match = _PATH.fullmatch(path)
     item = item_shape(path, query)
     if match is not None and match["name"] and not match["sub"]:

@@ -1,8 +1,8 @@
-"""Answers are JSON that a browser can parse, sentences of errors, or live.
+"""Answers are JSON for a browser, sentences of errors, or live.
 
 Live answers are server-sent events: `event: NAME`, `data: JSON` and an empty line, with a comment as a ping. If a
 viewer reads slowly, sending waits, and `Latest` keeps only the newest of each event. An error is an HTTP status and a
-sentence, `{"sentence": "…"}`; nothing else of an exception gets out.
+sentence, `{"sentence": "…"}`; nothing else of an exception is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainmaster.client.errors import (
     WaitTimeout,
 )
 
-# Levels that are kept of a value that is too deep for the encoder.
+# Levels kept of a value that is too deep for the encoder.
 MAX_DEPTH = 60
 UNKNOWN = (
     "The cluster doesn't know this token: it may have expired, or be another cluster's. Make one with "
@@ -43,16 +43,16 @@ _STATUSES: tuple[tuple[type[ClientError], int], ...] = (
 )
 MAX_SENTENCE = 2_000
 PING_SECONDS = 10.0
-# Seconds after which a viewer who takes nothing is disconnected.
+# Seconds after which a viewer who reads nothing is disconnected.
 STUCK_SECONDS = 60.0
-# Bytes of a stream that are in memory: the next are written when these were taken.
+# Maximum bytes of a stream in memory: the next are written when the viewer has read these.
 PIECE_BYTES = 65_536
 _PING = b": ping\n\n"
 _log = logging.getLogger(__name__)
 
 
 def dumps(value: Any) -> str:
-    """Returns JSON in ASCII. What JSON can't express becomes null."""
+    """Returns JSON in ASCII. Values that JSON can't express become null."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError):
@@ -65,7 +65,7 @@ def answer(value: Any, **headers: str) -> web.Response:
 
 
 class Refused(Exception):
-    """A request is answered with this status and sentence."""
+    """The request is refused with this status and sentence."""
 
     def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(sentence)
@@ -89,12 +89,12 @@ def refused(error: ClientError, *, laptop: bool) -> Refused:
 
 
 def sentence_of(error: ClientError) -> str:
-    """Returns an error in a sentence."""
+    """Returns an error as a sentence."""
     return str(error)[:MAX_SENTENCE]
 
 
 def problem(error: ClientError) -> Mapping[str, str]:
-    """Returns the event's data about an error."""
+    """Returns the data of the event about an error."""
     return {"sentence": sentence_of(error)}
 
 
@@ -132,17 +132,17 @@ class EventStream:
 
 
 class Latest:
-    """Latest holds the newest of each event that wasn't sent yet, encoded."""
+    """Latest holds the newest unsent event of each name, encoded."""
 
     def __init__(self) -> None:
         self._events: dict[str, bytes] = {}
-        # Length and hash of the last of each event.
+        # Length and hash of the last event of each name.
         self._last: dict[str, tuple[int, int]] = {}
         self._filled = asyncio.Event()
         self._ended = False
 
     def put(self, name: str, data: Any) -> None:
-        """Adds an event, unless it is the same as the last of its name."""
+        """Adds an event, unless it equals the last of its name."""
         self.put_event(name, encoded(name, data))
 
     def put_event(self, name: str, event: bytes) -> None:
@@ -155,16 +155,16 @@ class Latest:
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes of the last of each event."""
+        """Returns the total size of the last event of each name."""
         return sum(length for length, _ in self._last.values())
 
     def end(self) -> None:
-        """Marks the end: nothing more comes."""
+        """Marks the end: no further events follow."""
         self._ended = True
         self._filled.set()
 
     async def send_to(self, stream: EventStream) -> None:
-        """Sends events as they come, and pings, until the end."""
+        """Sends events as they arrive, and pings, until the end."""
         while True:
             try:
                 async with asyncio.timeout(PING_SECONDS):
@@ -181,7 +181,7 @@ class Latest:
 
 
 async def first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
-    """Runs all until one ends, and cancels the others. Raises what that one raised."""
+    """Runs all until one ends, and cancels the others. Raises the first one's error."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

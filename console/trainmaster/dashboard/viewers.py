@@ -1,11 +1,11 @@
 """A viewer is the owner of one bearer token. Their session is a transport with it, and their permissions.
 
-Sessions are found by the SHA-256 of their token, and forgotten after minutes without a request. All share their
+Sessions are found by the SHA-256 of their token, and dropped after minutes without a request. All share their
 connections to the API server, which knows viewers by their token alone. A token that the API server hasn't confirmed
 has no session: it waits for one of a few places to be confirmed, and viewers with sessions never wait there. Tokens are
 never logged.
 
-Each viewer reads a history with their own token, if there is one: it has jobs that were deleted (`look_up`).
+If there is a history, viewers read it with their own tokens: it has deleted jobs (`look_up`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from trainmaster.dashboard.reading import HistoryTransport, ViewerTransport
 from trainmaster.dashboard.streams import UNKNOWN, Refused
 from trainmaster_operator.wire.values import mapping, text
 
-# Sessions of one party, and of all.
+# Maximum number of sessions of one party, and of all.
 MOST_SESSIONS, MOST_SESSIONS_IN_ALL = 100, 1_000
 IDLE_SECONDS = 300.0
-# Seconds for which a token that the API server refused isn't tried again, and how many are remembered.
+# Seconds before a token that the API server refused is tried again, and the number of such tokens in the cache.
 REFUSED_SECONDS = 10.0
 MOST_REFUSED = 1_000
-# New tokens that are being confirmed at once, and that wait for it.
+# New tokens that are confirmed at once, and that wait for it.
 NEW_AT_ONCE, MOST_NEW = 8, 256
-# Seconds in which the API server has to answer.
+# Timeout of the API server's answer, in seconds.
 ASK_SECONDS = 10.0
 WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 # A RecordedJobDetail (client.history.answers).
@@ -51,19 +51,19 @@ RecordedJob = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class HistoryAccess:
-    """HistoryAccess is one viewer's way to a history; it is closed with their session."""
+    """HistoryAccess is one viewer's access to a history; it is closed with their session."""
 
     reader: HistoryReader
     close: Callable[[], Awaitable[None]]
 
 
-# Returns the history for the API server as a viewer reaches it; None if there is none.
+# Returns the history for the API server with the viewer's credentials; None if there is none.
 HistoryOf = Callable[[Server], HistoryAccess | None]
 
 
 @dataclass(eq=False)
 class Viewer:
-    """Viewer is one session; `user` is their name, None on a cluster before Kubernetes 1.28."""
+    """Viewer is one session; `user` is their name, or None before Kubernetes 1.28."""
 
     transport: ViewerTransport = field(repr=False)
     access: Gate = field(repr=False)
@@ -73,12 +73,12 @@ class Viewer:
     seen_at: float = field(default_factory=time.monotonic)
     streams: int = 0
     is_over: bool = False
-    # Closes it after its last live answer.
+    # Closes the session after its last live answer.
     closing: Callable[[Viewer], None] = field(repr=False, default=lambda _: None)
 
     @property
     def history(self) -> HistoryReader | None:
-        """Returns the history as this viewer reads it; None if there is none."""
+        """Returns this viewer's access to the history; None if there is none."""
         return None if self.history_access is None else self.history_access.reader
 
     async def look_up(self, namespace: str, name: str, uid: str | None) -> TrainingJob | RecordedJob:
@@ -142,7 +142,7 @@ class Viewers:
         self._new += 1
         try:
             async with self._asking:
-                # It may have been confirmed while this request waited.
+                # Another request may have confirmed the token while this one waited.
                 if (known := self._known(key)) is not None:
                     return known
                 self._require_unrefused(key)
@@ -158,7 +158,7 @@ class Viewers:
                 self._refuse(key)
 
     def forget_idle(self) -> None:
-        """Forgets viewers without recent requests, and refused tokens."""
+        """Drops sessions without recent requests, and refused tokens."""
         now = time.monotonic()
         for key, viewer in list(self._by_hash.items()):
             if not viewer.streams and now - viewer.seen_at > IDLE_SECONDS:
@@ -228,14 +228,14 @@ class Viewers:
         return found
 
     def _make_room(self, party: Party) -> None:
-        """Forgets the session that was idle longest if the party or all have too many. Raises Refused."""
+        """Drops the session that was idle longest if the party or all have too many. Raises Refused."""
         self.forget_idle()
         own = [key for key, viewer in self._by_hash.items() if viewer.party is party]
         most = Counter(viewer.party.name for viewer in self._by_hash.values())
         if len(own) >= MOST_SESSIONS:
             keys = own
         elif len(self._by_hash) >= MOST_SESSIONS_IN_ALL:
-            # Sessions of the largest party go first.
+            # Sessions of the largest party are dropped first.
             keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].party.name])
         else:
             return
@@ -258,16 +258,16 @@ class Viewers:
 
 
 def no_history(server: Server) -> None:
-    """Returns no history."""
+    """Returns None, because there is no history."""
     del server
 
 
 def history_at(address: str | None) -> HistoryOf:
-    """Returns the history at an address, else the cluster's own (client/history/finding.py)."""
+    """Returns access to the history at an address, else to the cluster's own (client/history/finding.py)."""
 
     def access(server: Server) -> HistoryAccess | None:
         if server.acting_as is not None:
-            # A history knows users by their tokens, and not those that somebody acts for.
+            # A history identifies users by their own tokens, and doesn't support impersonation.
             return None
         found = find_history(address, server)
         transport = HistoryTransport(found.server, reader=found.answers)
@@ -310,7 +310,7 @@ async def look_up(
 
 
 def replaced(name: str) -> JobNotFound:
-    """Returns the error of a page about a job whose name another job has now."""
+    """Returns the error for a page about an earlier job of this name."""
     return JobNotFound(f"That job {name} was deleted, and another one has its name now.")
 
 
@@ -322,7 +322,7 @@ async def _user(transport: ViewerTransport) -> str | None:
     except (NotKnown, NoCluster):
         raise
     except ClientError:
-        # Kubernetes before 1.28; a question that every version answers confirms the token.
+        # For Kubernetes before 1.28, a request that every version answers confirms the token.
         await is_allowed(transport, Access("list"))
         return None
     return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username"), 1_000) or None

@@ -1,6 +1,6 @@
 """Answers questions about recorded jobs from the file, which another process may be writing.
 
-`AnswerThreads` are a few threads with a connection each, beside the one that writes. Long answers (curves, heat, logs,
+`AnswerThreads` are a few threads with a connection each, besides the one that writes. Long answers (curves, heat, logs,
 evidence) have threads of their own, so that a list never waits for one of them.
 """
 
@@ -44,30 +44,30 @@ from trainmaster_operator.api.records import PodPlace
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.wire.values import mapping
 
-# Jobs of one name, the newest: somebody may make a job again every second.
+# Maximum number of jobs of one name, the newest: a client may recreate a job every second.
 MAX_LIVES = 200
-# Characters of evidence or of logs in one answer: twice what a job's ConfigMap holds. Places of pods in
-# one answer: those of the newest attempts.
+# Maximum characters of evidence or logs in one answer (twice a job's ConfigMap). Maximum places of pods in one answer
+# (the newest attempts').
 MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
 SHORT_THREADS, LONG_THREADS = 2, 2
 # Seconds for one answer, and for the wait until a thread is free for it.
 READ_SECONDS, WAIT_SECONDS = 10.0, 30.0
-# Seconds that a stop waits for readers.
+# Seconds for which a stop waits for readers.
 CLOSE_SECONDS = 0.5
 # SQLite's own steps between two checks of the time.
 _STEPS = 20_000
-# Longer answers are compressed for whoever accepts it: gzip, at a level that takes half of the default's time.
+# Minimum bytes of an answer to compress, if the client accepts gzip, at a level of half the default's time.
 _COMPRESSED_BYTES, _GZIP, _LEVEL = 4_096, 31, 4
 _FIELDS = "id, uid, namespace, name, created, deleted, summary"
 Kind = TypeVar("Kind", bound=HistoryAnswer)
 
 
 class NotRecorded(Exception):
-    """Nothing of that job was recorded."""
+    """The history has no record of that job."""
 
 
 class AnswerTooSlow(Exception):
-    """An answer took too long; the message has what to ask for instead."""
+    """An answer took too long; the message suggests a smaller request."""
 
 
 class Busy(Exception):
@@ -80,7 +80,7 @@ class Answers:
     def __init__(self, file: Path) -> None:
         """Opens the file. Raises UnusableHistory."""
         self.connection = open_to_read(file)
-        # Is called again and again during a long answer, and may raise.
+        # A long answer calls this repeatedly, and it may raise.
         self.check: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Answers:
@@ -90,13 +90,13 @@ class Answers:
         self.connection.close()
 
     def count(self) -> int:
-        """Returns how many jobs are recorded."""
+        """Returns the number of recorded jobs."""
         return int(self._one("SELECT count(*) FROM jobs")[0])
 
     def jobs(
         self, namespace: str = "", name: str = "", *, limit: int = 500, before: tuple[float, int] | None = None
     ) -> RecordedJobList:
-        """Returns jobs, the newest first; `before` is where the last list ended (`continue`)."""
+        """Returns jobs, the newest first; `before` is the end of the previous list (`continue`)."""
         conditions, values = ["1"], list[Any]()
         for column, value in (("namespace", namespace), ("name", name)):
             if value:
@@ -134,7 +134,7 @@ class Answers:
             )
 
     def series(self, namespace: str, name: str, uid: str, window: TimeWindow, points: int) -> Series:
-        """Returns curves of at most so many points. Raises NotRecorded."""
+        """Returns curves of at most `points` points. Raises NotRecorded."""
 
         def answer(drawn: Drawn) -> Series:
             furthest, before = -1, dict[int, int]()
@@ -148,7 +148,7 @@ class Answers:
         return self._draw(namespace, name, uid, CURVES, window, answer)
 
     def heat(self, namespace: str, name: str, uid: str, window: TimeWindow, columns: int, figure: str) -> RankHeat:
-        """Returns a heat map of at most so many columns. Raises NotRecorded."""
+        """Returns a heat map of at most `columns` columns. Raises NotRecorded."""
         return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> EvidenceList:
@@ -162,7 +162,7 @@ class Answers:
     def logs(
         self, namespace: str, name: str, uid: str = "", *, worker: int | None = None, tail: int | None = None
     ) -> LogList:
-        """Returns the last lines of one worker's log, or of as many as fit. Raises NotRecorded."""
+        """Returns the last lines of one worker's log, or of as many logs as fit. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             only = "" if worker is None else f" AND key = {worker}"
@@ -181,10 +181,10 @@ class Answers:
     def _draw(
         self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[Drawn], Kind]
     ) -> Kind:
-        """Returns what is drawn of a job.
+        """Returns `answer`'s drawing of a job's data.
 
-        SQLite can't restart its write-ahead log while anybody reads in a transaction, and with endless readers that log
-        would fill the disk. So a long read has no transaction, unless a block was moved under it.
+        SQLite can't restart its write-ahead log during a reader's transaction, and with endless readers that log would
+        fill the disk. So a long read has no transaction, unless a block moves during it.
         """
         try:
             with self._one_moment():
@@ -264,14 +264,14 @@ class Body:
 
 
 class AnswerThreads:
-    """AnswerThreads are the threads."""
+    """AnswerThreads are the threads that read the file for answers."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="history-reader")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="history-drawer")
         self._own = threading.local()
-        # The file's: after a damage another one may be in its place.
+        # The file's generation: after damage another file may replace it.
         self._generation = 0
         self._is_closed = False
         self._opened: list[Answers] = []
@@ -281,14 +281,14 @@ class AnswerThreads:
         self._generation += 1
 
     async def close(self) -> None:
-        """Cancels what is being read, which nobody asks for any more, and closes the file."""
+        """Cancels the reads in progress and closes the file."""
         self._is_closed = True
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 for threads in (self._short, self._long):
                     await asyncio.to_thread(threads.shutdown, cancel_futures=True)
         except TimeoutError:
-            # The file's write-ahead log stays beside it, empty.
+            # The file's empty write-ahead log remains.
             return
         for answers in self._opened:
             answers.connection.close()
@@ -296,7 +296,7 @@ class AnswerThreads:
     async def read(
         self, ask: Callable[[Answers], HistoryAnswer | int], *, is_long: bool = False, compress: bool = False
     ) -> Body:
-        """Returns an answer. Raises what `ask` does, UnusableHistory, sqlite3.Error, AnswerTooSlow and Busy."""
+        """Returns an answer. Raises the errors of `ask`, UnusableHistory, sqlite3.Error, AnswerTooSlow and Busy."""
         threads = self._long if is_long else self._short
         reading = asyncio.get_running_loop().run_in_executor(threads, self._read, ask, compress)
         try:
@@ -326,7 +326,7 @@ class AnswerThreads:
             raise
         if not compress or len(body) <= _COMPRESSED_BYTES:
             return Body(body)
-        # Here, and not in the loop, which others wait for.
+        # In this thread, because others wait for the loop.
         packing = zlib.compressobj(_LEVEL, wbits=_GZIP)
         return Body(packing.compress(body) + packing.flush(), is_compressed=True)
 

@@ -1,4 +1,4 @@
-"""Reads what charts draw: curves and heat of a window of time, in at most as many points as they have room for."""
+"""Reads the data of charts: curves and heat of a window of time, with a limited number of points."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from trainmaster.history.figures import (
 )
 from trainmaster.history.store import slice_of
 
-# If there are more ranks, so many of the slowest and of the fastest are shown.
+# If there are more ranks, this many of the slowest and of the fastest are shown.
 _ENDS = 256
-# Widths of a point that are tried until there are few enough.
+# Widths of a point, tried in this order until there are few enough points.
 _NICE_SECONDS = (2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400)
-# Ranks beyond MAX_RANKS are counted up to so many: a job's pods choose their numbers.
+# Maximum count of ranks beyond MAX_RANKS: a job's pods choose their numbers.
 _MOST_COUNTED = 100_000
 
 
 class Moved(Exception):
-    """A block was replaced before it was read: ask again."""
+    """A block was replaced before it was read; ask again."""
 
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """TimeWindow is the time that is shown, in seconds since the epoch."""
+    """TimeWindow is the displayed time, in seconds since the epoch."""
 
     since: float = 0.0
     until: float = math.inf
@@ -61,9 +61,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Drawn is what a job has of one kind in a window, by time: blocks, whose data is read one by one, and the tail.
+    """Drawn is a job's data of one kind in a window, by time: blocks, whose data is read one by one, and the tail.
 
-    `check` is called before each block, and raises if the answer takes too long.
+    Drawn calls `check` before each block; it raises if the answer takes too long.
     """
 
     connection: sqlite3.Connection
@@ -96,7 +96,7 @@ class Drawn:
     def data(self, block: Block) -> bytes:
         """Returns a block's data. Raises Moved."""
         self.check()
-        # Another job's block may have got its number.
+        # Another job's block may have got the same number.
         row = self.connection.execute(
             "SELECT data FROM blocks WHERE id = ? AND job = ? AND level = ?", (block.id, self.job, block.level)
         ).fetchone()
@@ -105,7 +105,7 @@ class Drawn:
         return bytes(row[0])
 
     def resolution(self, seconds: float) -> float:
-        """Returns the seconds of a point that is drawn with so many: at least those of the coarsest level."""
+        """Returns the width of a drawn point: `seconds`, or at least that of the coarsest level."""
         return max(seconds, LEVEL_SECONDS[max((block.level for block in self.blocks), default=0)])
 
 
@@ -149,7 +149,7 @@ def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> 
     together, seconds = _together(at, attempt, columns)
     cells = Cells(len(together), figure)
     column_of = iter(_columns(together, len(at)))
-    # A block whose figures are damaged leaves its columns as they are.
+    # A block with damaged figures leaves its columns unchanged.
     blocks = ((next(readable(lambda it: drawn.read(it, figure), [block]), None), times) for block, times, _ in times)
     for part, all_at in chain(blocks, ((part, part.at) for part in drawn.tail)):
         own = [next(column_of) if window.since <= each <= window.until else -1 for each in all_at]
@@ -170,26 +170,26 @@ def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> 
 
 
 class Cells:
-    """Cells are a heat map's: a figure of each rank in each column; NaN if there is none.
+    """Cells are the cells of a heat map: a figure of each rank in each column; NaN if there is none.
 
-    A job may have tens of millions of figures. They are combined row by row as they are read, so that what is held is
-    bounded by the map's columns and ranks.
+    A job may have tens of millions of figures. They are combined row by row as they are read, so that the map's columns
+    and ranks bound the memory.
     """
 
     def __init__(self, columns: int, figure: str) -> None:
         self.figure = figure
         self.ranks: list[int] = []
         self.workers: list[int] = []
-        # Ranks that there is no room for.
+        # Ranks without room in the map.
         self.beyond: set[int] = set()
         self._is_peak = RULES[HEAT][figure] is max
         self._place_of: dict[int, int] = {}
-        # Peaks, or sums and how many figures are in each.
+        # Peaks, or sums and the number of figures in each.
         self._values = [array("d") for _ in range(columns)]
         self._counts = [array("I") for _ in range(columns)]
 
     def add(self, part: Points, columns: Sequence[int]) -> None:
-        """Adds a part's rows, each to its column; a negative one is left out."""
+        """Adds a part's rows, each to its column; rows with a negative column are left out."""
         places = [self._place(rank, worker) for rank, worker in zip(part.ranks, part.workers, strict=True)]
         is_in_order = places == list(range(len(self.ranks)))
         for row, column in zip(part.rows(self.figure), columns, strict=True):
@@ -255,7 +255,7 @@ def _columns(together: Sequence[tuple[int, int]], points: int) -> Iterator[int]:
 
 
 def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple[list[tuple[int, int]], float]:
-    """Returns which points become one, so that there are at most so many, the newest; and the seconds of one."""
+    """Returns the newest spans of points that become one point each, at most `points`, and a point's seconds."""
     least = (at[-1] - at[0]) / points if len(at) > points else 0.0
     nice = (float(seconds) for seconds in _NICE_SECONDS if seconds >= least)
     for seconds in chain(nice, (86_400.0 * 2**n for n in range(1, 17))) if len(at) > points else [0.0]:
@@ -268,7 +268,7 @@ def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple
 
 
 def _shown(values: Sequence[Sequence[float]], ranks: int) -> set[int]:
-    """Returns the places of the ranks that are shown: the slowest, the fastest, and an even choice of the others."""
+    """Returns the places of the displayed ranks: the slowest, the fastest, and an even choice of the others."""
     if ranks <= MOST_RANKS:
         return set(range(ranks))
     mean = [_mean([row[place] for row in values]) for place in range(ranks)]
@@ -285,7 +285,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _rounded(values: Sequence[float], digits: int) -> list[float | None]:
-    """Returns figures with so many digits; None for one that isn't known."""
+    """Returns figures with this number of digits; None for an unknown one."""
     shape = f".{digits}g"
     return [_round(value, shape) if value - value == 0.0 else None for value in values]
 

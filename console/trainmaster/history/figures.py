@@ -1,13 +1,13 @@
 """A job's figures over time: curves (one value for all ranks together) and heat (a value for each rank).
 
-The newest samples are in the file's `tail` as JSON, in the order in which they came. `upkeep` packs them into blocks,
-because a block of one point would cost more than the point.
+The newest samples are in the file's `tail` as JSON, in the order of arrival. `upkeep` packs them into blocks, because a
+block of one point would cost more than the point.
 
-Points are thinned as they age, by levels as in RRDtool and Whisper; each time is in one level alone. Samples enter
-level 0 as they are. If a level has too many points, the oldest are combined by the next level's seconds and move there.
-So a job of an hour has its samples, and one of months has every sample of the last hour, a point every 10 seconds of
-the hours before, and so on, in a bounded number of points. A combined point has the mean of figures that swing, the
-maximum of those where a peak matters, and the last of counters. A point never mixes two attempts.
+Points are thinned as they age, by levels as in RRDtool and Whisper; each time is in one level only. Samples enter level
+0 unchanged. If a level has too many points, the oldest are combined by the next level's seconds and move there. So a
+job of an hour keeps its samples. One of months keeps every sample of the last hour, a point every 10 seconds of the
+hours before, and so on, in a bounded number of points. A combined point has the mean of fluctuating figures, the
+maximum of figures whose peak matters, and the last of counters. A point never mixes two attempts.
 
 Plain rows would take 9 times the bytes with 4 ranks, and 35 times with 1,024 (bench/RESULTS.md).
 """
@@ -38,24 +38,24 @@ Read = TypeVar("Read")
 
 NAN = math.nan
 CURVES, HEAT = "curves", "heat"
-# A rank's slowest step finds the rank that is slow once, its mean step the one that is always a little slower.
+# A rank's slowest step reveals a rank that is slow once, its mean step one that is always a little slower.
 STEP, PEAK, MEAN = "step", "stepSeconds", "meanStepSeconds"
-# Before the names of status.timeSpent.
+# The prefix of the names in status.timeSpent.
 SPENT = "timeSpent."
 # Seconds of a point, by level. The last level's 1,800 points are seven years.
 LEVEL_SECONDS = (0.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28_800.0, 115_200.0)
-# Ranks of a sample; the operator sends at most so many of one job.
+# Maximum number of a sample's ranks; the operator sends at most this many for a job.
 MAX_RANKS = 16_384
 # Points of a block and of a level, and for many ranks their values; a heat map has at most 240 columns.
 _BLOCK_POINTS, _BLOCK_CELLS, _KEPT_POINTS, _KEPT_CELLS, _LEAST_POINTS = 60, 100_000, 1800, 100_000, 480
-# Values of a figure that are joined at once. A job's pods choose the numbers of its ranks, others at each time if they
-# like.
+# Maximum values of a figure that are joined at once. A job's pods choose the numbers of its ranks, and may choose
+# others each time.
 MOST_CELLS = 1_000_000
-# Bytes of a block's head at most: ranks and workers are numbers of five digits.
+# Maximum bytes of a block's head: ranks and workers are numbers of five digits.
 _HEAD_BYTES = 1_000_000
-# Bits of a float32 that heat does without: it keeps 11 significant bits, more than a colour shows.
+# Bits of a float32 that heat drops: it keeps 11 significant bits, more than a colour shows.
 _DROPPED_BITS = 13
-# What blocks have in common, for the compressor. It never changes: no block could be read with another one.
+# The compressor's dictionary: text that blocks have in common. It never changes, because old blocks need it.
 _COMMON = (
     b'{"at":[2000,2000,2000,10000,60000],"attempt":[1,1,1,1],"ranks":[0,1,2,3],"workers":[0,0,1,1],"figures":["step",'
     b'"loss","learningRate","gradNorm","samplesPerSecond","stepSeconds","slowestStepSeconds","goodput",'
@@ -90,22 +90,22 @@ RULES: Mapping[str, Mapping[str, Combine]] = {
     HEAT: {PEAK: max, MEAN: mean, "gradNorm": max, "loss": mean},
 }
 HEAT_FIGURES = tuple(RULES[HEAT])
-# A record's name of each rank's figure that is kept.
+# The record's names of the ranks' figures that are kept.
 _OF_RANKS = {name: key for name, key in RECORDED.items() if key in HEAT_FIGURES}
 
 
 def kept_points(ranks: int) -> int:
-    """Returns how many points a level keeps of a job with so many ranks."""
+    """Returns the number of points that a level keeps for a job with `ranks` ranks."""
     return max(_LEAST_POINTS, min(_KEPT_POINTS, _KEPT_CELLS // max(ranks, 1)))
 
 
 def block_points(ranks: int) -> int:
-    """Returns how many points a block has."""
+    """Returns the number of points in a block."""
     return max(1, min(_BLOCK_POINTS, _BLOCK_CELLS // max(ranks, 1)))
 
 
 def spans(at: Sequence[float], attempt: Sequence[int], seconds: float) -> list[tuple[int, int]]:
-    """Returns the points that become one: the first and the one behind the last of each span of time and attempt."""
+    """Returns the spans of points that become one point: first and end of each span of time and attempt."""
     keys = [(time // seconds if seconds else time, of) for time, of in zip(at, attempt, strict=True)]
     begins = [place for place, key in enumerate(keys) if not place or key != keys[place - 1]]
     return list(pairwise([*begins, len(keys)]))
@@ -116,7 +116,7 @@ class Points:
     """Points are values by time (seconds since the epoch), and within a time by rank; NaN if unknown.
 
     `values` are flat: n times after the first, the value of the rank at `place` is at `n * len(ranks) + place`. Curves
-    have one rank. Heat has no mean step until points are combined: it is the peak.
+    have one rank. Heat has no mean step until points are combined, because it equals the peak.
     """
 
     kind: str
@@ -138,7 +138,7 @@ class Points:
         return [values[place : place + width] for place in range(0, len(values), width)]
 
     def between(self, since: float, until: float) -> Points:
-        """Returns the points of a time."""
+        """Returns the points between two times."""
         return self.part(bisect_left(self.at, since), bisect_right(self.at, until))
 
     def part(self, first: int, end: int) -> Points:
@@ -148,7 +148,7 @@ class Points:
         return Points(self.kind, self.ranks, self.workers, self.at[first:end], self.attempt[first:end], values)
 
     def thinned(self, seconds: float) -> Points:
-        """Returns a point for each span of so many seconds, and attempt; its time is that of the last of its points."""
+        """Returns a point for each span of `seconds` and attempt, with the time of its last point."""
         return self.combined(spans(self.at, self.attempt, seconds))
 
     def combined(self, together: Sequence[tuple[int, int]]) -> Points:
@@ -170,8 +170,8 @@ class Points:
     def to_block(self) -> bytes:
         """Returns the points as bytes: a line of JSON, and each figure's values.
 
-        A compressor finds nothing in figures but their exponents, so bytes of one significance are put together (as in
-        Parquet's BYTE_STREAM_SPLIT), and the planes of exponents and of dropped bits nearly vanish.
+        Only the exponents of figures compress well. So bytes of the same significance are grouped (as in Parquet's
+        BYTE_STREAM_SPLIT), and the planes of exponents and of dropped bits nearly vanish.
         """
         times = [round(time * 1000) for time in self.at]
         head = {
@@ -198,7 +198,7 @@ class Points:
 
     @classmethod
     def of_block(cls, kind: str, block: bytes, figure: str | None = None) -> Points:
-        """Returns a block's points with all figures or one of them. Raises ValueError for what can't be read."""
+        """Returns a block's points with all figures or one of them. Raises ValueError for an unreadable block."""
         head, at, raw = _unpacked(block)
         names, found = head["figures"], cls(kind, head["ranks"], head["workers"], at, head["attempt"])
         wanted = PEAK if figure == MEAN and MEAN not in names else figure
@@ -221,13 +221,13 @@ class Points:
 
 
 def times_of_block(block: bytes) -> tuple[list[float], list[int]]:
-    """Returns a block's times and attempts; its values, of which there are many more, stay packed."""
+    """Returns a block's times and attempts; the far more numerous values stay packed."""
     head, at, _ = _unpacked(block, _HEAD_BYTES)
     return at, head["attempt"]
 
 
 def joined(kind: str, parts: Iterable[Points]) -> Points:
-    """Returns parts that follow each other as one, with the ranks that any of them has, each with its last worker.
+    """Joins consecutive parts, with all ranks of any part and each rank's last worker.
 
     If they have more values than MOST_CELLS, only the first ranks are kept.
     """
@@ -250,7 +250,7 @@ def joined(kind: str, parts: Iterable[Points]) -> Points:
 
 
 def readable(read: Callable[[Block], Read], blocks: Iterable[Block]) -> Iterator[Read]:
-    """Yields what `read` makes of blocks. It skips a block that can't be read: the others are worth having."""
+    """Yields the results of `read` for the readable blocks, and skips the others."""
     for block in blocks:
         try:
             found = read(block)
@@ -261,12 +261,12 @@ def readable(read: Callable[[Block], Read], blocks: Iterable[Block]) -> Iterator
 
 
 def compress(raw: bytes) -> bytes:
-    """Returns fewer bytes."""
+    """Returns the compressed bytes."""
     return zlib.compress(raw, 6)
 
 
 def decompress(packed: bytes) -> bytes:
-    """Returns what was compressed. Raises ValueError for other bytes."""
+    """Returns the original bytes. Raises ValueError for bytes that `compress` didn't return."""
     try:
         return zlib.decompress(packed)
     except zlib.error as error:
@@ -331,7 +331,7 @@ def _append(
 
 
 def _unpacked(block: bytes, most: int = 0) -> tuple[dict[str, Any], list[float], bytes]:
-    """Returns a block's head, times, and the rest, of at most so many bytes in all. Raises ValueError."""
+    """Returns a block's head, times and rest, of at most `most` bytes in all. Raises ValueError."""
     try:
         line, _, rest = zlib.decompressobj(zdict=_COMMON).decompress(block, most).partition(b"\n")
         head = json.loads(line)
@@ -344,7 +344,7 @@ def _unpacked(block: bytes, most: int = 0) -> tuple[dict[str, Any], list[float],
 
 
 def _fitting(own: Sequence[int], ranks: Sequence[int]) -> Callable[[array[float]], Iterable[float]]:
-    """Returns what puts a row of some ranks in the order of others."""
+    """Returns a function that puts a row of the ranks `own` in the order of `ranks`."""
     if list(own) == ranks:
         return lambda row: row
     place_of = {rank: place for place, rank in enumerate(own)}
@@ -361,13 +361,13 @@ def _combined_rows(how: Combine, rows: Sequence[array[float]]) -> Iterable[float
     if len(rows) == 1:
         return rows[0]
     if how is not last and all(total == total for total in map(sum, rows)):
-        # Nothing is unknown, which is the usual case and takes a fifth of the time.
+        # No value is unknown, which is the usual case and takes a fifth of the time.
         return map(max, *rows) if how is max else [total / len(rows) for total in map(sum, zip(*rows, strict=True))]
     return [_combined(how, values) for values in zip(*rows, strict=True)]
 
 
 def _combined(how: Combine, values: Sequence[float]) -> float:
-    """Returns one value for several, leaving out unknown ones."""
+    """Returns one value for several, ignoring unknown ones."""
     found = how(values)
     # max() ignores NaN unless it comes first.
     if found == found:

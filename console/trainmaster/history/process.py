@@ -1,4 +1,4 @@
-"""Runs the history: opens the file, serves it, and keeps it small until it is stopped."""
+"""Runs the history: opens the file, serves it, and keeps it small until `stop` is set."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
             await asyncio.wait((stopping, maintaining), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if maintaining.done():
-                # Only a bug ends it; the process is restarted.
+                # Only a bug ends the maintenance; the process is restarted.
                 maintaining.result()
         finally:
             maintaining.cancel()

@@ -1,4 +1,4 @@
-"""Writes the file in one thread: batches as they come, and between them small steps of aging and trimming."""
+"""Writes the file in one thread: batches as they arrive, and between them small steps of aging and trimming."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from trainmaster_operator.wire.values import ProtocolError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Seconds between two checks of what is due, and between two after a failure (a full disk).
+# Seconds between two checks for due steps, and between two after a failure (a full disk).
 LOOK_SECONDS, FAILED_SECONDS = 1.0, 10.0
-# Seconds that a batch waits at most until there is room for it.
+# Maximum seconds that a batch waits for room.
 ROOM_SECONDS = 5.0
-# A slice of the tail takes at most this part of the file.
+# Maximum part of the file for a slice of the tail.
 _OF_A_SLICE = 256
 _COMMIT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Reasons of refusals, by the answer's status.
@@ -60,11 +60,11 @@ REASONS = {
 
 
 class CannotRecord(Exception):
-    """Nothing can be written now; the message has the reason. The sender repeats it."""
+    """The history can't write now; the message has the reason. The sender repeats the records."""
 
 
 class NoRoom(Exception):
-    """Records don't fit into the file below its bound."""
+    """Records don't fit into the file below its maximum size."""
 
 
 class HistoryRecorder:
@@ -86,7 +86,7 @@ class HistoryRecorder:
         await self._run(self._open)
 
     async def close(self) -> None:
-        """Waits for the batch in progress, and leaves everything in the one file."""
+        """Waits for the batch in progress, and leaves all data in the one file."""
         await self._run(self._close)
         self._thread.shutdown()
 
@@ -95,7 +95,7 @@ class HistoryRecorder:
         return await self._run(lambda: self._record(body))
 
     async def maintain(self) -> None:
-        """Makes steps as they are due, until it is cancelled."""
+        """Runs steps as they become due, until it is cancelled."""
         while True:
             try:
                 while await self._run(self._step):
@@ -131,7 +131,7 @@ class HistoryRecorder:
         return written.total()
 
     def _one_by_one(self, body: bytes) -> Counter[str]:
-        """Writes each record by itself, without those that can't be written, which would block all others."""
+        """Writes each record by itself and skips those that fail, which would block all others."""
         written = Counter[str]()
         for line in body.split(b"\n"):
             try:
@@ -149,7 +149,7 @@ class HistoryRecorder:
         return self._or_replaced(lambda: self._store.record(parse_lines(body)), len(body))
 
     def _make_room(self) -> None:
-        """Makes steps before a batch if the file is full, so that no flood of records is faster than they are."""
+        """Runs steps before a batch if the file is full, so that a flood of records can't outpace them."""
         until = time.monotonic() + ROOM_SECONDS
         while self._trimming.is_over() and time.monotonic() < until and self._step():
             pass
@@ -158,9 +158,9 @@ class HistoryRecorder:
         return self._or_replaced(lambda: any(step() for step in self._steps))
 
     def _or_replaced(self, write: Callable[[], T], size: int | None = None) -> T:
-        """Writes, into a new file if the old one is damaged or gone.
+        """Writes, into a new file if the old one is damaged or missing.
 
-        `size` is that of records, in JSON. Raises CannotRecord, and NoRoom if they don't fit below the file's bound.
+        `size` is the records' size in JSON. Raises CannotRecord, and NoRoom if they don't fit below the file's maximum.
         """
         try:
             if self._store.is_lost():
@@ -183,7 +183,7 @@ class HistoryRecorder:
         return found
 
     def _replace(self) -> None:
-        """Restores a deleted file from the open connection, or uses the file that is in its place now."""
+        """Restores a deleted file from the open connection, or uses the file that has replaced it."""
         file = self._store.file
         self._store.drop_beside()
         if file.exists():
@@ -227,7 +227,7 @@ class HistoryRecorder:
 
 
 def parse_lines(body: bytes) -> Iterator[Record]:
-    """Yields the records of a batch. Raises ProtocolError with the line and field that is wrong."""
+    """Yields the records of a batch. Raises ProtocolError with the line and the invalid field."""
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
             try:
@@ -278,10 +278,10 @@ class HistoryMetrics:
         version.labels(version=__version__).set(1)
 
     def count_records(self, written: Mapping[str, int]) -> None:
-        """Counts records that were written, by their kind."""
+        """Counts written records by their kind."""
         for kind, number in written.items():
             self.records.labels(record=kind).inc(number)
 
     def text(self) -> bytes:
-        """Returns the exposition format."""
+        """Returns the metrics in the exposition format."""
         return generate_latest(self.registry)

@@ -1,7 +1,7 @@
 """Opens the file: creates its tables, and moves a damaged file aside.
 
-It is one file, SQLite in WAL mode. A commit is on the disk when it is acknowledged (synchronous=FULL), so that neither
-a kill nor a power cut loses it. The one writer commits once for a batch, so a sync for each costs little.
+The history is one file, SQLite in WAL mode. A commit is on the disk when it is acknowledged (synchronous=FULL), so that
+neither a kill nor a power cut loses it. The one writer commits once for a batch, so a sync for each costs little.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# Bytes that a row takes beside its texts: its other columns, its entries in indexes, and unused room of pages. So the
-# sum of all jobs' `bytes` is the file's size within a fifth (tests/unit/history/test_books.py).
+# Bytes of a row besides its texts: its other columns, its entries in indexes, and unused room of pages. So the sum of
+# all jobs' `bytes` is the file's size within a fifth (tests/unit/history/test_books.py).
 _OF_A_ROW = {"jobs": 700, "objects": 60, "attempts": 100, "blocks": 140, "evidence": 60, "logs": 60}
 _TEXTS = {"jobs": ("summary",), "attempts": ("data", "workers")}
 
 
 def _bytes_of(table: str, row: str) -> str:
-    """Returns the expression for the bytes of a row, OLD or NEW: pages are filled to nine tenths on the average."""
+    """Returns the expression for the bytes of a row, OLD or NEW; on average, pages are nine tenths full."""
     texts = " + ".join(f"coalesce(length({row}.{name}), 0)" for name in _TEXTS.get(table, ("data",)))
     return f"({_OF_A_ROW[table]} + ({texts}) * 10 / 9)"
 
 
 def _books(table: str) -> str:
-    """Returns the triggers that keep a job's bytes."""
+    """Returns the triggers that update a job's bytes."""
     job, new, old = "id" if table == "jobs" else "job", _bytes_of(table, "NEW"), _bytes_of(table, "OLD")
     changed = ", ".join(_TEXTS.get(table, ("data",)))
     changes = {"added AFTER INSERT": f"+ {new}", f"changed AFTER UPDATE OF {changed}": f"+ {new} - {old}"}
@@ -79,21 +79,21 @@ TABLES = """
     """ + "".join(map(_books, _OF_A_ROW))
 # The tables' version. A file of another version is refused.
 VERSION = 1
-# "TMhi" names the owner to people (`file`, SQLite's tools) and tells our files from other programs'.
+# "TMhi" names the owner to people (`file`, SQLite's tools) and distinguishes our files from other programs'.
 APPLICATION_ID = 0x544D6869
 _DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# Every file of SQLite's begins so.
+# The first bytes of every SQLite file.
 _BEGINNING = b"SQLite format 3\0"
 # Milliseconds that a connection waits for another's lock. In WAL readers and the writer never lock each other out.
 _BUSY_MILLISECONDS = 5_000
-# Permissions of folders and files that are made here: all namespaces' jobs and logs are in them.
+# Permissions of folders and files that the history makes: they hold all namespaces' jobs and logs.
 _OWNERS_FOLDER, _OWNERS_FILE = 0o700, 0o600
-# The suffix of the write-ahead log. If there is one, the file wasn't closed, and is read whole once to check it.
+# The suffix of the write-ahead log. If there is one, the file wasn't closed, and is read completely once to check it.
 _WRITE_AHEAD = "-wal"
 
 
 class UnusableHistory(Exception):
-    """The file can't be used; the message has the reason and what to do."""
+    """The file can't be used; the message has the reason and the remedy."""
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -138,14 +138,14 @@ def open_file(file: Path) -> sqlite3.Connection:
 
 
 def _began_as_database(file: Path) -> bool:
-    """Returns whether a damaged file may be a history: it begins as one, or with what a lost page leaves."""
+    """Returns whether a damaged file may be a history: it begins as a database, or with the zeros of a lost page."""
     with file.open("rb") as opened:
         beginning = opened.read(len(_BEGINNING))
     return beginning == _BEGINNING or not beginning.strip(b"\0")
 
 
 def move_aside(file: Path) -> Path:
-    """Renames a damaged file, with what belongs to it, and returns its new path."""
+    """Renames a damaged file, with the files that belong to it, and returns its new path."""
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
     aside = file.with_name(f"{file.name}.damaged-{stamp}")
     for suffix in (_WRITE_AHEAD, "-shm", ""):
@@ -156,7 +156,7 @@ def move_aside(file: Path) -> Path:
 
 
 def open_to_read(file: Path) -> sqlite3.Connection:
-    """Opens a history, which another connection may be writing, for reading alone. Raises UnusableHistory."""
+    """Opens a history read-only; another connection may be writing it. Raises UnusableHistory."""
     if not file.is_file():
         raise UnusableHistory(f"{file} isn't there; name the file of a history.")
     try:
@@ -174,16 +174,16 @@ def open_to_read(file: Path) -> sqlite3.Connection:
 
 def _open(file: Path) -> sqlite3.Connection:
     was_clean = not file.with_name(file.name + _WRITE_AHEAD).exists()
-    # What SQLite puts beside a file gets the file's permissions.
+    # Files that SQLite creates beside it get its permissions.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, _OWNERS_FILE))
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        # Nothing is written to a file that isn't ours.
+        # The history never writes to a file that isn't its own.
         version = _require_ours(connection, file)
         if version == 0:
-            # Blocks of 1.5 kB leave a third of SQLite's default of 4,096 bytes empty, and a tenth of these.
+            # Blocks of 1.5 kB leave a third of SQLite's default pages of 4,096 bytes empty, and a tenth of these.
             connection.execute("PRAGMA page_size = 8192")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -204,7 +204,7 @@ def _open(file: Path) -> sqlite3.Connection:
 
 
 def _require_ours(connection: sqlite3.Connection, file: Path) -> int:
-    """Returns the version of the tables; 0 where there are none. Raises UnusableHistory."""
+    """Returns the version of the tables; 0 if there are none. Raises UnusableHistory."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

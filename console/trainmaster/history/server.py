@@ -1,6 +1,6 @@
-"""Serves the history over HTTP: takes records from the operator, and answers viewers.
+"""Serves the history over HTTP: receives records from the operator, and answers viewers.
 
-Errors are Kubernetes' Status objects. A parameter that can't be valid is refused with a sentence that names it.
+Errors are Kubernetes' Status objects. An invalid parameter is refused with a sentence that names it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from trainmaster_operator.wire.values import MAX_TIME, ProtocolError, shown
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-# Batches of the writer that are in memory at a time.
+# Maximum number of the writer's batches in memory.
 MAX_WRITES = 4
-# An answer is sent in pieces of so many bytes, and cancelled if its reader hasn't taken it after so many seconds.
+# Bytes of an answer's pieces, and seconds after which an answer is cancelled if its reader hasn't read it.
 _PIECE_BYTES, SEND_SECONDS = 65_536, 30.0
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JOB = "/v1/namespaces/{namespace}/jobs/{name}"
@@ -48,7 +48,7 @@ Ask = Callable[[Answers, str, str, str], HistoryAnswer]
 
 
 class BadQuery(Exception):
-    """A parameter can't be valid; the message names it, and what would be right."""
+    """A parameter is invalid; the message names it and describes a valid value."""
 
 
 class Query:
@@ -62,16 +62,16 @@ class Query:
         self._values = values
 
     def text(self, name: str, pattern: re.Pattern[str], problem: str) -> str:
-        """Returns a text; empty if it isn't given."""
+        """Returns a text; empty if it is missing."""
         found = self._values.get(name, "")
         return _matched(name, found, pattern, problem) if found else ""
 
     def namespace(self) -> str:
-        """Returns a namespace; empty for all."""
+        """Returns a namespace; empty for all namespaces."""
         return self.text("namespace", _NAMESPACE, "is no name of a namespace.")
 
     def name(self) -> str:
-        """Returns a job's name; empty for any."""
+        """Returns a job's name; empty for any name."""
         return self.text("name", _JOB_NAME, "is no name of a job.")
 
     def uid(self) -> str:
@@ -102,7 +102,7 @@ class Query:
         return found
 
     def before(self) -> tuple[float, int] | None:
-        """Returns where the list before this one ended."""
+        """Returns the end of the previous list."""
         problem = "is not from a list's answer; give the one of the list before this."
         found = _PLACE.fullmatch(self.text("continue", _PLACE, problem))
         return None if found is None else (float(found[1]), int(found[2]))
@@ -121,7 +121,7 @@ class Query:
 
 
 class RefusedRequest(Exception):
-    """A request is refused with the answer's status and a sentence."""
+    """A request is refused with this status and sentence."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -173,11 +173,11 @@ class HistoryServer:
         self._server = HttpServer(app)
 
     async def start(self, address: str, port: int) -> int:
-        """Listens, and returns the port, which is a free one for 0. Raises OSError."""
+        """Listens, and returns the port; for 0 it is a free one. Raises OSError."""
         return (await self._server.start(address, port))[1]
 
     async def close(self) -> None:
-        """Accepts nothing more, and ends after the answers in progress."""
+        """Refuses new requests, and ends after the answers in progress."""
         await self._server.close()
 
     @web.middleware
@@ -277,7 +277,7 @@ class HistoryServer:
     async def _read_job(
         self, request: web.Request, query: Query, ask: Ask, *more: Access, is_long: bool = True
     ) -> web.StreamResponse:
-        """Answers a viewer who may get the job, and do `more` in its namespace."""
+        """Answers a viewer who may get the job and has the rights `more` in its namespace."""
         namespace = _matched("namespace", request.match_info["namespace"], _NAMESPACE, "is no name of a namespace.")
         name = _matched("name", request.match_info["name"], _JOB_NAME, "is no name of a job.")
         uid = query.uid()
@@ -314,7 +314,7 @@ class HistoryServer:
                 return await self._send(request, viewer, body)
 
     async def _send(self, request: web.Request, viewer: bytes, body: Body) -> web.StreamResponse:
-        """Sends an answer whole, while it has its place, which bounds what a slow reader holds."""
+        """Sends a whole answer. It keeps its place meanwhile, which bounds the memory for a slow reader."""
         response = web.StreamResponse(headers={**_HEADERS, "Vary": "Accept-Encoding"})
         response.content_type = "application/json"
         if body.is_compressed:
@@ -345,7 +345,7 @@ class HistoryServer:
 
 
 def _matched(name: str, value: str, pattern: re.Pattern[str], problem: str) -> str:
-    """Returns a value. Raises BadQuery if it doesn't match."""
+    """Returns the value. Raises BadQuery if it doesn't match."""
     if pattern.fullmatch(value) is None:
         raise BadQuery(f"{name}: {shown(value)} {problem}")
     return value

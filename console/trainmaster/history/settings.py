@@ -1,4 +1,4 @@
-"""Declares the settings of `trainmaster history serve`: name, unit, default and why."""
+"""Declares the settings of `trainmaster history serve`: name, unit, default and reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS_OF_A_DAY = 86_400.0
 
 
 def parse_bytes(text: str) -> int:
-    """Returns a number of bytes, given as Kubernetes' quantity. Raises InvalidSetting."""
+    """Returns a number of bytes from Kubernetes' syntax of quantities. Raises InvalidSetting."""
     try:
         found = int(quantity(text))
     except (ValueError, ArithmeticError) as error:
@@ -25,10 +25,10 @@ def parse_bytes(text: str) -> int:
 
 @dataclass(frozen=True)
 class HistorySettings:
-    """HistorySettings are everything that a person may want to change about a history."""
+    """HistorySettings are all settings of a history that a user can change."""
 
-    # The variables aren't TRAINMASTER_HISTORY_PORT and the like: in pods beside a Service named trainmaster-history
-    # Kubernetes itself sets those, to something else.
+    # The variables aren't TRAINMASTER_HISTORY_PORT and the like, because Kubernetes itself sets those differently in
+    # pods beside a Service named trainmaster-history.
     file: str = field(
         default="/var/lib/trainmaster/history.sqlite",
         metadata=option("Keep recorded jobs in this file.", variable="HISTORY_FILE"),
@@ -40,7 +40,7 @@ class HistorySettings:
     address: str = field(
         default="0.0.0.0", metadata=option("Listen on this address.", variable="HISTORY_LISTEN_ADDRESS")
     )
-    # The file is read at each request, so that the token can be replaced in its Secret.
+    # Each request reads the file, so that the token can be replaced in its Secret.
     writer_token_file: str | None = field(
         default=None,
         metadata=option(
@@ -64,7 +64,7 @@ class HistorySettings:
             "Keep jobs this many days after their end or deletion.", variable="HISTORY_KEEP_DAYS", least=0.01
         ),
     )
-    # It gives the address and its certificate authority; the history has no rights of its own.
+    # It has the address and its certificate authority; the history has no rights of its own.
     kubeconfig: str | None = field(
         default=None,
         metadata=option("Ask this kubeconfig's API server; default: kubectl's, in pods the pod's."),

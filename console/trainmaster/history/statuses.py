@@ -1,8 +1,8 @@
-"""Derives from a job's statuses what lists show of it, and its attempts, whichever statuses were seen and how often.
+"""Derives a job's summary and attempts from its statuses, even if some were missed or repeated.
 
-A status names the current attempt and the newest ten failures, so an attempt that began and failed while nobody
-recorded is known by its failure. A later status corrects what only it can correct: a failure that was provisional, or
-merged with another. What no status mentions any more stays as it was seen.
+A status names the current attempt and the newest ten failures, so an attempt that began and failed unrecorded is known
+by its failure. Later statuses correct failures that were provisional or were merged with another. Data that later
+statuses no longer mention stays unchanged.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES
 from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_RESULT_NAME, MAX_RESULTS
 from trainmaster_operator.wire.values import is_number, mapping, mappings, number, text, whole
 
-# Failures in a status (reconciling/policies/attempts.py): a list with fewer leaves none out.
+# Maximum number of failures in a status (reconciling/policies/attempts.py): a list with fewer is complete.
 FAILURES_IN_STATUS = 10
-# Fields of a failure, and characters of one; the operator's own message has fewer.
+# Maximum fields of a failure, and characters of one; the operator's own message has fewer.
 _FIELDS, _CHARACTERS = 20, 4_000
-# Characters of the text about who trains.
+# Maximum characters of the text about the training ranks.
 MAX_SHOWN = 300
-# The Running condition's time has whole seconds; a record that comes within them saw the attempt begin to run.
+# The Running condition's time has whole seconds; a record within them saw the attempt begin to run.
 _SECONDS_OF_A_CONDITION = 1.5
 _COUNTS = ("attempt", "restarts", "disruptions")
-# A summary of which nothing is known.
+# The summary of a job without known values.
 NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("startedAt", "endedAt", "phase")),
     **dict.fromkeys(_COUNTS, 0),
@@ -37,7 +37,7 @@ NOTHING: Mapping[str, Any] = {
 
 
 def summary(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a RecordedJob without its identity and deletion; what somebody edited out of shape is null."""
+    """Returns a RecordedJob without its identity and deletion; malformed edits become null."""
     status = mapping(job.get("status"))
     progress = mapping(status.get("progress"))
     failures = mappings(status.get("failures"))
@@ -58,7 +58,7 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounded_failure(failure: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a failure without what is too large: a job has hundreds of them, and a list shows hundreds."""
+    """Returns a failure without large parts: a job has hundreds of failures, and a list shows hundreds of jobs."""
     found = dict[str, Any]()
     for name, value in islice(failure.items(), _FIELDS):
         if isinstance(value, str):
@@ -71,7 +71,7 @@ def bounded_failure(failure: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_figures(job: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the figures of a status that belong to curves: goodput, and where the time went."""
+    """Returns the figures of a status for curves: goodput, and the time spent."""
     status = mapping(job.get("status"))
     spent = mapping(status.get("timeSpent"))
     found = {f"{SPENT}{category}": number(spent.get(category)) for category in TIME_CATEGORIES}
@@ -81,25 +81,25 @@ def status_figures(job: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Attempt is what is known of one attempt. Times are RFC 3339, None if they aren't known."""
+    """Attempt is the known data of one attempt. Times are RFC 3339, None if unknown."""
 
     started_at: str | None = None
     running_at: str | None = None
-    # How the job ended in it (Succeeded, Failed), or why it was stopped (Suspended, Resized, Restarted).
+    # The job's end in this attempt (Succeeded, Failed), or the reason of the stop (Suspended, Resized, Restarted).
     ended_as: str | None = None
     ended_at: str | None = None
     failure: Mapping[str, Any] | None = None
-    # The attempt continues with the ranks of the one before, and if some are absent, with whom.
+    # The attempt continues with the ranks of the one before, and if some are absent, with these.
     continues: bool = False
     training_with: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what is known, for the file."""
+        """Returns the known values, for the file."""
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @property
     def is_over(self) -> bool:
-        """Returns whether an end is known."""
+        """Returns whether the end is known."""
         return self.ended_as is not None or self.failure is not None
 
 
@@ -110,7 +110,7 @@ def oldest_failure(status: Mapping[str, Any]) -> int:
 
 
 def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) -> dict[int, Attempt]:
-    """Returns the attempts that a status (recorded at `at`) changes, as they are now.
+    """Returns the attempts that a status (recorded at `at`) changes, in their new state.
 
     `known` has at least those from `oldest_failure` on.
     """
@@ -125,7 +125,7 @@ def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) 
 
 
 def merge_workers(known: Mapping[int, PodPlace], pods: Sequence[PodPlace]) -> dict[int, PodPlace]:
-    """Returns where the workers of an attempt are; a pod keeps the node that it was seen on."""
+    """Returns the places of an attempt's workers; a pod keeps its known node."""
     found = dict(known)
     for place in pods:
         old = found.get(place.worker)
@@ -166,12 +166,12 @@ def shown(
 
 
 def rfc3339(value: object) -> str | None:
-    """Returns a time as it is written; None for a value that isn't one."""
+    """Returns a time unchanged; None for any other value."""
     return value if isinstance(value, str) and len(value) <= 40 and to_seconds(value) is not None else None
 
 
 def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
-    """Returns the current attempt with what its status adds."""
+    """Returns the current attempt with the additions from its status."""
     phase = text(status.get("phase"), 64)
     found = replace(
         old,
@@ -189,15 +189,15 @@ def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
         ended_at = old.ended_at if old.ended_as == "Suspended" else _transition(status, "Suspended")
         return replace(found, ended_as="Suspended", ended_at=ended_at)
     if phase == "Restarting" and old.ended_as == "Suspended":
-        # The next attempt resumes it.
+        # The next attempt resumes the job.
         return found
     stopped = "Resized" if status.get("resizing") is True else "Restarted" if status.get("stopping") is True else None
-    # The next attempt's start will be its end.
+    # The next attempt's start will be this one's end.
     return replace(found, ended_as=stopped, ended_at=None)
 
 
 def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """Returns the failures by attempt; the list begins with the newest, and the first of two ended their attempt."""
+    """Returns the failures by attempt. The list begins with the newest; the earlier of two ended their attempt."""
     found = dict[int, Mapping[str, Any]]()
     for failure in mappings(status.get("failures"))[:FAILURES_IN_STATUS]:
         attempt = whole(failure.get("attempt"), MAX_ATTEMPT)
@@ -207,7 +207,7 @@ def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def _transition(status: Mapping[str, Any], kind: str) -> str | None:
-    """Returns since when a condition is true."""
+    """Returns the time since which a condition is true."""
     for condition in mappings(status.get("conditions")):
         if condition.get("type") == kind and condition.get("status") == "True":
             return rfc3339(mapping(condition).get("lastTransitionTime"))

@@ -1,4 +1,4 @@
-"""Writes records into the file: a batch is one transaction, and one that comes twice changes nothing.
+"""Writes records into the file. A batch is one transaction, and a repeated batch changes nothing.
 
 All methods are called in one thread (`recorder`). `tail` has the newest samples, which `upkeep` packs into blocks.
 """
@@ -41,31 +41,32 @@ from trainmaster_operator.wire.values import mapping
 
 Result = TypeVar("Result")
 
-# A job's rows of the tail are beside those of few other jobs, and read, packed and deleted with them.
+# A job's rows of the tail are beside those of few other jobs, and are read, packed and deleted with them.
 SLICES = 32
-# What is kept of one job; the oldest are deleted.
+# Limits of one job; the oldest data is deleted.
 MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
-# The part of a bounded file that records may fill; pages, and times the bytes of its JSON, that a record may need.
+# The part of a bounded file that records may fill; the room that records may need: pages, plus a multiple of their
+# JSON.
 _OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
-# Seconds by which the operator's clock may be ahead.
+# Maximum seconds by which the operator's clock may be ahead.
 _CLOCK_SECONDS = 60.0
-# Jobs that are remembered, so that a sample needs no query.
+# Number of cached jobs, so that a sample needs no query.
 _REMEMBERED_JOBS = 20_000
 
 
 @dataclass
 class _KnownJob:
-    """_KnownJob is what the store remembers of a job."""
+    """_KnownJob is the store's cached data of a job."""
 
     id: int
     sampled_at: float
-    # Those of the job's newest status.
+    # The figures of the job's newest status.
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Slice:
-    """Slice is a part of the tail: since when it has rows (monotonic seconds), and about how many bytes."""
+    """Slice is a part of the tail: the time since which it has rows (monotonic seconds), and about how many bytes."""
 
     since: float
     bytes: int = 0
@@ -88,7 +89,7 @@ def _beside(file: Path) -> tuple[Path, Path]:
 
 
 def slice_of(job: int) -> int:
-    """Returns the part of the tail that has a job's samples."""
+    """Returns the slice of the tail that has a job's samples."""
     return job % SLICES
 
 
@@ -109,13 +110,13 @@ class HistoryStore:
         self._identities = {path: _identity(path) for path in (file, *(_beside(file)))}
 
     def close(self) -> None:
-        """Writes everything into the one file and closes it; it waits for readers as long as a stop allows."""
+        """Writes all data into the one file and closes it; it waits for readers as long as a stop allows."""
         self.connection.execute("PRAGMA busy_timeout = 500")
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.connection.close()
 
     def is_lost(self) -> bool:
-        """Returns whether the file was deleted or replaced, so that nobody would find what is written."""
+        """Returns whether the file was deleted or replaced, so that nobody would find new data."""
         return _identity(self.file) != self._identities[self.file]
 
     def restore(self) -> None:
@@ -131,13 +132,13 @@ class HistoryStore:
             beside.unlink(missing_ok=True)
 
     def drop_beside(self) -> None:
-        """Deletes what is beside a file that is gone: SQLite would use it for the next one."""
+        """Deletes the files beside a missing file: SQLite would use them for the next one."""
         for path in _beside(self.file):
             if _identity(path) == self._identities[path]:
                 path.unlink(missing_ok=True)
 
     def write(self, change: Callable[[], Result]) -> Result:
-        """Makes a change whole or not at all, and returns what it returns. Raises sqlite3.Error."""
+        """Runs a change as one transaction, and returns its result. Raises sqlite3.Error."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             found = change()
@@ -145,13 +146,13 @@ class HistoryStore:
         except BaseException:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
-            # What was remembered may have just been undone.
+            # The rollback may have undone cached values.
             self.forget()
             raise
         return found
 
     def forget(self, job: int | None = None) -> None:
-        """Forgets what is remembered of a job, or of all; it is read again."""
+        """Drops the cached data of a job, or of all; it is read again."""
         if job is not None:
             self._known = {uid: known for uid, known in self._known.items() if known.id != job}
             return
@@ -159,15 +160,15 @@ class HistoryStore:
         self._next_id = 0
 
     def bound(self, max_bytes: int) -> None:
-        """Bounds the file: a batch that would make it larger fails with SQLITE_FULL."""
+        """Limits the file's size: a batch that would make it larger fails with SQLITE_FULL."""
         self._most_pages = max_bytes // self.pragma("page_size")
 
     def used(self) -> int:
-        """Returns the bytes of the file that aren't free."""
+        """Returns the used bytes of the file."""
         return (self.pragma("page_count") - self.pragma("freelist_count")) * self.pragma("page_size")
 
     def has_room(self, size: int) -> bool:
-        """Returns whether any records with so many bytes of JSON fit below the bound."""
+        """Returns whether any records with `size` bytes of JSON fit below the maximum."""
         free = int(self._most_pages * _OF_RECORDS) - self.used() // self.pragma("page_size")
         return not self._most_pages or free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
 
@@ -176,13 +177,13 @@ class HistoryStore:
         return int(self._execute(f"PRAGMA {name}").fetchone()[0])
 
     def record(self, records: Iterable[Record]) -> Counter[str]:
-        """Writes a batch, and returns how many records of each kind it had.
+        """Writes a batch, and returns the number of its records of each kind.
 
-        Raises sqlite3.Error, what `records` raises, and ValueError for a job that isn't JSON.
+        Raises sqlite3.Error, the errors of `records`, and ValueError for a job that isn't JSON.
         """
         if not self._most_pages:
             return self.write(lambda: self._record(records))
-        # Making room needs some itself.
+        # Making room needs some room itself.
         self._execute(f"PRAGMA max_page_count = {int(self._most_pages * _OF_RECORDS)}")
         try:
             return self.write(lambda: self._record(records))
@@ -204,7 +205,7 @@ class HistoryStore:
                         record.at,
                     )
                 case SampleRecord():
-                    # If a clock was far ahead, all later samples would be old.
+                    # If a clock was far ahead, all later samples would look old.
                     at = round(min(record.at, self.now() + _CLOCK_SECONDS), 3)
                     if at > known.sampled_at:
                         known.sampled_at = at
@@ -227,7 +228,7 @@ class HistoryStore:
         return kinds
 
     def _job(self, record: Record) -> _KnownJob:
-        """Returns what is known of a record's job, which is added if it is new."""
+        """Returns the cached data of a record's job, and adds the job if it is new."""
         key = record.key
         known = self._known.get(key.uid)
         if known is None:
@@ -252,9 +253,9 @@ class HistoryStore:
         return _KnownJob(job, newest, figures)
 
     def _new_job(self, key: JobIdentity, record: Record) -> _KnownJob:
-        # Until a job's own record comes, its first sample has its time.
+        # Until a job's own record arrives, the job has its first sample's time.
         created = (_created(record) if isinstance(record, JobRecord) else None) or record.at
-        # A name is one job's at a time: the deletion of the one before wasn't seen.
+        # Only one job has a name at a time: the history missed the deletion of the previous one.
         self._execute(
             "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
             "WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL AND created <= ?1",
@@ -302,7 +303,7 @@ class HistoryStore:
                 *(known.id, max(changed) - MAX_WITH_WORKERS),
             )
         current = changed.get(found["attempt"]) or attempts.get(found["attempt"])
-        # After its end, new pods are the next attempt's.
+        # After the attempt's end, new pods are the next attempt's.
         if record.pods and current is not None and not current.is_over:
             self._add_workers(known, found["attempt"], record.pods)
 
@@ -330,7 +331,7 @@ class HistoryStore:
             )
 
     def _add_log(self, known: _KnownJob, worker: int, log: KeptLog) -> None:
-        """Appends a log to that of the worker's earlier pods."""
+        """Appends a log to the log of the worker's earlier pods."""
         row = self._execute("SELECT data FROM logs WHERE job = ? AND key = ?", known.id, worker).fetchone()
         before = None if row is None else KeptLog.parse(json.loads(decompress(row[0])), worker)
         both = log if before is None else before.continued(log)
@@ -354,5 +355,5 @@ class HistoryStore:
 
 
 def workers_of(data: bytes) -> dict[int, PodPlace]:
-    """Returns where an attempt's workers are."""
+    """Returns the places of an attempt's workers."""
     return {worker: PodPlace(worker, pod, node) for worker, pod, node in json.loads(decompress(data))}

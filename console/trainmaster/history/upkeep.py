@@ -1,13 +1,13 @@
-"""Keeps the file small, in small steps between which records are written.
+"""Keeps the file small by small steps between the writes of records.
 
 `Aging` packs samples of the tail into blocks, and combines the points of blocks as they age (`figures`). A step is one
 slice of the tail, or one level of one job.
 
 `Trimming` keeps the file below its size and deletes old jobs. If the file is too large, the largest namespace loses
-data first, so that one that makes jobs, attempts or logs endlessly takes nothing from the others: figures of its oldest
-ended jobs, then their logs and evidence, then these jobs; then of running jobs the largest one's oldest figures, texts
-and attempts, and last those jobs that were seen longest ago. No job has more than a share of the file. Each step gives
-its pages back to the disk.
+data first, so that one that creates jobs, attempts or logs endlessly takes nothing from the others. It loses its oldest
+ended jobs' figures, then their logs and evidence, then these jobs. Then it loses the oldest figures, texts and attempts
+of the largest running job, and last the jobs that were seen longest ago. No job has more than a share of the file. Each
+step returns its pages to the disk.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from trainmaster.history.store import HistoryStore, slice_of
 
 # Seconds that a sample stays in the tail, and bytes of a slice of it that are packed at once.
 TAIL_SECONDS, TAIL_BYTES = 120.0, 1_000_000
-# Values of ranks that one step moves: more than a block of the next level is made of.
+# Maximum values of ranks that one step moves: more than a block of the next level needs.
 _MOVED_CELLS = 800_000
-# Samples, one every two seconds, that become one point; between later levels it follows from their seconds.
+# Samples, one every two seconds, that become one point. Between later levels their seconds define the number.
 _SAMPLES_IN_A_POINT = 5
-# A job's share of the file, and the part of the file that may be full: what is being written and moved needs the rest.
+# A job's share of the file, and the part of the file that may be full: writes and moves need the rest.
 _SHARE, _FULL = 1 / 16, 0.9
-# Rows that one step deletes, or whole jobs; pages that it gives back.
+# Maximum rows that one step deletes, or whole jobs, and pages that it returns.
 _ROWS, _JOBS, _PAGES = 100, 50, 2_000
 # Seconds between two passes through all jobs.
 _REST_SECONDS = 5.0
-# Tables with rows of jobs beside `jobs` and `tail`, by their key within a job, in the order in which a job is deleted.
+# Tables with rows of jobs besides `jobs` and `tail`, by their key within a job, in the order in which a job is deleted.
 _TABLES = {"blocks": "id", "evidence": "key", "logs": "key", "attempts": "attempt", "objects": "job"}
 _OVER = "coalesce(deleted, ended)"
 
@@ -55,18 +55,17 @@ _HAS_MORE = f"({_has('blocks', 'logs', 'evidence')} OR {_TWO_ATTEMPTS})"
 
 
 class Aging:
-    """Aging makes the steps of one store."""
+    """Aging runs the steps of one store."""
 
     def __init__(self, store: HistoryStore, tail_bytes: int = TAIL_BYTES) -> None:
         self._store = store
         self._tail_bytes = tail_bytes
         self._connection = store.connection
-        # Levels that may have too many points: job, kind, level. Those left at a stop are found at the next block of
-        # their job.
+        # Levels that may have too many points: job, kind, level. After a stop, a job's next block finds them again.
         self._grown: set[tuple[int, str, int]] = set()
 
     def step(self, *, at_once: bool = False) -> bool:
-        """Makes one step; returns False if none was due. `at_once` packs young samples too. Raises sqlite3.Error."""
+        """Runs one step; returns False if none was due. `at_once` packs young samples too. Raises sqlite3.Error."""
         if self._grown:
             self._store.write(self._thin)
             return True
@@ -79,7 +78,7 @@ class Aging:
         return False
 
     def _pack(self, number: int) -> None:
-        """Makes blocks of a slice of the tail."""
+        """Packs a slice of the tail into blocks."""
         rows: dict[int, list[tuple[float, str]]] = {}
         found = self._connection.execute("SELECT job, at, data FROM tail WHERE slice = ? ORDER BY id", (number,))
         for job, at, text in found:
@@ -104,7 +103,7 @@ class Aging:
         is_last = level + 1 == len(LEVEL_SECONDS)
         factor = 1.0 if is_last else LEVEL_SECONDS[level + 1] / LEVEL_SECONDS[level] if level else _SAMPLES_IN_A_POINT
         taken, count, total = list[int](), 0, sum(points for _, points, _ in blocks)
-        # So many become one block of the next level.
+        # This many points become one block of the next level.
         if total < kept + size * factor:
             return
         cells = 0
@@ -142,7 +141,7 @@ class Aging:
 
 
 class Trimming:
-    """Trimming makes the steps of one store."""
+    """Trimming runs the steps of one store."""
 
     def __init__(self, store: HistoryStore, max_bytes: int, keep_days: float) -> None:
         self._store = store
@@ -153,7 +152,7 @@ class Trimming:
         self._rests_until = 0.0
 
     def step(self) -> bool:
-        """Makes one step; returns False if none was due. Raises sqlite3.Error."""
+        """Runs one step; returns False if none was due. Raises sqlite3.Error."""
         is_over = self.is_over()
         if not is_over and time.monotonic() < self._rests_until:
             return False
@@ -181,7 +180,7 @@ class Trimming:
         return partial(self._delete_oldest, large[0]) if large else None
 
     def _give_way(self) -> Callable[[], object] | None:
-        """Returns the next deletion in the largest namespace; None if nothing is recorded."""
+        """Returns the next deletion in the largest namespace; None if the history is empty."""
         most = self._connection.execute("SELECT name FROM namespaces ORDER BY bytes DESC LIMIT 1").fetchone()
         if most is None:
             return None
@@ -202,7 +201,7 @@ class Trimming:
         return partial(self._delete_jobs, found)
 
     def _delete_oldest(self, job: int) -> None:
-        """Deletes the oldest data of a job that stays: heat, then curves, texts, and all attempts but the newest."""
+        """Deletes a remaining job's oldest data: heat, then curves, texts, and all attempts but the newest."""
         oldest = "SELECT id FROM blocks WHERE job = ? ORDER BY kind != ?, last LIMIT ?"
         blocks = self._connection.execute(f"DELETE FROM blocks WHERE id IN ({oldest})", (job, HEAT, _ROWS // 10))
         if not blocks.rowcount and not self._delete_of(job, ("evidence", "logs")):
@@ -239,17 +238,17 @@ class Trimming:
             self._store.forget(job)
 
     def _give_back(self) -> bool:
-        """Gives free pages back if they are many, or needed; returns whether it did."""
+        """Returns free pages to the disk if there are many, or if it needs them; returns whether it did."""
         free = self._store.pragma("freelist_count")
         is_large = self._store.pragma("page_count") * self._store.pragma("page_size") > self._full
         if not free or (free < _PAGES and not is_large):
             return False
-        # A statement gives a page back each time that it is stepped.
+        # A statement returns one page each time that it is stepped.
         self._connection.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
         return True
 
     def _enough(self, statement: str, *values: str) -> list[int]:
-        """Returns the first jobs, as many as have to go."""
+        """Returns the first jobs, as many as must be deleted."""
         found, left = [], self._store.used() - self._full
         for job, size in self._connection.execute(statement, values):
             if left <= 0:

@@ -1,11 +1,12 @@
-"""Decides who may read what, and how much of the history's work each viewer gets.
+"""Decides what each viewer may read, and how much of the history's work they get.
 
-The API server decides by the viewer's own token: the history has no rights, and gives none. An answer is remembered for
-a moment, by the SHA-256 of the token. The token itself goes to the API server alone, and into no log, file or error.
+The API server decides by the viewer's own token: the history has no rights, and gives none. An answer is cached
+briefly, by the SHA-256 of the token. The token itself is sent to the API server alone, and isn't in any log, file or
+error.
 
-A request has a place while its viewer is looked up, while its answer is made, and until that is sent. Tokens that the
-API server hasn't recognised lately have a few places of their own: a client that invents tokens delays other strangers
-for a moment, and no viewer.
+A request has a place while its viewer is looked up and its answer is made and sent. Tokens that the API server hasn't
+recognised lately have a few places of their own. So a client that invents tokens briefly delays strangers, but no
+viewer.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from trainmaster.client.permission import Access, Gate, party_of, put_newest, re
 from trainmaster.client.server import Server
 from trainmaster_operator.wire.values import loads, mapping
 
-# Seconds for which an answer is remembered: a right that is taken away counts soon, one that is given at once.
+# Seconds for which an answer is cached: a lost right takes effect soon, a new one at once.
 ALLOWED_SECONDS, REFUSED_SECONDS = 30.0, 5.0
-# Seconds in which the API server has to answer.
+# Timeout of the API server's answer, in seconds.
 REVIEW_SECONDS = 5.0
-# Tokens that the API server recognised, answers about each, and tokens that it didn't recognise.
+# Maximum cached tokens that the API server recognised, answers about each, and tokens that it didn't recognise.
 MAX_VIEWERS, MAX_ANSWERS, MAX_UNKNOWN = 2_000, 100, 1_000
 # Seconds for which a recognised token isn't a stranger's.
 KNOWN_SECONDS = 600.0
-# Requests at a time: strangers that are looked up and that wait for it, of one viewer, and of all viewers.
+# Maximum simultaneous requests: strangers in the lookup and in its queue, of one viewer, and of all viewers.
 MAX_STRANGERS, MAX_WAITING, MAX_OF_VIEWER, MAX_READS = 16, 64, 16, 128
-# Seconds that a stranger waits.
+# Maximum seconds that a stranger waits.
 WAIT_SECONDS = 5.0
-# Bytes of answers that wait for slow readers, beyond which no other answer is made: of one viewer, and of all.
+# Maximum bytes of answers that wait for slow readers, of one viewer and of all. Beyond that no other answer is made.
 SENDING_OF_VIEWER, SENDING = 8 * 1024 * 1024, 64 * 1024 * 1024
 _STRANGERS = "Too many unknown tokens are being checked; try again in a moment."
 _token: ContextVar[str] = ContextVar("viewer_token")
@@ -50,11 +51,11 @@ class UnknownViewer(Exception):
 
 
 class NotPermitted(Exception):
-    """The viewer may not read that."""
+    """The viewer may not read this."""
 
 
 class NotReviewed(Exception):
-    """The API server couldn't be asked, so nothing is shown."""
+    """The API server couldn't be asked, so the viewer sees nothing."""
 
 
 class Full(Exception):
@@ -63,7 +64,7 @@ class Full(Exception):
 
 @dataclass
 class _KnownToken:
-    """_KnownToken is a token that the API server recognised: whose share it has, and what its viewer may do."""
+    """_KnownToken is a token that the API server recognised, with its share and its viewer's rights."""
 
     viewer: bytes
     gate: Gate
@@ -91,7 +92,7 @@ class HistoryViewers:
         return None if found is None or self._clock() - found.seen_at > KNOWN_SECONDS else found.viewer
 
     async def require(self, token: str, access: Access) -> bytes:
-        """Returns the viewer's key if they may do that.
+        """Returns the viewer's key if they have this access.
 
         Raises UnknownViewer, NotPermitted, and NotReviewed if the API server didn't answer.
         """
@@ -100,7 +101,7 @@ class HistoryViewers:
         if until > self._clock():
             raise UnknownViewer(message)
         known = self._known.get(key) or _KnownToken(_viewer_of(token, key), self._gate(), 0.0)
-        # The task that asks alone sees it.
+        # Only the task that asks sees the token.
         _token.set(token)
         try:
             async with asyncio.timeout(REVIEW_SECONDS):
@@ -131,7 +132,7 @@ class HistoryViewers:
 
 
 class ViewerPlaces:
-    """ViewerPlaces counts requests; a viewer is named by the key that `HistoryViewers` gives them."""
+    """ViewerPlaces counts requests by viewer, with the keys of `HistoryViewers`."""
 
     def __init__(self) -> None:
         self._asking = asyncio.Semaphore(MAX_STRANGERS)
@@ -142,7 +143,7 @@ class ViewerPlaces:
 
     @asynccontextmanager
     async def stranger(self) -> AsyncIterator[None]:
-        """Holds a place of somebody who isn't known yet. Raises Full."""
+        """Holds a place for an unknown viewer. Raises Full."""
         if self._waiting >= MAX_WAITING:
             raise Full(_STRANGERS)
         self._waiting += 1
@@ -160,7 +161,7 @@ class ViewerPlaces:
 
     @contextmanager
     def viewer(self, viewer: bytes) -> Iterator[None]:
-        """Holds a place of a viewer; each gets one, however many the others have. Raises Full."""
+        """Holds a place for a viewer; each gets one, regardless of the others. Raises Full."""
         own, total = self._reads[viewer], self._reads.total()
         if own >= MAX_OF_VIEWER:
             raise Full(f"{MAX_OF_VIEWER} of your requests are being answered; wait for one of them.")
@@ -179,13 +180,13 @@ class ViewerPlaces:
 
     @asynccontextmanager
     async def long(self, viewer: bytes) -> AsyncIterator[None]:
-        """Holds the one place for long answers of a viewer who has a place; their other requests wait for it."""
+        """Holds the only place for long answers of a viewer with a place; their other long requests wait."""
         async with self._long.setdefault(viewer, asyncio.Lock()):
             yield
 
     @contextmanager
     def sending(self, viewer: bytes, size: int) -> Iterator[None]:
-        """Counts an answer until it is sent."""
+        """Counts an answer's bytes until it is sent."""
         with _counted(self._sending, viewer, size):
             yield
 
@@ -206,7 +207,7 @@ def _hash(token: str) -> bytes:
 
 
 def _viewer_of(token: str, key: bytes) -> bytes:
-    """Returns the key of the share that a token has, for one that the API server recognises.
+    """Returns the key of a recognised token's share.
 
     A JSON Web Token names its user, and the API server checks its signature. Any other token has a share of its own.
     """

@@ -13,7 +13,7 @@ from trainmaster_operator.api.problems import Problem, typographic_quotes
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.api.values import show
 
-# Programs that begin a command line; others may have a space in their path.
+# Programs that start a command line; paths of other programs may contain a space.
 _PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|uv|env|conda|nohup|srun)")
 # Hyphens, dashes and the minus sign, except ASCII's hyphen.
 _DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
@@ -24,7 +24,7 @@ _SPACES = {"\u00a0": "a no-break space", "\u3000": "a wide space", "\u200b": "a 
 
 
 def check_words(spec: JobSpec) -> Iterator[Problem]:
-    """Yields what is wrong with the words of command and args."""
+    """Yields problems with the words of command and args."""
     command = spec.command or []
     for position, word in enumerate(command):
         # A text of several words may contain such quotes on purpose.
@@ -55,7 +55,7 @@ def _items(line: str) -> str:
 
 
 def _misread(word: str) -> str | None:
-    """Returns what is wrong with an option that has other dashes than ASCII's, or an odd space in its name."""
+    """Returns the problem of an option with a dash other than ASCII's, or with an odd space in its name."""
     if _QUOTED_OPTION.fullmatch(word):
         return typographic_quotes(word)
     if _DASHED.match(word):

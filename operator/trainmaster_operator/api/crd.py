@@ -1,16 +1,16 @@
 """Generates the CustomResourceDefinition from the models: `python -m trainmaster_operator.api.crd`.
 
-It turns pydantic's JSON schema into a structural one (k8s.io/apiextensions-apiserver, pkg/apiserver/schema): references
-are replaced by their schemas, unions with null become optional fields, limits are those of OpenAPI 3.0. Then it adds
-the rules of `rules` to the schemas of their models.
+It turns pydantic's JSON schema into a structural one (k8s.io/apiextensions-apiserver, pkg/apiserver/schema): it
+replaces references by their schemas, turns unions with null into optional fields, and writes limits as in OpenAPI 3.0.
+Then it adds the rules of `rules` to the schemas of their models.
 
-Fields that every job has get defaults. The default of an object is complete, because the API server checks it, rules
-included, before it fills in defaults inside.
+Fields that every job has get defaults. The default of an object is complete, because the API server checks it,
+including its rules, before it fills in the defaults inside.
 
-podTemplate.spec has the types that people use most, so that the API server refuses mistakes at once. Other fields pass,
-and so do directives (`$patch`) and nulls, which merging needs; `pod_schema` checks all of a pod. The whole schema would
-be too large for `kubectl apply` to record. Quantities aren't typed, because a schema has no type for `cpu: 0.5` and
-`cpu: 500m`.
+podTemplate.spec has the most common types, so that the API server refuses mistakes at once. Other fields pass, and so
+do directives (`$patch`) and nulls, which merging needs; `pod_schema` checks the whole pod. The complete schema would be
+too large for `kubectl apply` to record. Quantities aren't typed, because a schema has no type for `cpu: 0.5` and `cpu:
+500m`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DEFAULTED = {model.__name__: model for model in (Backoff, FailurePolicy, Hang, 
 _RUNNING = '.status.conditions[?(@.type=="Running")]'
 COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
-    # What the job waits for, or why it ended. The wide column `Message` has the sentence.
+    # The reason why the job waits or ended. The wide column `Message` has the sentence.
     {"name": "Reason", "type": "string", "jsonPath": _RUNNING + ".reason"},
     {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt"},
     {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts"},
@@ -121,7 +121,7 @@ def _root() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string", "description": "trainmaster.dev/v1alpha1"},
             "kind": {"type": "string", "description": KIND},
-            # Declared, so that rules on the name can refer to it.
+            # Declared, so that rules can refer to the name.
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": spec_schema(),
             "status": status_schema(),
@@ -274,7 +274,7 @@ SecretEnvSource SecretKeySelector SecretVolumeSource SecurityContext Toleration 
 VolumeMount
 """
 _TYPES_WRITTEN_OUT = frozenset(_WRITTEN_OUT.split())
-# Sources of a volume. The others have no driver in new clusters, or are rarely used.
+# Common sources of a volume. The others have no driver in new clusters, or are rarely used.
 _VOLUMES = "name configMap csi emptyDir ephemeral hostPath nfs persistentVolumeClaim projected secret"
 _FIELDS_OF_A_VOLUME = frozenset(_VOLUMES.split())
 _TYPES = {"string": "string", "boolean": "boolean", "int32": "integer", "int64": "integer", "number": "number"}
@@ -292,7 +292,7 @@ def _schema(kind: Type) -> dict[str, Any]:
                 return {"type": _TYPES[kind.name]}
             return {"x-kubernetes-int-or-string": True} if kind.name == "intOrString" else _free()
         case ListOf():
-            # Open, so that a mapping in its place is refused for its type instead of its fields.
+            # Open, so that a mapping in place of the list is refused for its type instead of its fields.
             return {"type": "array", "maxItems": MAX_ITEMS, "items": _schema(kind.item), **_free()}
         case MappingOf():
             return {"type": "object", "additionalProperties": _nullable(kind.value)}

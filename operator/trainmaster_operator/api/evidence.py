@@ -1,8 +1,8 @@
-"""The ConfigMaps `<job>-evidence` and `<job>-stacks`: how attempts ended, and stack traces that somebody requested.
+"""The ConfigMaps `<job>-evidence` and `<job>-stacks` keep the end of each attempt and the requested stack traces.
 
-Evidence is one JSON text for each attempt (key `attempt-<n>.json`), which remains after the pods are gone. Stacks are
-those of the newest request: `stacks.json` has who answered and the state of each rank, `rank-<n>.txt` a rank's stacks.
-Anyone may have edited a ConfigMap, so parsing accepts any content.
+Evidence is one JSON text for each attempt (key `attempt-<n>.json`), which outlives the pods. Only the newest request's
+stacks are kept: `stacks.json` lists the workers that answered and the state of each rank, `rank-<n>.txt` has a rank's
+stacks. Anyone may have edited a ConfigMap, so parsing accepts any content.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def clean(text: object, limit: int) -> str:
 
 @dataclass(frozen=True)
 class AttemptEvidence:
-    """AttemptEvidence is what is kept of one attempt. Its sections are objects as on the wire.
+    """AttemptEvidence is the kept evidence of one attempt. Its sections are objects as on the wire.
 
-    `failure` is the status's own record; `workers` has what each agent (or container) reported at the end, by index;
-    `ranks` the state of each rank in a stall, with the stacks of all its threads; `logs` the ends of workers' logs.
+    `failure` is the status's own record; `workers` has the final report of each agent (or container), by index; `ranks`
+    has the state of each rank in a stall, with the stacks of all its threads; `logs` has the ends of workers' logs.
     """
 
     attempt: int
@@ -114,7 +114,7 @@ class Stacks:
     """Stacks is the answer to one request.
 
     `ranks` has the state of each rank, as objects on the wire with the stacks as `text`. `unanswered` lists workers
-    that didn't answer in time; `left_out` counts ranks that didn't fit; `problem` is the reason if nobody could be
+    that didn't answer in time; `left_out` counts ranks that didn't fit; `problem` is the reason if no worker could be
     asked. `withheld`: the job's output isn't kept (runPolicy.keepLogs), so there are no stacks.
     """
 

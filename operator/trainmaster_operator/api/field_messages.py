@@ -1,8 +1,8 @@
 """Turns pydantic's errors into messages with a remedy: unknown fields, wrong types, values out of range.
 
-A field that is known elsewhere gets the place where it belongs: among the spec's own fields (read from the models), in
-a pod (`pod_schema`), or what replaces a field of another API (Kubeflow's PyTorchJob, MPIJob and TrainJob, JobSet,
-Volcano, Kubernetes' Job, and the command lines of launchers), for which there is a table.
+If a field is known elsewhere, the message names its place: among the spec's own fields (read from the models) or in a
+pod (`pod_schema`). A table lists replacements for fields of other APIs: Kubeflow's PyTorchJob, MPIJob and TrainJob,
+JobSet, Volcano, Kubernetes' Job, and the command lines of launchers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from trainmaster_operator.api.values import HALF_A_CHARACTER, out_of_range, show
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
 _TAGS = frozenset({"object", "quantity"})
-# Most values that a sentence lists.
+# Maximum number of values in a sentence.
 _FEW = 8
 _SOME = 2
 
 
 def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
-    """Returns the message for a field that is unknown at `path`: the nearest known one, or where it belongs."""
+    """Returns the message for a field that is unknown at `path`: the nearest known one, or its proper place."""
     odd = [character for character in field if not character.isascii()]
     if odd:
         written = "".join(character for character in field if character.isascii()).strip()
@@ -62,7 +62,7 @@ def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[Spe
 def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> list[Problem]:
     """Returns the problems of a `root` at `path`, in the order of its fields.
 
-    A field that is missing because it is misspelled or in another place is reported once.
+    A missing field that is misspelled or in another place is reported once.
     """
     details = error.errors(include_url=False)
     problems = [_problem_of(each, root, path) for each in details]
@@ -75,7 +75,7 @@ def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> lis
 
 
 def _stands_for(unknown: Problem, field: str) -> bool:
-    """Returns whether the remedy for an unknown field is to write this one."""
+    """Returns whether the unknown field should have been this one, by its remedy."""
     parent, _, name = field.rpartition(".")
     return unknown.message.endswith((f"; set {field}", f"; it belongs in {field}")) or (
         unknown.field.startswith(f"{parent}.") and unknown.message.endswith(f"; did you mean {name}?")
@@ -141,7 +141,7 @@ _OURS = frozenset({"quantity", "processes", "json", "time", "pattern"})
 
 
 def _alternatives(value: Any, expected: str) -> str:
-    """Returns the allowed values of a field, or the one that was meant."""
+    """Returns the allowed values of a field, or the probably intended one."""
     known = re.findall(r"'([^']*)'", expected)
     given = str(value) if isinstance(value, str) else ""
     near = nearest(given, known, VERY_SIMILAR if len(known) <= _FEW else SIMILAR) or only_longer(given, known)
@@ -198,10 +198,10 @@ def _join(path: list[Any]) -> str:
     return text
 
 
-# Most places that a sentence names.
+# Maximum number of places in a sentence.
 _MOST_PLACES = 2
 
-# What to do instead of using fields of other APIs.
+# Replacements for fields of other APIs.
 _OTHERS_FIELDS = {
     "set spec.workers": "replicas numWorkers workerCount numNodes nnodes nodes nodeCount instanceCount parallelism "
     "completions worldSize ntasks",
@@ -273,9 +273,9 @@ _CONTAINERS_FIELDS = {plain(name): name for name in pod_types()["Container"].fie
 
 
 def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
-    """Returns where a field belongs that the model at `path` doesn't know, as the remedy of a sentence.
+    """Returns the place of a field that the model at `path` doesn't know, as the remedy of a sentence.
 
-    In order: the same name further down, the name in another API, the same name elsewhere (for all workers, in a pod,
+    It looks, in this order, for the same name further down, in another API, and elsewhere (for all workers, in a pod,
     in a group). A name that is only similar to one elsewhere is no hint.
     """
     is_below = model is not None and path.startswith("spec.")

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Levels kept of a document that is too deep to decode: more than a job may have (`limits`), safe for recursion.
+# Levels kept of a document that is too deep to decode. It exceeds the limit of jobs and is safe for recursion.
 MAX_DEPTH = 100
-# Digits of a whole number that Python always converts (the least that sys.set_int_max_str_digits accepts).
+# Digits of a whole number that Python always converts (the minimum that sys.set_int_max_str_digits accepts).
 SURE_DIGITS = 640
-# Brackets, and strings, so that brackets within these don't count.
+# Brackets and strings. Brackets within strings don't count.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]+', re.DOTALL)
 
 
@@ -29,7 +29,7 @@ def decode(raw: bytes | str) -> Any:
 
 
 def decode_shallow(raw: bytes | str) -> Any:
-    """Decodes what `json.loads` can't, replacing everything below MAX_DEPTH by null. Several times slower."""
+    """Decodes JSON that `json.loads` can't, with null for everything below MAX_DEPTH. It is several times slower."""
     whole = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     return json.loads("".join(_shallow(whole)), parse_int=_integer)
 
@@ -41,7 +41,7 @@ def _shallow(document: str) -> Iterator[str]:
         if run[0] == '"':
             continue
         if depth + len(run) <= MAX_DEPTH:
-            # Even if all of these brackets open, they don't exceed the depth.
+            # Even if all these brackets are opening ones, they don't exceed the depth.
             depth += run.count("[") + run.count("{") - run.count("]") - run.count("}")
             continue
         for place, bracket in enumerate(run, token.start()):
@@ -59,11 +59,11 @@ def _shallow(document: str) -> Iterator[str]:
 
 
 def _integer(digits: str) -> int | float:
-    # float() takes any number of digits and returns infinity, which no reader accepts.
+    # float() accepts any number of digits and returns infinity, which every reader refuses.
     return int(digits) if len(digits) <= SURE_DIGITS else float(digits)
 
 
-# Unless they are escaped, YAML reads these as line breaks or refuses them. JSON accepts them.
+# YAML reads these as line breaks or refuses them, unless they are escaped. JSON accepts them.
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
@@ -82,7 +82,7 @@ def encode(body: Any) -> bytes:
 
 
 def is_larger(value: Any, most: int) -> bool:
-    """Returns whether a JSON value exceeds about `most` bytes, without reading further than that."""
+    """Returns whether a JSON value exceeds about `most` bytes, and reads only as much as that needs."""
     # The outermost value has no comma.
     size = -1
     waiting = [value]
@@ -105,7 +105,7 @@ def compact(value: Any) -> bytes:
 
 
 def least_bytes(value: Any) -> int:
-    """Returns the fewest bytes of JSON for a value and a comma, without the values in it."""
+    """Returns the minimum size of a value's JSON with a comma, without the values in it."""
     if isinstance(value, str):
         return len(value) + 3
     if isinstance(value, dict):

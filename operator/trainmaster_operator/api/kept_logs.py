@@ -1,12 +1,12 @@
 """The ConfigMap `<job>-logs` keeps the ends of the workers' logs, for people and for `kubectl dtj logs`.
 
-`worker-0.log` is text that plain kubectl shows. `worker-0.times` has what merging the workers' lines needs: the time of
-each line (as base-36 differences in milliseconds, to save space), and whether earlier lines are missing. Anyone may
+`worker-0.log` is text that plain kubectl shows. `worker-0.times` has the data for merging the workers' lines: the time
+of each line (as base-36 differences in milliseconds, to save space), and whether earlier lines are missing. Anyone may
 have edited either, so `KeptLog.parse` accepts any content.
 
 A container's log contains several attempts. The agent prints `--- attempt 2 ---` at the start of one; lines of ranks
 begin with `[rank 3]: `. Other processes in the container could print such a mark too, so a mark counts only if its
-number is higher than the last. If requested, the kubelet puts the time before each line.
+number is higher than the last. On request, the kubelet writes the time before each line.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import decimal, loads, mapping
 
-# Bytes kept of one worker's log.
+# Maximum bytes kept of one worker's log.
 LONGEST_LOG = 64 * 1024
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _KEY = re.compile(r"worker-(\d{1,9})\.log")
-# The braces and names of a `times` entry, and the first time in it; a time and the end of a line.
+# Bytes of a `times` entry's braces, names and first time, and of a time with the end of its line.
 _OVERHEAD_BYTES, _TIME_BYTES = 40, 12
 
 
@@ -88,8 +88,8 @@ class KeptLog:
     def before(self, line: str, time: int | None) -> KeptLog:
         """Returns the lines before a pod's log, which begins with this line at this time.
 
-        The end of this log may have been kept from the same pod. It begins where the pod's log does: at its first
-        attempt, or else at its first time.
+        The end of this log may come from the same pod. That part starts at the first attempt of the pod's log, or else
+        at its first time.
         """
         attempt, times = marked_attempt(line), self.times
         for at, own in enumerate(self.lines):
@@ -118,9 +118,9 @@ class KeptLog:
         return KeptLog((*earlier.lines, *later.lines), times, self.cut)
 
     def _without_end(self, later: KeptLog) -> KeptLog | None:
-        """Returns this log without its last lines that a later log has at the same times; None if there are none.
+        """Returns this log without the last lines that a later log repeats at the same times; None if it repeats none.
 
-        The later log may begin before these lines, since more is kept when there is more room.
+        The later log may begin before these lines, because more is kept when there is more room.
         """
         if self.times is None or later.times is None:
             return None
@@ -144,14 +144,14 @@ class KeptLog:
         return cls(lines, times if times is not None and len(times) == len(lines) else None, known.get("cut") is True)
 
     def _time_bytes(self, at: int) -> int:
-        """Returns the most bytes for the time of the line before `at`."""
+        """Returns the maximum bytes for the time of the line before `at`."""
         if self.times is None:
             return 0
         return len(_to_base_36(self.times[at - 1] - self.times[at - 2])) + 1 if at > 1 else 0
 
 
 def kept_workers(data: Mapping[str, Any]) -> list[int]:
-    """Returns the workers with a kept log, by the keys of the ConfigMap."""
+    """Returns the workers that have a kept log, by the keys of the ConfigMap."""
     matches = map(_KEY.fullmatch, data)
     indexes = (decimal(match[1], MAX_INDEX) for match in matches if match)
     return sorted({index for index in indexes if index is not None})
@@ -196,10 +196,10 @@ def marked_attempt(line: str) -> int | None:
 
 
 def lines_of_attempt(lines: Sequence[str], attempt: int, *, newest: int, whole: bool) -> Sequence[str]:
-    """Returns an attempt's lines of a log, without the mark; none if they can't be distinguished from another's.
+    """Returns an attempt's lines of a log, without the mark; none if they might be another attempt's.
 
-    `newest`: the newest attempt. `whole`: the log has its first line. Then the lines before the first mark belong to
-    the attempt before it; otherwise they may belong to an attempt whose mark is missing.
+    `newest`: the newest attempt. `whole`: the log has its first line. In a whole log, the lines before the first mark
+    belong to the attempt before it; otherwise they may belong to an attempt whose mark is missing.
     """
     marks: list[tuple[int, int]] = []
     for at, line in enumerate(lines):
@@ -215,7 +215,7 @@ def lines_of_attempt(lines: Sequence[str], attempt: int, *, newest: int, whole: 
     return lines[:end] if attempt < following and (whole or following == attempt + 1) else ()
 
 
-# Characters of a time with seconds, nanoseconds and a zone.
+# Minimum and maximum characters of a time with seconds, nanoseconds and a zone.
 _SHORTEST, _LONGEST = 20, 35
 
 

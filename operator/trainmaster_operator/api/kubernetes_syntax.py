@@ -1,4 +1,4 @@
-"""Kubernetes' syntax of labels, names, ports and quantities, the same in every object.
+"""Checks Kubernetes' syntax of labels, names, ports and quantities, which all objects share.
 
 Sources: apimachinery, pkg/util/validation and pkg/api/resource/quantity.go.
 """
@@ -27,7 +27,7 @@ def keyed(path: str, key: str) -> str:
 
 
 def label_key_problem(key: str) -> str | None:
-    """Returns what is wrong with the key of a label, or with an annotation's key in lower case."""
+    """Returns the problem of a label's key, or of an annotation's key in lower case."""
     prefix, slash, name = key.rpartition("/")
     if len(name) <= _MOST_NAME and len(prefix) <= _MOST_DOMAIN and _KEY.fullmatch(key):
         return None
@@ -37,12 +37,12 @@ def label_key_problem(key: str) -> str | None:
 
 
 def label_value_problem(value: str) -> str | None:
-    """Returns what is wrong with the value of a label."""
+    """Returns the problem of a label's value."""
     return None if _VALUE.fullmatch(value) else f"{show(value)} can't be a label's value; {_FORM}"
 
 
 def check_labels(path: str, given: Any) -> Iterator[Problem]:
-    """Yields what is wrong with a mapping of labels. Another check covers values that aren't text."""
+    """Yields problems with a mapping of labels. Another check covers values that aren't text."""
     for key, value in given.items() if isinstance(given, Mapping) else ():
         key = str(key)
         if key.startswith("$"):
@@ -55,7 +55,7 @@ def check_labels(path: str, given: Any) -> Iterator[Problem]:
 
 
 def check_annotations(path: str, given: Any) -> Iterator[Problem]:
-    """Yields what is wrong with the keys of annotations."""
+    """Yields problems with the keys of annotations."""
     for key, value in given.items() if isinstance(given, Mapping) else ():
         # The API server compares annotations' keys in lower case.
         wrong = label_key_problem(str(key).lower())
@@ -87,7 +87,7 @@ def quantity(value: int | str) -> Decimal:
 # apimachinery pkg/api/resource/quantity.go, ParseQuantity.
 _QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 _NEARLY = re.compile(r"([+]?[0-9]+(?:[.,][0-9]+)?) *([A-Za-z]*)")
-# Suffixes as people write them, and what they may have meant.
+# Suffixes as people write them, and their probable meaning.
 _UNITS = {
     **{f"{letter}b": (letter.upper().replace("K", "k"), f"{letter.upper()}i") for letter in "kmgtpe"},
     **{f"{letter}ib": (f"{letter.upper()}i",) for letter in "kmgtpe"},
@@ -105,7 +105,7 @@ _MOST_PORT = 65_535
 
 
 def quantity_problem(value: Any) -> str | None:
-    """Returns what is wrong with a quantity (a number or text)."""
+    """Returns the problem of a quantity (a number or text)."""
     if isinstance(value, str) and _QUANTITY.fullmatch(value):
         return None
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
@@ -119,17 +119,17 @@ def quantity_problem(value: Any) -> str | None:
 
 
 def dns_label_problem(value: str) -> str | None:
-    """Returns what is wrong with the name of a container or volume."""
+    """Returns the problem of a container's or volume's name."""
     return _too_long(value, 63) if _DNS_LABEL.fullmatch(value) else unfit(value, DNS_LABEL_PATTERN)
 
 
 def subdomain_problem(value: str) -> str | None:
-    """Returns what is wrong with the name of an object."""
+    """Returns the problem of an object's name."""
     return _too_long(value, 253) if _SUBDOMAIN.fullmatch(value) else unfit(value, SUBDOMAIN_PATTERN)
 
 
 def port_name_problem(value: str) -> str | None:
-    """Returns what is wrong with the name of a container's port."""
+    """Returns the problem of a container port's name."""
     if len(value) <= _LONGEST_PORT_NAME and _PORT_NAME.fullmatch(value):
         return None
     return (
@@ -139,14 +139,14 @@ def port_name_problem(value: str) -> str | None:
 
 
 def port_problem(value: Any) -> str | None:
-    """Returns what is wrong with a port's number. Another check covers values that aren't whole numbers."""
+    """Returns the problem of a port's number. Another check covers values that aren't whole numbers."""
     if not isinstance(value, int) or isinstance(value, bool) or 1 <= value <= _MOST_PORT:
         return None
     return f"{show(value)} is not a port; use 1 to {_MOST_PORT}"
 
 
 def variable_name_problem(value: str) -> str | None:
-    """Returns what is wrong with the name of a variable."""
+    """Returns the problem of a variable's name."""
     if value and "=" not in value and value.isascii() and value.isprintable():
         return None
     return f"{show(value)} can't be a variable's name; use letters, digits and '_', such as MY_VARIABLE"

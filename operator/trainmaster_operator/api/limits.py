@@ -1,9 +1,9 @@
 """Size limits of a spec, checked before anything in it is parsed.
 
-A job's size must not cost other jobs anything, so the check stops reading a spec that exceeds a limit. The API server
-limits neither bytes nor depth where it has no schema, and accepts such a job; then the operator refuses it with these
-sentences, as `trainmaster validate` does. Sizes are those of compact JSON in UTF-8. A job at all limits is about as
-large as etcd allows (1.5 MiB, with its managed fields).
+A job's size must not affect other jobs, so the check stops reading a spec that exceeds a limit. The API server limits
+neither bytes nor depth in fields without a schema, and accepts such a job. Then the operator refuses it with the same
+sentences as `trainmaster validate`. Sizes are those of compact JSON in UTF-8. A job at all limits is about as large as
+etcd allows (1.5 MiB, with its managed fields).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from trainmaster_operator.api.json_codec import compact, least_bytes
 from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.values import HALF_A_CHARACTER, show
 
-# Items in any list in podTemplate and training. Lists of the spec's own fields have their own limits.
+# Maximum items of any list in podTemplate and training. Lists of the spec's own fields have their own limits.
 MAX_ITEMS = 1_000
-# Depth of lists and mappings, for each field of the spec.
+# Maximum depth of lists and mappings, for each field of the spec.
 MAX_NESTING = 64
-# Most problems of one pod that are reported.
+# Maximum number of problems reported for one pod.
 MAX_POD_PROBLEMS = 20
 KIB = 1024
-# Bytes. What pods mount is YAML in a ConfigMap, which holds 1 MiB.
+# Maximum bytes. Pods mount `training` as YAML in a ConfigMap, which holds 1 MiB.
 MAX_BYTES: Mapping[str, int] = {"podTemplate": 256 * KIB, "training": 512 * KIB}
-# Bytes of all other fields together. 128 KiB is also Linux's limit for one argument (MAX_ARG_STRLEN).
+# Maximum bytes of all other fields together. 128 KiB is also Linux's limit for one argument (MAX_ARG_STRLEN).
 MAX_OTHER_BYTES = 128 * KIB
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Most bytes of JSON for a character (a control character: \u0000).
+# Maximum bytes of JSON for a character (a control character: \u0000).
 _BYTES_A_CHARACTER = 6
 
 

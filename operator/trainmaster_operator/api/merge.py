@@ -1,12 +1,12 @@
 """Merges a partial pod template over a rendered one, as Kubernetes' strategic merge patch does.
 
-Maps merge key by key and `null` deletes a key. The lists in `MERGE_KEYS` merge item by item by their key, new items at
-the end; other lists are replaced. `$patch: delete` in an item removes it, `$patch: replace` in a map replaces that
-map, `- $patch: replace` in a list replaces that list. The keys are the `patchMergeKey` tags of k8s.io/api/core/v1.
+Maps merge key by key and `null` deletes a key. The lists in `MERGE_KEYS` merge item by item by their key, with new
+items at the end; other lists are replaced. `$patch: delete` in an item removes it, `$patch: replace` in a map replaces
+that map, `- $patch: replace` in a list replaces that list. The keys are the `patchMergeKey` tags of k8s.io/api/core/v1.
 
-Two lists differ from that patch. Ports merge by number and protocol, as in Kubernetes' server-side apply: a number may
-be open for TCP and UDP. Tolerations are atomic in Kubernetes, so a job that tolerates one more taint would lose its
-short tolerations for lost nodes; here they merge by key and effect.
+Two lists merge differently here. Ports merge by number and protocol, as in Kubernetes' server-side apply, because a
+number may be open for TCP and UDP. Tolerations are atomic in Kubernetes, so a job that tolerates one more taint would
+lose its short tolerations for lost nodes; here they merge by key and effect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from trainmaster_operator.api.values import show
 
-# Keys by the last name of a path; lists of the same name have the same keys everywhere in a pod.
+# Merge keys by the last name of a path; lists of the same name have the same keys everywhere in a pod.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -41,7 +41,7 @@ DIRECTIVE = "$patch"
 
 
 class MergeError(ValueError):
-    """A patch can't be merged; the text has the place and what is wrong there."""
+    """A patch can't be merged; the text names the place and the problem."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -109,7 +109,7 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, 
 class _KeyedList:
     """_KeyedList is indexed by its merge keys, so that merging n items takes n steps instead of n squared.
 
-    An item keeps its place when others are deleted. If items share an identity, the first of them is found.
+    An item keeps its place when others are deleted. If several items have the same identity, the first is found.
     """
 
     def __init__(self, items: Sequence[Any], keys: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class InvalidSetting(Exception):
-    """The text of a setting is invalid; the message says what it should be."""
+    """The text of a setting is invalid; the message describes a valid one."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Option:
     # The option's name if it differs from the field's: the singular for a repeatable option.
     name: str = ""
     short: str = ""
-    # Without `TRAINMASTER_`; if empty, the option's name.
+    # The variable without `TRAINMASTER_`; if empty, the option's name.
     variable: str = ""
     # Variables that are read if the first isn't set.
     more_variables: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Option:
     parse: Callable[[Any], Any] = lambda given: given
     # The default in words, if it depends on other settings.
     default_text: str = ""
-    # For benchmarks and tests: not in --help, and without a variable.
+    # For benchmarks and tests: it isn't in --help and has no variable.
     hidden: bool = False
 
 

@@ -1,8 +1,8 @@
-"""Parses a job as the user wrote it into a checked `JobSpec`, or reports everything that is wrong with it.
+"""Parses a user's job into a checked `JobSpec`, or reports all of its problems.
 
 A spec that is too large is refused unread (`limits`). The models check fields and refuse unknown ones (`field_messages`
-has the messages). Then follow the relations between fields (`rules`), podTemplate, command and `training`. As in the
-API server, the rules only see a spec whose fields are valid.
+has the messages). The relations between fields (`rules`), podTemplate, command and `training` are checked after that.
+As in the API server, the rules only see a spec whose fields are valid.
 
 Metadata is checked as strictly as the API server does for any object (apimachinery,
 pkg/api/validation/objectmeta.go): unknown fields and labels that are numbers are refused first. Fields that the API
@@ -44,9 +44,9 @@ _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
 
 @dataclass(frozen=True)
 class ParsedJob:
-    """ParsedJob is a DistributedTrainingJob that can run."""
+    """ParsedJob is a valid DistributedTrainingJob."""
 
-    # Empty if the manifest has none; then kubectl's current namespace counts.
+    # Empty if the manifest has none; kubectl then uses its current namespace.
     namespace: str
     # For a job with generateName: a name like the one that the API server will create.
     name: str
@@ -194,7 +194,7 @@ class ObjectMeta(SpecModel):
 
 
 def check_metadata(raw: Any) -> list[Problem]:
-    """Returns what is wrong with a job's metadata; `rules` checks the name further."""
+    """Returns the problems of a job's metadata; `rules` checks the name further."""
     if raw is None:
         return [Problem("metadata", None, "is empty or missing; give metadata with a name, indented")]
     try:

@@ -1,4 +1,4 @@
-"""Checks a podTemplate: Kubernetes must accept it (`pod_schema`), and it must not change what attempts rely on.
+"""Checks a podTemplate: Kubernetes must accept it (`pod_schema`), and it must not change fields that attempts rely on.
 
 The API server checks only the most common types in podTemplate, so the operator and the command line check all of it.
 Paths are compared as the kernel resolves them: `/run//trainmaster/` and `/run/./trainmaster` are `/run/trainmaster`.
@@ -53,7 +53,7 @@ RESERVED_LABELS = frozenset(
 )
 RESERVED_DOMAIN = "trainmaster.dev/"
 
-# Refused fields of the PodSpec, and what to do instead.
+# Refused fields of the PodSpec, and their remedies.
 REFUSED_POD_FIELDS = {
     "restartPolicy": "pods of a StatefulSet always have Always; remove it",
     "hostname": "the workers find each other by the StatefulSet's names; remove it",
@@ -64,7 +64,7 @@ REFUSED_POD_FIELDS = {
     "activeDeadlineSeconds": "set spec.runPolicy.activeDeadlineSeconds",
     "priorityClassName": "set spec.scheduling.priorityClassName",
 }
-# Refused fields of the worker's container, and what to do instead.
+# Refused fields of the worker's container, and their remedies.
 REFUSED_WORKER_FIELDS = {
     "image": "set spec.image",
     "imagePullPolicy": "set spec.imagePullPolicy",
@@ -80,7 +80,7 @@ _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
 def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields what is wrong with a podTemplate: the first problem of each field, and at most MAX_POD_PROBLEMS in all.
+    """Yields problems of a podTemplate: the first problem of each field, and at most MAX_POD_PROBLEMS in all.
 
     `devices` are the extended resources that the job's own fields request; `worker` has all their requests and limits.
     """
@@ -208,7 +208,7 @@ IMAGE_PATHS = ("/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr")
 
 
 def hides_the_image(path: str) -> bool:
-    """Returns whether a volume at an absolute path would hide what the image needs to run programs."""
+    """Returns whether a volume at an absolute path would hide files that the image needs to run programs."""
     return _resolved(path) in ("/", *IMAGE_PATHS)
 
 

@@ -51,7 +51,7 @@ def yaml_escapes(text: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Returns the names as one text, with at most the first three."""
+    """Returns at most the first three names as one text, and the number of the others."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

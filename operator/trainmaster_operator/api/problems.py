@@ -1,7 +1,7 @@
-"""A problem of a job is one sentence: the field, what is wrong with its value, and the remedy.
+"""A problem of a job is one sentence: the field, the mistake in its value, and the remedy.
 
-Misspelled names are compared with the known ones, ignoring case and word separators. A value of the wrong type gets the
-remedy that fits it: quotes are removed only where there are some.
+Misspelled names are compared with the known ones, ignoring case and word separators. A value of the wrong type gets a
+remedy for that value: for example, only a quoted one should lose its quotes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """Problem is one thing that is wrong. `message` says what is wrong with the value, and what to do."""
+    """Problem is one mistake in a job. `message` describes the mistake and the remedy."""
 
     # As Kubernetes writes it: spec.workerGroups[1].name
     field: str
@@ -33,7 +33,7 @@ class Problem:
 
 
 class InvalidJob(ValueError):
-    """The job can't run. `problems` lists everything that is wrong, in the order of the spec's fields.
+    """The job can't run. `problems` lists all mistakes in the order of the spec's fields.
 
     `spec` is set if each field by itself is valid, so that a job accepted before a check was added keeps running.
     """
@@ -59,7 +59,7 @@ class InvalidJob(ValueError):
 # Similarity (difflib's ratio) from which a known name was probably meant, and from which it was surely meant.
 SIMILAR = 0.7
 VERY_SIMILAR = 0.85
-# No name of ours is longer, and the time for a comparison grows with the square of the length.
+# No known name is longer, and the time for a comparison grows with the square of the length.
 _LONGEST = 100
 # A shorter beginning fits by chance.
 _SHORTEST_BEGINNING = 3
@@ -71,7 +71,7 @@ def plain(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> str | None:
-    """Returns the known name that was probably meant: the same in another case, or similar by at least `least`."""
+    """Returns the probable known name: the same in another case, or similar by at least `least`."""
     meant = {plain(each): each for each in known}
     near = difflib.get_close_matches(plain(name)[:_LONGEST], meant, n=1, cutoff=least)
     return meant[near[0]] if near else None
@@ -84,7 +84,7 @@ def only_longer(name: str, known: Iterable[str]) -> str | None:
     return longer[0] if len(longer) == 1 and len(given) >= _SHORTEST_BEGINNING else None
 
 
-# What the value should be, by pydantic's type of the error.
+# The expected kind of value, by pydantic's type of the error.
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -97,7 +97,7 @@ _WANTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
-# The remedy if nothing is known about the value.
+# The remedy for an unrecognised value.
 EXPECTED = {
     "int_type": "a whole number; write it without quotes and without a fraction",
     "int_from_float": "a whole number; write it without a fraction",
@@ -116,16 +116,16 @@ _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
 _DURATION_UNITS = (86_400, 3_600, 60, 1)
 _LONGEST_DURATION = 20
-# Longest value that a remedy repeats.
+# Maximum characters of a value in a remedy.
 _LONGEST_VALUE = 40
-# Number of fields that a remedy names.
+# Maximum number of fields in a remedy.
 _MOST_FIELDS = 3
 
 
 def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
     """Returns the message for a value of the wrong type, by pydantic's error `kind`; None for other errors.
 
-    `field` is the field's name; `fields` are those of the mapping that it should be. `remedy` replaces the general one.
+    `field` is the field's name; `fields` are those of the expected mapping. `remedy` replaces the general one.
     """
     wanted = _WANTED.get(kind)
     if wanted is None:

@@ -1,7 +1,7 @@
-"""The table of all reasons for which a worker or a job ends.
+"""The table lists all reasons for which a worker or a job ends.
 
-It decides what happens if no rule of the job matches, and which reason counts if several workers report at once. The
-reference page is generated from it.
+It has the default answer for a failure that no rule of the job matches, and decides which reason counts if several
+workers report at once. The reference page is generated from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Strength(IntEnum):
     ERROR = 1
     # Reported by the kernel; a peer's end can't cause it.
     KILLED = 2
-    # The cluster took a worker away: not the job's fault, whatever its ranks reported afterwards.
+    # The cluster took a worker away. That isn't the job's fault, whatever its ranks reported afterwards.
     DISRUPTION = 3
 
 

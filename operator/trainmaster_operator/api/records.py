@@ -1,4 +1,4 @@
-"""Records are what the operator sends to the history of jobs (`trainmaster history`), one JSON object per line.
+"""Records carry data from the operator to the history of jobs (`trainmaster history`), one JSON object per line.
 
 | record | when | what |
 |---|---|---|
@@ -34,7 +34,7 @@ from trainmaster_operator.wire.values import (
 )
 
 # Figures of a rank in a sample, by their names in RankProgress (wire/ranks.py), and on the wire. `step_seconds` is
-# what the rank itself takes for a step: its `compute_seconds` where it reports them.
+# the rank's own time for a step: its `compute_seconds` if it reports them.
 FIGURES: Mapping[str, str] = {
     "step": "step",
     "loss": "loss",
@@ -140,7 +140,7 @@ def to_wire(record: Record) -> dict[str, Any]:
 
 
 def parse_record(data: object) -> Record:
-    """Returns the record of a line. Raises ProtocolError with the field that is wrong."""
+    """Returns the record of a line. Raises ProtocolError with the invalid field."""
     if not isinstance(data, Mapping):
         raise ProtocolError(f"record: {shown(data)} is not an object")
     at = time_in(data, "at")

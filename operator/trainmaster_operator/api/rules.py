@@ -4,7 +4,7 @@ A rule belongs to a model, as an `x-kubernetes-validations` entry belongs to a s
 `cel` the same value as `self`; `shown` reads the values for the message on both sides.
 
 The API server estimates a rule's cost from the schema (k8s.io/apiserver/pkg/apis/cel: at most 10,000,000 a rule). So
-lists and strings that rules read have limits, and no rule compares the items of a list with each other.
+the schema limits lists and strings that rules read, and no rule compares the items of a list with each other.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Shown:
 
 
 def _field(path: str, type: Literal["string", "int"] = "string") -> Shown:
-    """Returns a field of the model as a value to show."""
+    """Returns a field of the model for display in a message."""
     return Shown(f"self.{path}", attrgetter(".".join(map(to_snake, path.split(".")))), type)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Rule is a rule of one model."""
+    """Rule is a condition that one model must meet."""
 
     model: type[Any]
     # The field at fault, relative to the model; "" is the model itself.
@@ -74,7 +74,7 @@ class Rule:
     # One sentence, with {names} of `shown` in it.
     message: str
     shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
-    # The API server's reason: Required for a field that must be there, Forbidden for one that may not be.
+    # The API server's reason: Required for a field that must be present, Forbidden for one that must be absent.
     reason: Literal["FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"] = "FieldValueInvalid"
 
     def problem(self, path: str, value: Any) -> Problem | None:
@@ -124,13 +124,13 @@ class TransitionRule:
 
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
-# value has at most 63 (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.
+# value has at most 63 characters (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.
 MAX_SET_NAME = 52
 
 
 @dataclass(frozen=True)
 class NamedSpec:
-    """NamedSpec is the input of the rules on the job's name; in CEL that is the whole object."""
+    """NamedSpec is the input of the rules on the job's name; in CEL the input is the whole object."""
 
     name: str
     spec: JobSpec
@@ -229,14 +229,14 @@ NAME_RULES: tuple[Rule, ...] = (
     ),
 )
 
-# Less is a mistake of the unit: container runtimes refuse it, and Python itself needs more.
+# Smaller values have a wrong unit: container runtimes refuse them, and Python itself needs more.
 LEAST_MEMORY = "4Mi"
 LEAST_SHARED_MEMORY = "4Ki"
 _UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
 
 
 def _at_least(field: str, least: str) -> str:
-    """Returns CEL that refuses a quantity below `least`, except for no quantity, an invalid one and 0."""
+    """Returns CEL that refuses a quantity below `least`, except for an absent or invalid one and 0."""
     bytes_ = int(quantity(least))
     return (
         f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
@@ -502,7 +502,7 @@ def _check_model(path: str, model: BaseModel) -> Iterator[Problem]:
 
 
 def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
-    """Checks what the API server refuses by itself: the list is a map by name (x-kubernetes-list-map-keys)."""
+    """Checks for repeated names, which the API server itself refuses (x-kubernetes-list-map-keys)."""
     seen: set[str] = set()
     for position, group in enumerate(groups):
         if group.name in seen:
@@ -515,7 +515,7 @@ def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
 
 
 def _unanswerable_reasons(rules: list[FailureRule]) -> Iterator[Problem]:
-    """Checks what the API server refuses by itself: the schema lists the reasons that rules can answer."""
+    """Checks for reasons that no rule can answer, which the API server refuses by the schema."""
     answerable = get_args(AnswerableReason)
     for position, rule in enumerate(rules):
         for place, reason in enumerate(rule.reasons or ()):

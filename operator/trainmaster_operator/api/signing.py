@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 SEED_BYTES = 32
 AGENTS_SECRET_KEY = "secret"
 AGENTS_SECRET_TYPE = "trainmaster.dev/agents"
-# A pass needs the same signature two or three times (template, annotation, push).
+# A reconciliation needs the same signature two or three times (template, annotation, push).
 REMEMBERED_SIGNATURES = 64
-# Workers in the assignments that are remembered: 25 of the largest jobs, or ten thousand small ones.
+# Workers in the cached assignments: 25 of the largest jobs, or ten thousand small ones.
 REMEMBERED_WORKERS = 100_000
 
 
@@ -56,7 +56,7 @@ class SigningKeys:
 
     @property
     def public_keys(self) -> str:
-        """Returns what agents get as TRAINMASTER_PUBLIC_KEYS: base64, separated by commas, the newest first."""
+        """Returns the agents' TRAINMASTER_PUBLIC_KEYS: base64, separated by commas, the newest first."""
         return ",".join(base64.b64encode(_public(seed)).decode() for seed in self.private)
 
     def sign(self, assignment: Assignment) -> str:
@@ -80,7 +80,7 @@ class SigningKeys:
         return AgentsSecret(f"trainmaster-agents-{hashlib.sha256(value.encode()).hexdigest()[:10]}", value)
 
     def job_token(self, namespace: str, job_uid: str) -> str:
-        """Returns the token of a job's agents, as they derive it themselves."""
+        """Returns the token of a job's agents, which derive it in the same way."""
         return job_token(self.agents_secret(namespace).value, job_uid)
 
     def _verified(self, text: str) -> Assignment:
@@ -105,7 +105,7 @@ class SigningKeys:
 class _Read:
     """_Read caches assignments by the digest of their text, so that each text is verified once and pods share values.
 
-    The listed workers limit it, because they use the memory: about 250 bytes each.
+    The number of workers in them limits the cache, because they use the memory: about 250 bytes each.
     """
 
     def __init__(self) -> None:

@@ -30,14 +30,14 @@ def to_micro_text(seconds: float) -> str:
 
 
 def _shown(seconds: float) -> float:
-    """Limits a time to what can be formatted (1970 to 9999), because anyone may have edited a status."""
+    """Limits a time to the range that can be formatted (1970 to 9999), because anyone may have edited a status."""
     return min(seconds, MAX_TIME) if seconds >= 0 else 0.0
 
 
 def to_datetime(value: object, *, zoned: bool = False) -> datetime | None:
     """Parses RFC 3339. Returns None for anything that isn't a time.
 
-    A time without a zone is in UTC; `zoned`: it is no time.
+    A time without a zone is in UTC; with `zoned` it is refused.
     """
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else None

@@ -1,9 +1,9 @@
 """Checks `training` by the bundled loop's schema, so that mistakes show before all pods have started.
 
 `training_schema.json` is generated from the loop's models (`make generate`), because the operator doesn't import the
-loop. Another version of the loop may have other fields, so only jobs with this version's image are checked, and only
-without a command of their own. Options of a task `module:function` aren't checked. Values are read as leniently as by
-the loop (pydantic: `'3'` is a number). The loop itself reports settings that can't be combined.
+loop. Other versions of the loop may have other fields, so only jobs with this version's image and without a command of
+their own are checked. Options of a task `module:function` aren't checked. Values are read as leniently as by the loop
+(pydantic: `'3'` is a number). The loop itself reports settings that can't be combined.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster_operator.api.values import out_of_range, show
 
 SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-# A document can have many wrong names, and comparing them takes time.
+# Comparing names takes time, and a document can have many wrong ones.
 _MOST_PROBLEMS = 10
-# Most fields that a sentence lists.
+# Maximum number of fields in a sentence.
 _FEW = 8
 # Longer regular expressions aren't compiled, because that takes time.
 _LONGEST_EXPRESSION = 1000
@@ -74,7 +74,7 @@ def check_training(spec: JobSpec) -> Iterator[Problem]:
     options = {argument.split("=", 1)[0] for argument in spec.args}
     if spec.training is None or spec.command is not None or not ours or "--config" in options:
         return
-    # `--set` may add what is missing.
+    # `--set` may add missing fields.
     partial = "--set" in options
     yield from islice(_check_document(spec.training.value(), partial), _MOST_PROBLEMS)
 
@@ -163,7 +163,7 @@ def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with a value that isn't a section, or None."""
+    """Returns the problem of a value that isn't a section, or None."""
     if "enum" in schema:
         # YAML 1.1 reads a bare `off` as false.
         known = schema["enum"]
@@ -197,7 +197,7 @@ def _out_of_range(value: float, schema: Mapping[str, Any]) -> str | None:
 
 
 def _read(value: Any, kind: str) -> Any:
-    """Returns a value as the loop reads it for this type, or None if it can't."""
+    """Returns a value as the loop reads it for this type, or None if the loop can't."""
     match kind:
         case "integer" if isinstance(value, str):
             return int(float(value)) if _WHOLE.fullmatch(value) and len(value) < 300 else None

@@ -2,7 +2,7 @@
 
 Users decide how large an object is, and Python's objects take ten to thirty times the memory of their text. So only a
 piece of the text and the kept fields are in memory. A small value is decoded at once and pruned. In a larger one,
-regular expressions skip what isn't kept without creating objects.
+regular expressions skip unneeded fields without creating objects.
 
 A shape is a mapping from kept fields to their shapes, `Each` for the items of a list, or `Whole`. Values of another
 kind than their shape are left out, and readers treat them as missing.
@@ -22,7 +22,7 @@ from trainmaster_operator.api.json_codec import decode, is_larger
 
 # Bytes of a piece of text: regular expressions hold the interpreter for two milliseconds at a time.
 PIECE = 64 * 1024
-# Most characters of a value that is decoded at once. A pod has about 10,000.
+# Maximum characters of a value that is decoded at once. A pod has about 10,000.
 AT_ONCE = 16 * 1024
 # In this field an object lists its `marked` fields that were too large. No shape names it.
 LEFT_OUT = "leftOut"
@@ -32,7 +32,7 @@ LEFT_OUT = "leftOut"
 class Whole:
     """Keeps a value unchanged, unless it has more than about `most` bytes of JSON.
 
-    `marked`: the object lists the field if it was left out. `beyond`: what is kept of a larger value.
+    `marked`: the object lists the field if it was left out. `beyond`: the shape of a larger value's kept part.
     """
 
     most: int = 4 * 1024
@@ -44,7 +44,7 @@ class Whole:
 class Each:
     """Keeps the first `most` items of a list, each by its shape.
 
-    `take` gets each item as soon as it is decoded, and nothing is kept. Reading stops once it returns False.
+    `take` gets each item as soon as it is decoded, and no item is kept. Reading stops once it returns False.
     """
 
     item: Shape
@@ -53,10 +53,10 @@ class Each:
 
 
 Shape = Whole | Each | Mapping[str, "Shape"]
-# Markers for a value of which nothing is kept.
+# Markers for a value that is dropped completely, and for one that is too large to decode at once.
 _NOTHING: Any = object()
 _TOO_LARGE: Any = object()
-# Most characters of a name in a shape.
+# Maximum characters of a name in a shape.
 _LONGEST_NAME = 1_000
 
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
@@ -73,7 +73,7 @@ _decode_first = json.JSONDecoder().raw_decode
 
 
 def prune(value: Any, shape: Shape) -> Any:
-    """Returns what `Trimmer` would keep of a decoded document."""
+    """Returns the parts of a decoded document that `Trimmer` would keep."""
     kept = _prune(value, shape)
     return None if kept is _NOTHING or kept is _TOO_LARGE else kept
 
@@ -157,7 +157,7 @@ class Trimmer:
         return (yield from self._items(shape) if isinstance(shape, Each) else self._object(shape))
 
     def _at_once(self, shape: Shape) -> Generator[None, None, Any]:
-        """Decodes a small value. Returns _TOO_LARGE for a larger one, and for what json refuses."""
+        """Decodes a small value. Returns _TOO_LARGE for a larger one, and for one that json refuses."""
         wanted = 0
         while True:
             text = self._text[self._at : self._at + AT_ONCE]
@@ -263,14 +263,14 @@ def _hands_on(shape: Shape) -> bool:
 
 
 class _Marked:
-    """_Marked holds what is kept of a value that is too large."""
+    """_Marked is the kept part of a value that is too large."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class _Items:
-    """_Items holds what is kept of a list; `more`: it takes further items."""
+    """_Items is the kept part of a list; `more`: it takes further items."""
 
     def __init__(self, shape: Each) -> None:
         self.items: list[Any] = []
@@ -299,7 +299,7 @@ def _keep(kept: dict[str, Any], name: str, value: Any, shape: Shape) -> None:
 
 
 def _prune(value: Any, shape: Shape, length: int | None = None) -> Any:
-    """Returns the kept part of a decoded value. `length`: of its text, if known, which limits all parts of it."""
+    """Returns the kept part of a decoded value. `length`: its text's length, if known, which limits all its parts."""
     if isinstance(shape, Whole):
         if (length is not None and length <= shape.most) or not is_larger(value, shape.most):
             return value

@@ -75,7 +75,7 @@ HINTS = {
 # Half a pair of surrogates isn't UTF-8; an API server would refuse or change it.
 HALF_A_CHARACTER = "has half of a character, which is not valid Unicode; write the whole character"
 
-# What is wrong with a number, by pydantic's name of the bound.
+# The problem of a number, by pydantic's name of the bound.
 _OUT_OF_RANGE = {
     "ge": "is too small; use at least",
     "gt": "is too small; use more than",
@@ -91,7 +91,7 @@ MAX_SPARES = 32
 # A process that uses devices uses at least one.
 MAX_DEVICES = MAX_PROCESSES
 MAX_RESTARTS = 1_000_000
-# A year. Longer limits are mistakes of the unit.
+# A year. Longer limits have a wrong unit.
 MAX_SECONDS = 31_536_000
 
 BYTES_SENTENCE = "is not a quantity; use 0 or more with a suffix, such as 512Mi or 16Gi"
@@ -142,7 +142,7 @@ def _cores(value: Any) -> int | str:
 
 
 def _progress_pattern(value: str) -> str:
-    """Checks a pattern that the API server, whose expressions are RE2, can't check; the status then has the error."""
+    """Checks a pattern; the API server can't, because its expressions are RE2. The status shows an error."""
     problem = check_pattern(value)
     if problem is not None:
         raise PydanticCustomError("pattern", "{shown} {problem}", {"shown": show(value), "problem": problem})
@@ -204,7 +204,7 @@ _QUANTITY_SCHEMA = {
     "allOf": [
         {"anyOf": [{"enum": ["a number with a suffix, such as 512Mi or 16Gi"]}, {"pattern": SHORT_EXPONENT_PATTERN}]}
     ],
-    # Not matches(): the API server assumes a text of 3 MiB here, and would find that too costly.
+    # Not matches(): the API server assumes a text of 3 MiB here, and would refuse that cost.
     "x-kubernetes-validations": [
         value_rule(
             "type(self) == int ? self >= 0 : type(self) == string && isQuantity(self) && !self.startsWith('-')",
@@ -223,8 +223,8 @@ _PROCESSES_SCHEMA = {
 }
 
 Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
-# Where no rule is possible (`CPUOrQuantity`), the API server shows the first alternative of a schema, so that one
-# describes what is right.
+# Without a rule (`CPUOrQuantity`) the API server shows a schema's first alternative, so that one describes the right
+# value.
 CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"
 NO_LIST = {"minItems": 1, "maxItems": 0}
 NO_MAPPING = {"minProperties": 1, "maxProperties": 0}
@@ -260,7 +260,7 @@ WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
 SpareCount = Annotated[StrictInt, Field(ge=0, le=MAX_SPARES)]
 Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]
 Count = Annotated[StrictInt, Field(ge=0, le=MAX_RESTARTS)]
-# Whole seconds as in Kubernetes' deadlines, and seconds with fractions for what agents measure.
+# Whole seconds as in Kubernetes' deadlines, and seconds with fractions for the agents' measurements.
 WholeSeconds = Annotated[StrictInt, Field(ge=0, le=MAX_SECONDS)]
 PositiveWholeSeconds = Annotated[StrictInt, Field(ge=1, le=MAX_SECONDS)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
@@ -269,26 +269,26 @@ Factor = Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)]
 
 
 def out_of_range(bound: Mapping[str, Any]) -> str:
-    """Returns what is wrong with a number beyond a bound (ge, gt, le or lt, as in pydantic)."""
+    """Returns the problem of a number beyond a bound (ge, gt, le or lt, as in pydantic)."""
     [(name, limit)] = bound.items()
     return f"{_OUT_OF_RANGE[name]} {number(limit)}"
 
 
-# Bytes from which compression is worth its 20 microseconds.
+# Minimum bytes that are worth the 20 microseconds of compression.
 _WORTH_IT = 512
 
 
 class CompactMapping:
     """CompactMapping holds a JSON mapping as compressed text, for fields that only rendering reads.
 
-    As Python objects, 1.3 MB of `training` take 23 MB for as long as the job exists. As compressed JSON it is at most
-    as large as it was written. Text of random characters shrinks least, by a fifth.
+    As Python objects, 1.3 MB of `training` take 23 MB for as long as the job exists. Compressed JSON is never larger
+    than the original text. Text of random characters shrinks least, by a fifth.
     """
 
     __slots__ = ("_compressed", "_text")
 
     def __init__(self, value: Mapping[str, Any]) -> None:
-        """Raises TypeError or ValueError for what JSON can't hold."""
+        """Raises TypeError or ValueError for a value that JSON can't hold."""
         text = compact(dict(value))
         self._compressed = len(text) >= _WORTH_IT
         self._text = zlib.compress(text, 1) if self._compressed else text

@@ -12,7 +12,7 @@ BUNDLED_AGENT = "/opt/trainmaster/agent.pyz"
 AGENT_DIRECTORY = "/run/trainmaster/agent"
 AGENT_FILE = "agent.pyz"
 MOUNTED_AGENT = f"{AGENT_DIRECTORY}/{AGENT_FILE}"
-# The volume in which pods have the agent.
+# The volume with the agent in a pod.
 AGENT_VOLUME = "trainmaster-agent"
 
 _NAME_PREFIX = "trainmaster-agent-"
@@ -20,19 +20,19 @@ AGENT_CONFIG_MAP_NAME = re.compile(rf"{_NAME_PREFIX}[0-9a-f]{{64}}")
 
 
 def config_map_name(zipapp: bytes) -> str:
-    """Returns the name of the ConfigMap that holds this agent. It has the SHA-256 that the content must have."""
+    """Returns the name of the ConfigMap that holds this agent. It contains the SHA-256 that the content must have."""
     return f"{_NAME_PREFIX}{hashlib.sha256(zipapp).hexdigest()}"
 
 
 @dataclass(frozen=True)
 class AgentConfigMap:
-    """AgentConfigMap is the ConfigMap of the job's namespace that pods mount."""
+    """AgentConfigMap is a ConfigMap with the agent, which pods of its namespace mount."""
 
     name: str
 
     @property
     def sha256(self) -> str:
-        """Returns what the agent's hash must be for a pod to run it."""
+        """Returns the hash that the agent must have to run in a pod."""
         return self.name.removeprefix(_NAME_PREFIX)
 
 

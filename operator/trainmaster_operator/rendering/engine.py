@@ -1,9 +1,9 @@
 """Renders Jinja2 templates so that no value can change a manifest's structure, and writes `training` as YAML.
 
-The filter `tojson` writes a mark in place of a value and stores the value. The output is parsed by a safe loader, and
-each mark is replaced by its value as in JSON. So no user text is ever parsed as YAML, and the parsed text depends only
-on the template's decisions: manifests of the same form are parsed once (YAML took half of a rendering). An undefined
-name is an error.
+The filter `tojson` writes a mark in place of a value and stores the value. A safe loader parses the output, and each
+mark is replaced by its value as in JSON. So user text is never parsed as YAML, and the parsed text depends only on the
+template's decisions: manifests of the same form are parsed once (YAML took half of a rendering). An undefined name is
+an error.
 
 Small `training` is written for people. Large `training` is written as JSON, which is also YAML: PyYAML's writer takes 4
 to 40 microseconds a value, up to 5 s for the largest training, and its indentation enlarges deep nesting up to 60
@@ -25,12 +25,12 @@ from trainmaster_operator.api.json_codec import is_larger
 
 # libyaml, if PyYAML was built with it, is ten times as fast.
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Templates never write this themselves.
+# Templates never contain this text themselves.
 _MARK = re.compile(r"<value (\d+)>")
-# The name of a rendering's values in its context.
+# The name in the context under which a rendering keeps its values.
 _VALUES = "_values_of_this_rendering"
 _PLAIN = frozenset({str, int, bool, type(None)})
-# Parsed forms that are cached. The jobs of a cluster have a few, which differ in their optional fields.
+# Maximum number of cached forms. The jobs of a cluster have a few, which differ in their optional fields.
 REMEMBERED_FORMS = 256
 
 
@@ -38,7 +38,7 @@ REMEMBERED_FORMS = 256
 def _keep_apart(context: jinja2.runtime.Context, value: object) -> str:
     """Returns the mark of a value. Raises ValueError for NaN and infinities, which JSON doesn't have."""
     values = context[_VALUES]
-    # Most are texts and numbers, which JSON wouldn't change.
+    # Most values are texts and numbers, which JSON wouldn't change.
     plain = type(value) in _PLAIN
     values.append(value if plain else json.loads(json.dumps(value, allow_nan=False)))
     return f'"<value {len(values) - 1}>"'
@@ -96,7 +96,7 @@ def _filled(node: Any, values: Sequence[Any]) -> Any:
     return node
 
 
-# Bytes of JSON from which `training` isn't written for people.
+# JSON of this size or more isn't written for people.
 LARGE_TRAINING_BYTES = 8 * 1024
 
 # PyYAML writes these unchanged and reads them as spaces.
@@ -106,7 +106,7 @@ _UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]
 # Texts, so that their content isn't taken for numbers, and numbers that PyYAML would read as text.
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![0-9.])-?[0-9]+e[-+][0-9]+|-?Infinity|NaN')
 _NUMBERS = {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}
-# YAML finds a longer key only after `?`.
+# YAML recognises a longer key only after `?`.
 _LONGEST_SIMPLE_KEY = 1_000
 
 

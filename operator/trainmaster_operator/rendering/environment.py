@@ -1,7 +1,8 @@
-"""The environment of a worker's container: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, and what the agent reads.
+"""The environment of a worker's container has MASTER_ADDR, MASTER_PORT, WORLD_SIZE and the agent's variables.
 
 MASTER_PORT is only for programs without the agent's rendezvous: each attempt has its own port (`wire.ports`), which the
-agent sets. Paths in the container, devices and variables of the collective libraries, and grace periods are here, too.
+agent sets. This module also has the container's paths, devices, variables of the collective libraries, and grace
+periods.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def worker_environment(
 
 
 def has_read_only_root(spec: JobSpec) -> bool:
-    """Returns whether the image is read-only."""
+    """Returns whether the container's root file system is read-only."""
     return spec.security_context is not None and spec.security_context.read_only_root_filesystem is True
 
 
@@ -130,8 +131,11 @@ def _seconds(value: float) -> str:
 
 
 def _literal(text: str) -> str:
-    """Escapes a value that the kubelet must not change: it expands $(NAME) and turns $$ into $ in every variable
-    (k8s.io/kubernetes/third_party/forked/golang/expansion), which would break a shell's own $$ and $(...)."""
+    """Escapes a value that the kubelet must not change.
+
+    It expands $(NAME) and turns $$ into $ in every variable (k8s.io/kubernetes/third_party/forked/golang/expansion),
+    which would break a shell's own $$ and $(...).
+    """
     return text.replace("$", "$$")
 
 
@@ -155,8 +159,10 @@ def extended_resources(resources: Resources, accelerator: Accelerator, interconn
 def interconnect_environment(
     resources: Resources, accelerator: Accelerator, interconnect: Interconnect
 ) -> dict[str, str]:
-    """Returns the variables of the collective libraries. RCCL (AMD) reads NCCL's names. gloo's are set for every kind,
-    because jobs on accelerators use gloo on the host."""
+    """Returns the variables of the collective libraries.
+
+    RCCL (AMD) reads NCCL's names. gloo's are set for every kind, because jobs on accelerators use gloo on the host.
+    """
     kind = accelerator.kind if resources.gpus else "none"
     nccl = kind in ("nvidia", "amd", "custom")
     environment: dict[str, str] = {}
@@ -179,14 +185,14 @@ def interconnect_environment(
         elif kind == "intel":
             environment["FI_TCP_IFACE"] = interconnect.interface
     if interconnect.nvlink is not None and nccl:
-        # NVLS 2 is "where the GPUs have it"; 1 would fail on those that don't.
+        # NVLS 2 means "if the GPUs support it"; 1 would fail on other GPUs.
         environment["NCCL_P2P_DISABLE"] = "0" if interconnect.nvlink else "1"
         environment["NCCL_NVLS_ENABLE"] = "2" if interconnect.nvlink else "0"
     return environment
 
 
 STATE_DIRECTORY = "/run/trainmaster/state"
-# In memory; survives ranks and containers. Ranks keep the state here from which the next attempt resumes.
+# In memory. It survives ranks and containers, and ranks keep the state here from which the next attempt resumes.
 MEMORY_DIRECTORY = "/run/trainmaster/memory"
 PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
 # For temporary files of all programs (tempfile, torchrun's logs, sockets of data loaders).
@@ -199,7 +205,7 @@ TERMINATION_LOG = "/dev/termination-log"
 
 # Time to save a checkpoint of a large model. A job without one ends at once on SIGTERM.
 GRACE_SECONDS = 60
-# Part of the grace period for the time between the last rank's end and SIGKILL to the agent.
+# Part of the grace period between the last rank's end and SIGKILL to the agent.
 GRACE_RESERVE_SECONDS = 5
 # Time to save a checkpoint if the kubelet can't reach the agent. A hung agent saves none.
 PROBE_GRACE_SECONDS = 30

@@ -1,16 +1,16 @@
 """Requests all of a job's workers at once from a gang scheduler, by a PodGroup or Kueue's Workload.
 
-Three schedulers have a `PodGroup`, each in its own API group, and each refers to it in pods in its own way:
+Three schedulers have a `PodGroup`, each in its own API group, and pods refer to it in different ways:
 
 - Volcano: an annotation, and `schedulerName: volcano`. github.com/volcano-sh/apis, pkg/apis/scheduling/v1beta1
 - the coscheduling plugin: a label. github.com/kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1
 - Kubernetes' own scheduler: `spec.schedulingGroup`. scheduling.k8s.io/v1alpha2, which Kubernetes 1.36 serves where the
   feature gate GenericWorkload is on (KEP-4671); 1.37 serves v1alpha3 and v1beta1 in its place
 
-An elastic job only needs its smallest group, so the PodGroup and its reservation don't change when the job is scaled.
+An elastic job needs only its minimum of workers, so scaling it doesn't change the PodGroup and its reservation.
 
 Kueue: github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (since 0.15; the older v1beta1 has the priority class in
-other fields). A pod set is a worker group with its spares; of an elastic job Kueue may admit fewer (`minCount`).
+other fields). A pod set is a worker group with its spares; for an elastic job Kueue may admit fewer pods (`minCount`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GangAPI:
     version: str
     plural: str
     kind: str
-    # Later API versions, with the same fields as far as we use them.
+    # Later API versions, with the same values in the fields that we use.
     later: tuple[str, ...] = ()
 
 
@@ -56,7 +56,7 @@ GANG_APIS: Mapping[str, GangAPI] = {
 
 @dataclass(frozen=True)
 class PodGroupContext:
-    """PodGroupContext is what the templates of PodGroups read."""
+    """PodGroupContext has the values for the templates of PodGroups."""
 
     min_member: int
     min_resources: Mapping[str, str]
@@ -141,8 +141,8 @@ def _text(name: str, amount: Decimal) -> str:
     return str(whole)
 
 
-# Kueue computes quota and flavors from these fields of a PodSpec. The others would only differ between versions of the
-# operator, and a Workload with quota can't be changed.
+# Kueue computes quota and flavors from these fields of a PodSpec. The others would only differ between versions of
+# the operator, and a Workload with quota can't be changed.
 _POD_FIELDS = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "overhead", "restartPolicy")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
@@ -159,7 +159,7 @@ class PodSetContext:
 
 @dataclass(frozen=True)
 class WorkloadContext:
-    """WorkloadContext is what the template of the Workload reads."""
+    """WorkloadContext has the values for the template of the Workload."""
 
     queue: str
     priority: int | None

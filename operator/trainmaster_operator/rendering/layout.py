@@ -1,4 +1,4 @@
-"""A job's groups, names, ranks and first assignment, as pure functions of its spec.
+"""Computes a job's groups, names, ranks and first assignment, as pure functions of its spec.
 
 Worker indexes are global: the first group has 0 to n-1, the next starts at n. The index is the StatefulSet's ordinal
 (`ordinals.start`), so pod names, the pod-index label and the rank order agree. A group's spares have the indexes after
@@ -89,7 +89,7 @@ def has_spares(layout: tuple[GroupLayout, ...]) -> bool:
 
 
 def _processes(spec: JobSpec, resources: Resources) -> int:
-    """Returns the ranks in a worker. With launcher exec a worker is one process, regardless of its devices."""
+    """Returns the number of ranks in a worker. With launcher exec it is one, regardless of the devices."""
     if spec.processes_per_worker != "auto":
         return spec.processes_per_worker
     return 1 if spec.launcher == "exec" else max(resources.gpus, 1)
@@ -115,7 +115,7 @@ def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
 
 
 def processes_by_worker(layout: tuple[GroupLayout, ...]) -> tuple[int, ...] | None:
-    """Returns the ranks of each pod by global index, or None if all have equally many."""
+    """Returns each pod's number of ranks by global index, or None if it is the same for all."""
     if len({group.processes for group in layout if group.count}) <= 1:
         return None
     return tuple(group.processes for group in layout for _ in group.indexes)

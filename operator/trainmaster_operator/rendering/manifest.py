@@ -1,4 +1,4 @@
-"""A rendered child of a job: its name, labels, owner and hash. A child with an equal hash needs no write."""
+"""A manifest is a rendered child of a job with its name, labels, owner and hash. An equal hash needs no write."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ _BUILT_IN = frozenset({"", "apps", "networking.k8s.io"})
 
 
 def child_kind(api_version: str, kind: str) -> str:
-    """Returns a kind that is unique among the children: with its group unless it is built in, as in kubectl (three gang
-    schedulers have a PodGroup)."""
+    """Returns a kind that is unique among the children.
+
+    It has its group unless it is built in, as in kubectl, because three gang schedulers have a PodGroup.
+    """
     group, slash, _ = api_version.partition("/")
     return kind if not slash or group in _BUILT_IN else f"{kind}.{group}"
 
@@ -62,7 +64,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class ChildContext:
-    """ChildContext is what the template of every child reads."""
+    """ChildContext has the values that every child's template needs."""
 
     name: str
     namespace: str

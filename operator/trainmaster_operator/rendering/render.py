@@ -3,7 +3,7 @@
 A template defines a manifest. Only two steps follow: the pod template of a StatefulSet gets the user's podTemplate
 (`api.merge`) and then the operator's overlay, and every manifest gets an annotation with its hash (`manifest.finish`).
 
-The overlay (`pod-overlay.yaml.j2`) must hold whatever podTemplate has, so it comes last: the pods' gang, the flavors
+The overlay (`pod-overlay.yaml.j2`) must override podTemplate, so it is applied last. It has the pods' gang, the flavors
 that Kueue has admitted, and the nodes to avoid. Maps are merged, and lists only grow.
 """
 
@@ -46,13 +46,15 @@ def render(
     agent: AgentConfigMap | None = None,
     settings: Settings | None = None,
 ) -> tuple[Manifest, ...]:
-    """Returns the Service, ConfigMap (for `training`), NetworkPolicy (if the settings have peers), PodGroup or Workload
+    """Returns the manifests of a job's children.
+
+    They are the Service, ConfigMap (for `training`), NetworkPolicy (if the settings have peers), PodGroup or Workload
     (for a gang), and a StatefulSet for each group.
 
-    `assignment` goes into the pod template. `replicas` overrides the number of pods by StatefulSet name, such as 0 for
-    a suspended job. `avoid_nodes`: nodes that pods use only if no other fits. For Kueue: `placements` by group are what
-    was admitted, `asked` is the user's number of workers if `spec` has the admitted one, `priority` is the value of the
-    priority class. `agent` is the one that the job has started with. `spec` must come from `api.parsing`.
+    `assignment` is written into the pod template. `replicas` overrides the number of pods by StatefulSet name, such as
+    0 for a suspended job. `avoid_nodes`: nodes that pods use only if no other fits. For Kueue: `placements` are the
+    admitted ones by group, `asked` is the user's number of workers if `spec` has the admitted one, `priority` is the
+    value of the priority class. `agent` is the job's first agent. `spec` must come from `api.parsing`.
     """
     settings = settings or Settings()
     manifests = [_service(job)]
@@ -141,7 +143,7 @@ def _patch(template: PodTemplate) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement is what an admission adds to a pod template. Tolerations are JSON, so that placements are hashable."""
+    """Placement has an admission's additions to a pod template. It is hashable, because tolerations are JSON."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[str, ...] = ()
@@ -151,7 +153,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class OverlayContext:
-    """OverlayContext is what the template of the overlay reads."""
+    """OverlayContext has the values for the template of the overlay."""
 
     group_name: str
     gang_scheduler: GangScheduler | None

@@ -1,4 +1,4 @@
-"""Manifests and decisions depend on these choices of the operator."""
+"""The operator's settings for manifests and decisions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _UNBUILT = AgentConfigMap(f"trainmaster-agent-{0:064}")
 
 @dataclass(frozen=True)
 class NetworkPeers:
-    """NetworkPeers may connect to a job's pods beside those of the same job, where each job has a NetworkPolicy."""
+    """NetworkPeers may connect to a job's pods, besides the job's own pods, if jobs have a NetworkPolicy."""
 
-    # The operator's pods: their namespace, and labels that they have. Without labels they aren't let in.
+    # The namespace and labels of the operator's pods. Without labels they have no access.
     operator_namespace: str
     operator_labels: tuple[tuple[str, str], ...] = ()
     # Namespaces whose pods may read the agents' /metrics.
@@ -23,18 +23,18 @@ class NetworkPeers:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings are the operator's choices for what it renders, and where a cluster's ways matter for its decisions."""
+    """Settings are the operator's choices for rendering, and for decisions that depend on the cluster."""
 
-    # Pods whose image isn't the bundled one have the agent from it, unless their job has begun with another. A
-    # ConfigMap's name is known when the agent is built (`config_map_name`).
+    # Pods get the agent from this ConfigMap, unless they have the bundled image or their job started with another
+    # agent. A ConfigMap's name is known when the agent is built (`config_map_name`).
     agent: AgentConfigMap = _UNBUILT
-    # Seconds that a worker's container may wait in the kubelet's crash back-off before its pod is replaced instead (the
-    # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
-    # scheduler take longer). None: never.
+    # Maximum seconds of a worker's container in the kubelet's crash back-off before its pod is replaced; None: never.
+    # (On a real kubelet the successor of a pod without a running container was there after 1.4 s; volumes and a busy
+    # scheduler take longer.)
     replace_after_seconds: float | None = 5.0
-    # What workers print may be kept and shown, where the job allows it too (runPolicy.keepLogs).
+    # Workers' output may be kept and shown if the job allows it too (runPolicy.keepLogs).
     keep_logs: bool = True
-    # These may connect to a job's pods; None: jobs have no NetworkPolicy.
+    # Peers that may connect to a job's pods; None: jobs have no NetworkPolicy.
     network_peers: NetworkPeers | None = None
-    # The operator's. None where manifests are only shown: no agent accepts an assignment that isn't signed.
+    # The operator's keys. None if manifests are only shown: agents accept only signed assignments.
     keys: SigningKeys | None = None

@@ -1,4 +1,4 @@
-"""Computes the frozen values that the template of a StatefulSet reads.
+"""Computes the frozen values for the template of a StatefulSet.
 
 The template has the manifest's shape, and only decides whether an optional field is present.
 """
@@ -60,8 +60,11 @@ class VolumeContext:
 
 @dataclass(frozen=True)
 class CodeContext:
-    """CodeContext is the volume with the code's archive: a ConfigMap, a claim, or the checkpoint volume if both use one
-    claim. A pod with the same claim twice never starts (k8s.io/kubernetes issue 82526)."""
+    """CodeContext is the volume with the code's archive: a ConfigMap, a claim, or the checkpoint volume.
+
+    The checkpoint volume is used if both have one claim, because a pod with the same claim twice never starts
+    (k8s.io/kubernetes issue 82526).
+    """
 
     path: str
     volume: str
@@ -71,7 +74,7 @@ class CodeContext:
 
 @dataclass(frozen=True)
 class SetContext:
-    """SetContext is what the template of a StatefulSet reads."""
+    """SetContext has the values for the template of a StatefulSet."""
 
     child: ChildContext
     service_name: str
@@ -99,14 +102,14 @@ class SetContext:
     scheduler_name: str | None
     priority_class_name: str | None
     topology: Topology | None
-    # Label by which workers and spares avoid sharing a node, so that a lost node takes only one of them.
+    # The label by which workers and spares avoid sharing a node, so that a lost node takes only one of them.
     apart_by: str | None
     host_network: bool
     added_capabilities: tuple[str, ...]
-    # For all containers of the pod; the worker's own setting comes from the job.
+    # This applies to all containers of the pod; the worker's own setting comes from the job.
     pod_runs_as_non_root: bool
     security_context: Mapping[str, bool | int]
-    # Mounted if the root file system is read-only and the job mounts nothing there.
+    # A volume is mounted here if the root file system is read-only and the job mounts nothing there.
     temporary_directory: str | None
     fs_group: int | None
     device_taints: tuple[str, ...]
@@ -130,7 +133,7 @@ def set_context(
     settings: Settings,
     agent: AgentConfigMap | None,
 ) -> SetContext:
-    """Returns the context of a group's StatefulSet. `agent` is the one that the job has started with, if any."""
+    """Returns the context of a group's StatefulSet. `agent` is the job's first agent, if any."""
     bundled = is_bundled(spec.image)
     source = None if bundled else agent or settings.agent
     devices = extended_resources(group.resources, group.accelerator, spec.interconnect)

@@ -2,7 +2,7 @@
 
 `fields` checks names and types against `types.json`, which `make generate` makes from Kubernetes' own definitions.
 `relations` checks values, and how containers, volumes, ports and tolerations fit together; `resources` checks requests
-and limits. All checks read what the user wrote, so that each sentence names the user's own field. podTemplate's
+and limits. All checks read the user's own text, so that each sentence names the user's own field. podTemplate's
 directives and nulls pass.
 
 A field that Kubernetes doesn't have is refused only if it resembles a known one or belongs elsewhere. The cluster may

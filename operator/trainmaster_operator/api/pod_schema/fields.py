@@ -1,4 +1,4 @@
-"""Checks names and types of a pod's fields as the user wrote them, except for merge directives and nulls.
+"""Checks names and types of a pod's fields as in the user's template, except for merge directives and nulls.
 
 The table of fields is `types.json`, read once.
 """
@@ -20,14 +20,14 @@ from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest, on
 from trainmaster_operator.api.values import show
 
 POD = "spec.podTemplate.spec"
-# Unknown names that are compared with the known ones, which takes 0.1 ms each. The API server checks the others.
+# Maximum number of unknown names to compare with known ones (0.1 ms each). The API server checks the others.
 _MOST_UNKNOWN = 50
-# Most places that a sentence lists.
+# Maximum number of places in a sentence.
 _MOST_PLACES = 3
-# Most items of a command that a sentence shows.
+# Maximum number of a command's items in a sentence.
 _MOST_WORDS = 8
 
-# What people write instead of a field's name, by type.
+# Names that people use instead of a field's name, by type.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
     "Container": {
         **dict.fromkeys(("enviroment", "environment", "environments", "envs", "envVars", "variables"), "env"),
@@ -78,7 +78,7 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "volumeClaimTemplates": "use volumes with persistentVolumeClaim, or with ephemeral for one of each pod",
     },
 }
-# The field that text in place of a mapping was meant for, by type.
+# The field that people mean when they write text in place of a mapping, by type.
 _MAIN_FIELD: Mapping[str, str] = {
     **dict.fromkeys(
         ("ConfigMapEnvSource", "ConfigMapVolumeSource", "Container", "EnvVar", "LocalObjectReference"), "name"
@@ -91,7 +91,7 @@ _MAIN_FIELD: Mapping[str, str] = {
     "PersistentVolumeClaimVolumeSource": "claimName",
     "SecretVolumeSource": "secretName",
 }
-# What a sentence can show, and a taint as `kubectl taint` shows it.
+# Names that a sentence can show, and a taint in the syntax of `kubectl taint`.
 _NAME = re.compile(r"[A-Za-z0-9/._:-]{1,80}")
 _PAIR = re.compile(r"([A-Za-z0-9/._-]{1,80})=([A-Za-z0-9/._-]{1,80})")
 _TAINT = re.compile(r"([A-Za-z0-9/._-]{1,80})(?:=([A-Za-z0-9._-]{0,63}))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?")
@@ -99,7 +99,7 @@ _RANGES = {"int32": 2**31, "int64": 2**63}
 
 
 def check_fields(pod: Mapping[str, Any], path: str = POD) -> Iterator[Problem]:
-    """Yields what is wrong with names and types of fields in a partial PodSpec at `path`."""
+    """Yields problems with names and types of fields in a partial PodSpec at `path`."""
     return _Walk().struct(pod_spec(), pod, path, ())
 
 
@@ -112,7 +112,7 @@ class _Walk:
     def struct(
         self, struct: Struct, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool = False
     ) -> Iterator[Problem]:
-        """Checks a mapping with known fields. `alone`: it isn't merged into a rendered one, so it must be complete."""
+        """Checks a mapping with known fields. `alone`: it must be complete, as it isn't merged into a rendered one."""
         if not isinstance(value, Mapping):
             yield from _said(path, value, _no_mapping(struct, value))
             return
@@ -183,7 +183,7 @@ class _Walk:
                 yield from self._any(kind.item, item, here, outer, alone=alone)
 
     def _remedy(self, struct: Struct, name: str, outer: tuple[tuple[Struct, str], ...]) -> str | None:
-        """Returns what to do about an unknown field, or None if a newer Kubernetes may support it."""
+        """Returns the remedy for an unknown field, or None if a newer Kubernetes may support it."""
         self._unknown += 1
         if self._unknown > _MOST_UNKNOWN:
             return None
@@ -233,7 +233,7 @@ _TWICE = "{} is given twice; keep one"
 
 
 def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
-    """Returns what is wrong with an item without its key, or None if another sentence covers it."""
+    """Returns the problem of an item without its key, or None if another sentence covers it."""
     item, known = items[position], kind.item.fields if isinstance(kind.item, Struct) else {}
     key = kind.keys[0]
     if item.get(key) is not None or set(item) == {DIRECTIVE}:
@@ -327,7 +327,7 @@ def _no_mapping(struct: Struct, value: Any) -> str | None:
 
 
 def _as_mapping(name: str, value: Any) -> str | None:
-    """Returns the fields that were probably meant by a value in place of a mapping."""
+    """Returns the fields that the user probably meant by a value in place of a mapping."""
     pair = _PAIR.fullmatch(value) if name == "EnvVar" and isinstance(value, str) else None
     if pair is not None:
         return f"name: {pair[1]}, value: '{pair[2]}'"

@@ -19,7 +19,7 @@ from trainmaster_operator.api.values import show
 
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
-# Bytes. Kubernetes accepts thousandths of bytes with a warning; small amounts are mistakes of the suffix.
+# Minimum bytes. Kubernetes accepts thousandths of bytes with a warning; small amounts are mistakes of the suffix.
 _LEAST_MEMORY = 1024
 
 
@@ -54,7 +54,7 @@ def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str,
 
 
 def check_resources(path: str, given: Any, worker: WorkerResources) -> Iterator[Problem]:
-    """Yields what is wrong with a container's requests and limits, together with those of the job's own fields."""
+    """Yields problems with a container's requests and limits, together with those of the job's own fields."""
     if not isinstance(given, Mapping):
         return
     own = {kind: _amounts(given.get(kind)) for kind in ("requests", "limits")}

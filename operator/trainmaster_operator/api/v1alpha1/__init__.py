@@ -1,8 +1,8 @@
 """The custom resource `DistributedTrainingJob`, version `v1alpha1`: spec and status as typed, frozen values.
 
-1. `spec` is what the user asks for; `workers`, `policies` and `pods` have the models of its fields.
-2. `status` is what the operator observed and decided.
-3. `names` has the group, the phases and the reasons; `base_models` has what all models share.
+1. `spec` is the user's request; `workers`, `policies` and `pods` have the models of its fields.
+2. `status` is the operator's observations and decisions.
+3. `names` has the group, the phases and the reasons; `base_models` has the base of all models.
 
 These models are the single source: the CRD (`api.crd`) and the reference page are generated from them, and every reader
 parses with them (`api.parsing`). Attributes have Python's names; on the wire they are camelCase

@@ -1,4 +1,4 @@
-"""The base models of spec and status define the names of fields on the wire, and what happens to unknown fields.
+"""The base models of spec and status define the fields' names on the wire and the treatment of unknown fields.
 
 An unknown field in a spec is refused (`api.field_messages` has the message). In a status it is ignored, because an
 older operator must be able to read the status of a newer one.

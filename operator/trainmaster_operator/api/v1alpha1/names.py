@@ -13,12 +13,12 @@ PLURAL = "distributedtrainingjobs"
 SINGULAR = "distributedtrainingjob"
 SHORT_NAME = "dtj"
 API_VERSION = f"{GROUP}/{VERSION}"
-# What users type if the cluster doesn't serve the type.
+# The command to suggest if the cluster doesn't serve the type.
 INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 
 # With any tag or digest of this image `command` is optional: it starts the bundled loop.
 BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
-# The image whose `training` `api.training_schema` checks.
+# The image of this version. `api.training_schema` checks `training` only for jobs with it.
 DEFAULT_IMAGE = f"{BUNDLED_IMAGE}:0.1.0"
 # User id and group id of the bundled image (images/trainer/Dockerfile): volumes must be writable for it.
 BUNDLED_USER = 65532
@@ -26,7 +26,7 @@ BUNDLED_USER = 65532
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """JobIdentity names one job. Two jobs that had the same name one after the other differ in `uid`."""
+    """JobIdentity identifies one job. If two jobs had the same name one after the other, their `uid` differs."""
 
     namespace: str
     name: str
@@ -60,7 +60,7 @@ AnswerableReason = Literal[
     "LimitExceeded",
     "Diverged",
 ]
-# No rule matches the further ones: disruptions don't count, the others prevent the start or end the whole job.
+# No rule matches these further reasons: disruptions don't count, the others prevent the start or end the whole job.
 FailureReason = Literal[
     AnswerableReason,
     "PodDeleted",

@@ -105,7 +105,7 @@ class PodTemplate(SpecModel):
         "called worker. The operator refuses changes of what Trainmaster relies on: command, restartPolicy, its "
         "variables and volumes.",
     )
-    # Every pass reads this; the rest is only rendered.
+    # Every reconciliation reads this; the other fields are only rendered.
     _grace_seconds: int | None = PrivateAttr(None)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The policies of a spec: what to do about failures (`failurePolicy`), and limits of the whole job (`runPolicy`)."""
+"""The policies of a spec: responses to failures (`failurePolicy`), and limits of the whole job (`runPolicy`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status of a DistributedTrainingJob: what the operator observed and decided."""
+"""The status of a DistributedTrainingJob holds the operator's observations and decisions."""
 
 from __future__ import annotations
 
