@@ -1,8 +1,8 @@
-"""The JSON objects that a history answers: the server makes them, and the client validates them before anybody reads.
+"""Defines the JSON answers of a history: the server makes them, and the client validates them before use.
 
-A missing field is null, like an unknown value: a history of another release may lack it. A field of
-another kind is an error that names it. Bounds keep a hostile answer from filling memory: a list ends at its maximum or
-at its first wrong item.
+A missing field is null, like an unknown value, because a history of another release may lack it. A field of another
+kind is an error that names it. Bounds keep a hostile answer from filling memory: a list ends at its maximum or at its
+first invalid item.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
 
-# What an answer has at most: jobs of a list, points of curves, columns and ranks of a heat map, and other items.
+# Limits of an answer: jobs of a list, points of curves, columns and ranks of a heat map, and other items.
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
 MOST_LINES = 1_000_000
 Item = TypeVar("Item")
@@ -57,18 +57,18 @@ class _Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        """Returns the fields that aren't null: the others have their defaults."""
+        """Removes null fields, so that they get their defaults."""
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class HistoryAnswer(_Part):
-    """HistoryAnswer is an answer."""
+    """HistoryAnswer is a whole answer of a history."""
 
     kind: str
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """Returns an answer with fields of JSON."""
+        """Returns an answer with the given fields."""
         return cls.model_validate(fields)
 
     def to_data(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class HistoryAnswer(_Part):
 
     @classmethod
     def checked(cls, data: Mapping[str, Any], address: str) -> dict[str, Any]:
-        """Returns the JSON object that the history at an address answered, whole. Raises NoCluster."""
+        """Validates an answer of the history at an address, and returns it complete. Raises NoCluster."""
         try:
             return cls.model_validate({"kind": "", **data}).to_data()
         except ValidationError as error:
@@ -86,7 +86,7 @@ class HistoryAnswer(_Part):
 
 
 class RecordedJob(_Part):
-    """RecordedJob is what a list shows of a job. Times are RFC 3339."""
+    """RecordedJob is a job's entry in a list. Times are RFC 3339."""
 
     uid: str
     namespace: str
@@ -108,7 +108,7 @@ class RecordedJob(_Part):
 
 
 class WorkerPlace(_Part):
-    """WorkerPlace is where a worker of an attempt was."""
+    """WorkerPlace is the pod and node of a worker in an attempt."""
 
     worker: Index
     pod: str | None = None
