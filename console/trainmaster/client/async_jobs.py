@@ -51,9 +51,8 @@ _STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 class AsyncJobClient:
     """AsyncJobClient reads and changes the jobs of one namespace.
 
-    Its methods raise ClientErrors, each with one sentence.
-
-    It has its own connections: close it, or use it with `async with`.
+    Its methods raise ClientErrors, each with one sentence. It has its own connections: close it, or use it with
+    `async with`.
     """
 
     def __init__(

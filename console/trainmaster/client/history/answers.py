@@ -139,7 +139,7 @@ class Life(_Part):
 
 
 class RecordedJobList(HistoryAnswer):
-    """RecordedJobList is a part of a list of jobs, newest first; `more` is where the next part begins."""
+    """RecordedJobList is a part of a list of jobs, newest first; `more` is the start of the next part."""
 
     kind: Literal["RecordedJobList"] = "RecordedJobList"
     items: Annotated[Listed[RecordedJob], Field(max_length=MOST_JOBS)] = []
@@ -147,7 +147,7 @@ class RecordedJobList(HistoryAnswer):
 
 
 class RecordedJobDetail(RecordedJob, HistoryAnswer):
-    """RecordedJobDetail is a job with its attempts, its last object, and the lives of its name."""
+    """RecordedJobDetail is a job with its attempts, its last object, and all jobs that had its name."""
 
     kind: Literal["RecordedJobDetail"] = "RecordedJobDetail"
     job: dict[str, Any] = {}
@@ -156,13 +156,13 @@ class RecordedJobDetail(RecordedJob, HistoryAnswer):
 
 
 class _Timed(HistoryAnswer):
-    """_Timed is an answer with points in the order of time."""
+    """_Timed is an answer with points in order of time."""
 
     resolution_seconds: Time = 0.0
     at: Annotated[Listed[Time], Field(max_length=MOST_POINTS)] = []
     attempt: Column[Whole] | None = None
 
-    # Fields that have a value for each point.
+    # Fields with a value for each point.
     columns: ClassVar[tuple[str, ...]] = ("attempt",)
 
     @model_validator(mode="after")
@@ -175,7 +175,7 @@ class _Timed(HistoryAnswer):
 
 
 class Series(_Timed):
-    """Series is a job's curves, each with a value for each point; `redone`: an earlier attempt did the step too."""
+    """Series is a job's curves, each with a value for each point; `redone` marks repeated steps."""
 
     kind: Literal["Series"] = "Series"
     step: Column[Whole] | None = None
@@ -202,7 +202,7 @@ class Series(_Timed):
 
 
 class RankHeat(_Timed):
-    """RankHeat is a figure of each rank over time: for each point a row with a value for each rank."""
+    """RankHeat is a figure of each rank over time: a row for each point, with a value for each rank."""
 
     kind: Literal["RankHeat"] = "RankHeat"
     figure: str | None = None
@@ -212,7 +212,7 @@ class RankHeat(_Timed):
         Listed[Annotated[list[float | None], Field(fail_fast=True, max_length=MOST_RANKS)]],
         Field(max_length=MOST_COLUMNS),
     ] = []
-    # Ranks that there was no room for.
+    # Number of ranks that exceed the limit.
     left_out: Whole = 0
 
     @model_validator(mode="after")
@@ -232,14 +232,14 @@ class KeptEvidence(_Part):
 
 
 class EvidenceList(HistoryAnswer):
-    """EvidenceList is the evidence of the newest attempts, the oldest first."""
+    """EvidenceList is the evidence of the newest attempts, oldest first."""
 
     kind: Literal["EvidenceList"] = "EvidenceList"
     items: Items[KeptEvidence] = []
 
 
 class WorkerLog(_Part):
-    """WorkerLog is the end of a worker's log; `times` has when each line came, if it is known."""
+    """WorkerLog is the end of a worker's log; `times` has each line's time of arrival, if known."""
 
     worker: Index
     lines: Annotated[Listed[str], Field(max_length=MOST_LINES)] = []
@@ -254,21 +254,21 @@ class WorkerLog(_Part):
 
 
 class LogList(HistoryAnswer):
-    """LogList is the ends of workers' logs."""
+    """LogList has the ends of workers' logs."""
 
     kind: Literal["LogList"] = "LogList"
     items: Items[WorkerLog] = []
 
 
 def columns_of(series: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns a checked Series as columns: `at`, each of its lists, and `timeSpent.CATEGORY` of each category."""
+    """Returns a validated Series as columns: `at`, each of its lists, and `timeSpent.CATEGORY` for each category."""
     spent, unknown = series["timeSpent"], [None] * len(series["at"])
     named = {name: series[name] for name in ("at", *map(to_camel, Series.columns))}
     return {**named, **{f"timeSpent.{name}": spent.get(name, unknown) for name in TIME_CATEGORIES}}
 
 
 def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
-    """Returns a list that must have so many items; nulls if it is missing."""
+    """Returns a list after checking its length, or as many nulls if it is missing."""
     if values is None:
         return [None] * length
     if len(values) != length:
@@ -278,7 +278,7 @@ def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
 
 
 def _problem(error: ValidationError) -> str:
-    """Returns the first thing that is wrong."""
+    """Describes the first validation error."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     wanted = _WANTED.get(first["type"])
