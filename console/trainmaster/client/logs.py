@@ -417,7 +417,7 @@ async def _stream(lines: Iterable[WorkerLine]) -> Lines:
 
 
 def _added(log: KeptLog, before: KeptLog | None) -> KeptLog:
-    """Returns the lines that a kept log has more than before; a long one has lost its first lines meanwhile."""
+    """Returns the lines that a kept log has more than an earlier version; its first lines may be lost meanwhile."""
     known = () if before is None else before.lines
     for gone in range(len(known)):
         if log.lines[: len(known) - gone] == known[gone:]:

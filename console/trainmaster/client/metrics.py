@@ -71,7 +71,7 @@ _FIELDS = {field.name for field in fields(RankMetrics)} - {"worker", "rank"}
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """JobMetrics has the figures of all ranks, by worker and rank, and the reason for each worker without any."""
+    """JobMetrics has the figures of all ranks, by worker and rank, and for each worker without any the reason."""
 
     ranks: tuple[RankMetrics, ...]
     silent: Mapping[int, str]

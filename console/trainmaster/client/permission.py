@@ -113,7 +113,10 @@ def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most
 
 
 def party_of(user: str) -> str:
-    """Returns whose share a user has: all service accounts of a namespace have one, as anybody makes them endlessly."""
+    """Returns the user's party, which shares a quota: a namespace's service accounts, or the user alone.
+
+    Users can create any number of service accounts.
+    """
     return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
 
 

@@ -170,7 +170,7 @@ class JobView:
 
     @property
     def last_failure(self) -> str:
-        """Returns in one line what ended a failed job, else what ended the last attempt; empty without a failure."""
+        """Returns in one line why the job failed, or else its last attempt; empty without a failure."""
         if self.ended_otherwise:
             return first_line(self.end_message) or self.end_reason
         return self.failures[0].last_line if self.failures else ""
