@@ -252,7 +252,7 @@ _MESSAGES = (
 )  # fmt: skip
 
 
-# Shows the position of the opening character instead of the end of the file.
+# Shown at the position of the opening character, not at the end of the file.
 _NEVER_CLOSED = "never closed"
 
 

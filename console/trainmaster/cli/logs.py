@@ -152,7 +152,7 @@ class _Sentences(Observer):
 
 
 def _missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
-    """Returns whose first lines weren't kept; empty if none are missing, or none were requested."""
+    """Returns a sentence about missing first lines; empty if none are missing, or none were requested."""
     cut = [worker for worker, log in kept.items() if log.cut and not _begins_in(log, selection.attempt)]
     if not cut or selection.tail is not None or selection.since is not None:
         return ""

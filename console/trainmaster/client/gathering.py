@@ -31,7 +31,7 @@ MAX_NODES, MAX_PODS, MAX_EVENTS = 500, 3_000, 100
 MAX_TROUBLED_PODS = 4
 # Agents answer through a proxy, and as slowly as a busy node.
 MAX_METRICS_PODS, MAX_METRICS_BYTES, METRICS_SECONDS = 16, 65_536, 1.0
-# Of a starting job, only the newest pods are asked: an attempt waits longest for them.
+# Limit of a starting job's pods that are asked: the newest ones, for which an attempt waits longest.
 MAX_STARTING_PODS = 8
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"

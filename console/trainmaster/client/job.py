@@ -115,7 +115,7 @@ def require_name(name: str) -> None:
 
 
 def require_name_text(name: str) -> None:
-    """Raises InvalidRequest for a name that isn't text; the API server may refuse others."""
+    """Raises InvalidRequest for a name that isn't text. It doesn't check the characters, unlike `require_name`."""
     require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
 
 

@@ -113,7 +113,7 @@ def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most
 
 
 def party_of(user: str) -> str:
-    """Returns the user's party, which shares a quota: a namespace's service accounts, or the user alone.
+    """Returns the party that shares a user's limits: a namespace's service accounts, or the user alone.
 
     Users can create any number of service accounts.
     """

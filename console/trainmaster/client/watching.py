@@ -129,7 +129,8 @@ async def changes(
                     break
                 yield kind, changed
     except (InvalidRequest, ValueError, TypeError, KeyError):
-        # 410 means that the version is too old. Anything that isn't an event comes from a proxy, and may be retried.
+        # 410 means that the version is too old. Anything that isn't an event comes from a proxy, so the caller tries
+        # again.
         pass
     if time.monotonic() - began < REOPEN_SECONDS:
         # This prevents a tight loop with a server that ends watches at once.

@@ -32,7 +32,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The operator": ("crd", "operator", "dashboard"),
     "This program": ("completion", "mcp"),
 }
-# Commands whose modules have several commands.
+# Commands that share a module with others.
 SHARED: Mapping[str, str] = {
     **dict.fromkeys(("list", "status", "top", "why"), "jobs"),
     **dict.fromkeys(("init", "validate", "render", "convert"), "files"),

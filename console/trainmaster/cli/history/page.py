@@ -28,7 +28,7 @@ MOST_ATTEMPTS = 20
 # Width of curves: in a pipe, at most (a longer line can't be read at a glance), and at least, in columns.
 PIPE_WIDTH, MOST_WIDTH, LEAST_WIDTH = 100, 160, 8
 LABEL_WIDTH = 15
-# A curve that varies by less than this share of its value is drawn flat, because that is noise.
+# A curve that varies by less than this share of its value is drawn flat, so that noise isn't shown.
 FLAT = 0.005
 # A distance of this many times the usual one between two points is a gap without reports.
 GAP = 3.0

@@ -116,7 +116,7 @@ async def recorded_jobs(
         page = await reader.jobs(namespace, limit=wanted, after=after)
         found += page["items"]
         more = page["continue"]
-        # Stops at a faulty history, which repeats its position or returns no jobs before it.
+        # Stops at a faulty history that repeats its position or returns no jobs.
         if not more or more == after or not page["items"] or (limit and len(found) >= limit):
             return found[: limit or None], bool(more) or bool(limit and len(found) > limit)
         after = more

@@ -244,7 +244,7 @@ def _pack(
 ) -> Archive:
     """Packs files (bytes) and links (their targets) into an archive."""
     packed = io.BytesIO()
-    # The archive holds no build name, time or owner, so that equal files make equal bytes.
+    # The archive holds no name, time or owner of its creation, so that equal files make equal bytes.
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
             content = files[name]

@@ -204,7 +204,7 @@ def _pod(
     if "securityContext" not in taken:
         taken["securityContext"] = {"fsGroup": BUNDLED_USER, "seccompProfile": {"type": "RuntimeDefault"}}
     if beside is not None:
-        # If only one node at a time can mount the volume, the pod must run on that node.
+        # If only one node at a time can mount the volume, the pod should run on that node.
         taken["affinity"] = {
             "podAffinity": {
                 "preferredDuringSchedulingIgnoredDuringExecution": [

@@ -81,7 +81,7 @@ def _own_seconds(rank: RankMetrics) -> float:
 
 
 def _losses(situation: Situation) -> Iterator[Finding]:
-    """Yields the largest loss of time, if it is large."""
+    """Yields the largest share of time that didn't go into new steps, if it is large."""
     status = situation.job.status
     if status.time_spent is None:
         return

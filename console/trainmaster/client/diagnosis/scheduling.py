@@ -173,7 +173,7 @@ class _Reading:
         return rooms([node], None, resource)[0].allocatable >= self.asked.get(resource, Decimal(0))
 
     def _no_room(self, lacking: tuple[Exclusion, ...]) -> Finding:
-        """Returns the finding on the scarcest resource, accelerators before CPU and memory."""
+        """Returns the finding on the resource that most nodes lack, accelerators before CPU and memory."""
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
         resource = max(lacking, key=lambda one: (one.about not in ordinary, _count(one))).about
         asked, noun = self.asked.get(resource), resource_noun(resource)

@@ -20,7 +20,7 @@ _MAX_NAME = 40
 
 
 class TrainOptions(TypedDict, total=False):
-    """TrainOptions are the function's arguments and the resources that run it."""
+    """TrainOptions are the function's arguments and the settings of its job."""
 
     # Arguments by name: None, True, False, finite numbers, text, and lists and mappings of these.
     arguments: Mapping[str, Any]
