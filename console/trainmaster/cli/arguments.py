@@ -1,6 +1,6 @@
-"""Arguments that several commands take: jobs, their workers, ranks and attempts, and files.
+"""Defines arguments that several commands take: jobs, their workers, ranks and attempts, and files.
 
-What can't be is refused in a sentence that names what there is.
+An impossible value is refused in a sentence that names the possible ones.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of jobs for tab completion; none when no cluster answers."""
+    """Returns the names of jobs for tab completion, or none if no cluster answers."""
     from trainmaster.cli.connection import Connection
 
     return beginning(lambda: (job.name for job in Connection.of(ctx).client().list()), incomplete)
 
 
 def plain_name(value: str | None) -> str | None:
-    """Returns a job's name, also from kubectl's dtj/NAME in any case. Raises BadParameter."""
+    """Returns a job's name. Accepts kubectl's dtj/NAME in any case. Raises BadParameter."""
     from trainmaster.client import InvalidRequest, require_name
     from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, SHORT_NAME, SINGULAR
 
@@ -41,7 +41,7 @@ def plain_name(value: str | None) -> str | None:
 
 
 def plain_names(values: list[str]) -> list[str]:
-    """Returns the names of several jobs, each once. Raises BadParameter."""
+    """Returns the distinct names of several jobs. Raises BadParameter."""
     return list(dict.fromkeys(plain for value in values if (plain := plain_name(value)) is not None))
 
 
@@ -75,7 +75,7 @@ Files = Annotated[
 
 
 def require_one(name: str | None, everywhere: bool) -> None:
-    """Raises BadParameter for a job's name together with all namespaces."""
+    """Raises BadParameter if both a job's name and all namespaces are given."""
     if name is not None and everywhere:
         raise typer.BadParameter("a job is in one namespace; name that with --namespace", param_hint="--all-namespaces")
 
@@ -86,7 +86,7 @@ def none_found(jobs: JobClient, everywhere: bool, beside: str = "", kind: str = 
 
 
 def find_job(jobs: JobClient, name: str) -> TrainingJob:
-    """Returns the job. Raises JobNotFound, with the most similar names where the user may list jobs."""
+    """Returns the job. Raises JobNotFound, with the most similar names if the user may list jobs."""
     from difflib import get_close_matches
 
     from trainmaster.client import ClientError, JobNotFound
@@ -123,20 +123,20 @@ def require_attempt(job: TrainingJob, attempt: int) -> None:
 
 
 def most_workers(job: TrainingJob) -> int:
-    """Returns how many workers the job can have, spares too; 0 where that isn't known."""
+    """Returns the maximum number of the job's workers, including spares; 0 if unknown."""
     spec: Any = job.raw.get("spec") or {}
     elastic = spec.get("elastic")
     sizes = [job.status.workers.desired, spec.get("workers"), elastic.get("maxWorkers") if elastic else None]
     most = max((size for size in sizes if isinstance(size, int)), default=0)
     if most:
-        # A spare's output is a worker's as soon as it has taken a worker's place.
+        # A spare's output becomes a worker's once it has taken the worker's place.
         most += sum(group.get("spares") or 0 for group in (spec, *(spec.get("workerGroups") or ())))
     return most
 
 
 def _most_ranks(job: TrainingJob) -> int:
-    """Returns how many ranks the job can have; 0 where that isn't known."""
-    # These imports take a tenth of a second, and most commands name no rank.
+    """Returns the maximum number of the job's ranks; 0 if unknown."""
+    # Imported here, because it takes a tenth of a second and most commands name no rank.
     from trainmaster_operator.api.parsing import InvalidJob, parse_spec
     from trainmaster_operator.api.v1alpha1.names import JobIdentity
     from trainmaster_operator.rendering import worker_layout, world_size
@@ -144,7 +144,7 @@ def _most_ranks(job: TrainingJob) -> int:
     try:
         spec = parse_spec(job.raw.get("spec"), job.name)
     except InvalidJob:
-        # It is of another release, or the operator refused it.
+        # The job is of another release, or the operator refused it.
         return 0
     layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), spec)
     if len(layout) > 1:

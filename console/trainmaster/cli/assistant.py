@@ -1,8 +1,7 @@
 """The MCP server answers an assistant's questions about jobs with text; it can't change anything.
 
-Logs, messages and names were written by programs, policies and users, and may try to command an assistant. So each
-answer puts such text between marks with a random name: no text can contain the mark that ends it. The transport refuses
-every request but GET.
+Programs, policies and users write the logs, messages and names, and may try to command an assistant. So each answer
+encloses such text in marks with a random name, which the text can't forge. The transport refuses every request but GET.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Namespace = Annotated[str | None, Field(description="Its namespace; without, tha
 
 
 def server(jobs: JobClient) -> MCPServer[Any]:
-    """Returns the server over a client's connection, which it reads from only."""
+    """Returns a server that only reads over a client's connection."""
     reading = ReadOnlyTransport(jobs.transport)
 
     def of(namespace: str | None) -> JobClient:
@@ -119,14 +118,14 @@ def _translated(function: Callable[..., str]) -> Callable[..., str]:
         try:
             return function(*args, **given)
         except ClientError as error:
-            # The error may quote others: an admission webhook's message, a name.
+            # The error may quote text of others: an admission webhook's message, a name.
             raise ToolError(_data("error", [str(error)])) from error
 
     return translated
 
 
 def _data(what: str, lines: Iterable[str]) -> str:
-    """Returns others' text, cut to a limit, between marks with a random name."""
+    """Encloses others' text, cut to a limit, in marks with a random name."""
     whole = printable("\n".join(lines))
     if len(whole) > MAX_CHARACTERS:
         whole = f"... (the beginning was left out)\n{whole[-MAX_CHARACTERS:]}"

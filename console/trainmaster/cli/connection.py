@@ -33,7 +33,7 @@ class ConnectionOption(NamedTuple):
     short: str | None = None
 
     def parameter(self, name: str) -> inspect.Parameter:
-        """Returns the parameter that typer makes the option of."""
+        """Returns the parameter from which typer makes the option."""
         flags = [self.flag, *([self.short] if self.short else [])]
         info = typer.Option(
             *flags,
@@ -47,7 +47,7 @@ class ConnectionOption(NamedTuple):
         )
 
 
-# By the field of `Connection`.
+# Options by the field of `Connection`.
 OPTIONS = {
     "namespace": ConnectionOption("--namespace", "NAME", "Namespace; default: the context's.", "-n"),
     "context": ConnectionOption("--context", "NAME", "Context of the kubeconfig."),
@@ -63,7 +63,7 @@ OPTIONS = {
 }
 
 _COMPLETED = ("namespace", "context", "kubeconfig", "cluster", "user")
-# A user who waits for Tab waits no longer.
+# Users don't wait longer for a completion.
 _COMPLETION_LIMIT = "5s"
 
 
@@ -83,7 +83,7 @@ def _completion(name: str) -> Callable[..., list[str]]:
 
 @dataclass(frozen=True)
 class Connection:
-    """Connection has the options of the connection; None is the kubeconfig's value."""
+    """Connection has the connection's options; None means the kubeconfig's value."""
 
     namespace: str | None = None
     context: str | None = None
@@ -95,7 +95,7 @@ class Connection:
 
     @classmethod
     def of(cls, ctx: typer.Context) -> Connection:
-        """Returns the connection of a command line that is being completed, with a short limit."""
+        """Returns the connection for a command line that is being completed, with a short timeout."""
         given: dict[str, Any] = {name: ctx.params.get(name) for name in OPTIONS}
         return cls(**{**given, "request_timeout": given["request_timeout"] or _COMPLETION_LIMIT})
 
@@ -105,7 +105,7 @@ class Connection:
         return [str(item["metadata"]["name"]) for item in answer.get("items") or ()]
 
     def client(self) -> JobClient:
-        """Returns the client of the namespace. Raises ClientError, and BadParameter for a value that can't be."""
+        """Returns the namespace's client. Raises ClientError, and BadParameter for an impossible value."""
         from trainmaster.client import JobClient
         from trainmaster.client.transport import HttpTransport
 
@@ -113,7 +113,7 @@ class Connection:
         return JobClient(self.namespace or server.namespace, transport=HttpTransport(server, seconds=limit))
 
     def server(self) -> Server:
-        """Returns the API server as the user reaches it. Raises ClientError, and BadParameter."""
+        """Returns the API server with the user's credentials. Raises ClientError, and BadParameter."""
         from trainmaster.client.server import find_server
 
         if self.acting_as is not None and not (self.acting_as.isascii() and self.acting_as.isprintable()):
@@ -122,7 +122,7 @@ class Connection:
         return replace(server, acting_as=self.acting_as)
 
     def answer_seconds(self) -> float | None:
-        """Returns how long each answer may take; None: no limit. Raises BadParameter."""
+        """Returns the time limit of an answer, or None for no limit. Raises BadParameter."""
         from trainmaster.client.transport import READ_SECONDS
 
         if self.request_timeout is None:
@@ -135,12 +135,12 @@ class Connection:
 
 
 def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> Callable[Parameters, None]:
-    """Gives a command the options of the connection, and turns errors into a sentence and an exit code."""
+    """Adds the connection's options to a command, and turns errors into one sentence and an exit code."""
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
 
     def command(*args: Parameters.args, **given: Parameters.kwargs) -> None:
         connection = Connection(**{name: given.pop(name) for name in OPTIONS})  # type: ignore[arg-type]
-        # Looking for pydantic's plugins in all installed packages takes longer than the request.
+        # pydantic's search for plugins in all installed packages takes longer than the request.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         with errors_reported():
             function(connection, *args, **given)
@@ -160,7 +160,7 @@ def with_options(function: Callable[..., Any], own: list[inspect.Parameter]) -> 
 
 
 def for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
-    """Runs an action for each job. As with kubectl, a refused one is reported and the others are still done."""
+    """Runs an action for each job. As with kubectl, a refusal is reported and the other jobs continue."""
     from trainmaster.client import ClientError, WaitTimeout
 
     refused: ClientError | None = None
@@ -168,7 +168,7 @@ def for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
         try:
             action(name)
         except WaitTimeout:
-            # The timeout is for all of them.
+            # The timeout applies to all jobs together.
             raise
         except ClientError as error:
             if len(names) == 1:
@@ -193,6 +193,6 @@ def errors_reported() -> Iterator[None]:
         say(f"error: {error}", error=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
-        # A second Ctrl-C would only interrupt the tidying up.
+        # A second Ctrl-C would only interrupt the cleanup.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise typer.Exit(130) from None

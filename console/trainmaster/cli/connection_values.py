@@ -1,6 +1,6 @@
 """Looks up values of options and names of jobs for tab completion.
 
-If something is wrong, nothing is completed: a shell shows no message. The command reports it when it runs.
+After an error, nothing is completed, because a shell shows no message. The command itself then reports the error.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ _completed: list[str] = []
 
 
 def complete_path(incomplete: str) -> list[str]:
-    """Returns no completions, after which a shell completes paths by itself."""
+    """Returns no completions, so that the shell completes paths itself."""
     _completed.append(incomplete)
     return []
 
 
 def path_completed() -> bool:
-    """Returns whether what was completed is a path."""
+    """Returns whether the completed value is a path."""
     return bool(_completed)
 
 
 def beginning(read: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
-    """Returns the names that begin so; none where they can't be read."""
+    """Returns the names that begin with the text, or none if they can't be read."""
     from trainmaster.client import ClientError
     from trainmaster_operator.api.printable import printable
     from trainmaster_operator.kubeconfig import KubeconfigError

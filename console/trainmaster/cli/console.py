@@ -1,6 +1,6 @@
-"""The console prints rich's tables and live pictures, made safe for texts of others.
+"""The console prints rich's tables and live pictures, and makes others' texts safe.
 
-It knows no markup and no emoji names, and shows no control characters but its own.
+It ignores markup and emoji names, and shows no control characters but its own.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from rich.text import Text
 
 from trainmaster_operator.api.printable import one_line, printable
 
-# Columns of a line that goes to no terminal.
+# Width of a line that doesn't go to a terminal, in columns.
 UNLIMITED = 1_000_000
 # kubectl's tables have three blanks between columns; with two, most of ours fit into 80 columns.
 GAP = "  "
 
 
 class SafeConsole(Console):
-    """SafeConsole is rich's console for texts of others. Only rich marks segments as controls."""
+    """SafeConsole is rich's console for others' texts. Only rich itself marks segments as controls."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, emoji=False, highlight=False)
         if not self.is_terminal:
-            # Programs that read a pipe or a file need whole names, and one row in one line.
+            # Programs that read a pipe or a file need whole names and one row per line.
             self.width = UNLIMITED
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints anything; into a pipe or a file without the blanks that fill tables up to their width."""
+        """Prints anything. In a pipe or a file, omits the blanks that pad tables to their width."""
         if self.is_terminal:
             super().print(*objects, **options)
             return
@@ -40,11 +40,11 @@ class SafeConsole(Console):
         super().print("\n".join(line.rstrip(" ") for line in lines), end="", soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Returns a plain string as it will be shown, so that columns are as wide."""
+        """Returns a plain string as it will be shown, so that columns get the right width."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yields the safe segments of anything that is printed, and of its parts."""
+        """Yields the safe segments of an object and its parts."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

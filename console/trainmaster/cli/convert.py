@@ -1,7 +1,7 @@
-"""Other operators' jobs: `trainmaster convert` translates them, and `validate` recognizes them.
+"""Handles other operators' jobs: `trainmaster convert` translates them, and `validate` recognizes them.
 
 The report of `convert` has a line for every field. Documents beside a job (a ConfigMap, a claim, another operator's
-job) are skipped; in a file without a job of ours, another operator's job is a mistake, with a pointer to `convert`.
+job) are skipped. In a file without a job of ours, another operator's job is a mistake, with a pointer to `convert`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainmaster_operator.api.problems import VERY_SIMILAR, nearest
 from trainmaster_operator.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
 from trainmaster_operator.wire.values import mapping
 
-# This page names the fields of other operators' jobs one by one.
+# A page with every field of other operators' jobs.
 _MIGRATING = "docs/migrating.md"
 
 
 class OtherJob(NamedTuple):
-    """OtherJob is a kind of job that another operator runs: `group` begins its apiVersion, an empty `kind` is any."""
+    """OtherJob is another operator's kind of job: `group` begins its apiVersion, and an empty `kind` matches any."""
 
     group: str
     kind: str
@@ -48,16 +48,16 @@ OTHER_JOBS = (
     OtherJob("training.kubedl.io/", "", "KubeDL", "from-others"),
     OtherJob("batch/", "Job", "Kubernetes", "from-a-kubernetes-job"),
 )
-# A file with one of these and without a kind is probably a job, not a chart's values.
+# A file with one of these fields and no kind is probably a job, not a chart's values.
 _JOBS_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
-# Characters of a value that are shown: a script has thousands.
+# Length limit of a shown value in characters, because a script has thousands.
 _SHOWN = 60
 _SHOWN_TWICE = 20
 
 
 @dataclass(frozen=True)
 class _Source:
-    """_Source is one object of a file, with its place."""
+    """_Source is one object of a file, with its position."""
 
     file: str
     document: Document
@@ -72,7 +72,7 @@ class _Source:
 def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
     """Prints the jobs to stdout and the report to stderr, or only the report, and returns the exit code.
 
-    It is 1 if anything was refused or can't be read.
+    The code is 1 if an object was refused or can't be read.
     """
     sources, wrong = _read(files)
     found = convert([source.value for source in sources])
@@ -96,7 +96,7 @@ def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
 
 
 def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
-    """Returns the objects of the files, and whether anything can't be read, which is reported."""
+    """Returns the files' objects, and whether reading failed anywhere. Reports such failures."""
     sources, wrong = list[_Source](), False
     for named in files:
         try:
@@ -114,7 +114,7 @@ def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
 
 
 def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
-    """Yields the objects of a document, or of a list in it, each with its path."""
+    """Yields the objects of a document, or of the list in it, each with its path."""
     items = items_of(document.value) if isinstance(document.value, Mapping) else None
     if items is None:
         yield "", document.value
@@ -124,7 +124,7 @@ def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
 
 
 def _left(source: _Source, report: bool) -> bool:
-    """Reports that an object stays as it is, and returns whether it is a job that can't be converted."""
+    """Reports that an object is unchanged, and returns whether it is a job that can't be converted."""
     other = other_job(source.value)
     if other is None:
         _say(f"{source.place('')}: {_named(source)} stays as it is", report)
@@ -142,7 +142,7 @@ def _say(line: str, report: bool) -> None:
 
 
 def _line(note: Note, source: _Source) -> str:
-    """Returns the report's line on a field."""
+    """Returns the report's line about a field."""
     if not note.field and note.value is None:
         return f"{source.place('')}: refused: {note.answer.text}"
     field = dotted(note.field)
@@ -159,19 +159,19 @@ def _line(note: Note, source: _Source) -> str:
 
 
 def _is_long(value: Any, given: Any) -> bool:
-    """Returns whether a value is long and unchanged, so that it isn't shown twice."""
+    """Returns whether a value is long and unchanged, so that it needn't be shown twice."""
     return bool(value == given) and len(_shown(value)) > _SHOWN_TWICE
 
 
 def _shown(value: Any) -> str:
-    """Returns a value in short; a text has quotes where it would be another value without them."""
+    """Shortens a value; a text gets quotes if it would otherwise read as another value."""
     is_plain = isinstance(value, str) and value.strip() == value and plain_scalar(value) == value
     text = value if is_plain else json_line(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
 
 
 def _named(source: _Source) -> str:
-    """Returns kind and name of an object, or the beginning of its name."""
+    """Returns an object's kind and name, or the prefix of its name."""
     metadata = mapping(source.value.get("metadata"))
     return " ".join(
         str(each) for each in (source.value.get("kind"), metadata.get("name") or metadata.get("generateName")) if each
@@ -187,7 +187,7 @@ def _summary(conversion: Conversion, source: _Source) -> str:
 
 
 def _text(found: Sequence[Conversion], sources: Sequence[_Source], output: str) -> str:
-    """Returns all documents; in YAML each job begins with where it comes from and what it lacks."""
+    """Returns all documents; in YAML, each job begins with a comment on its source and its gaps."""
     if output == "json":
         return "".join(json_text(body) + "\n" for each in found for body in each.documents)
     texts = []
@@ -211,7 +211,7 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
 
 
 def is_job(value: Mapping[str, Any]) -> bool:
-    """Returns whether a document is meant as a job: kind or group is enough, even if one of them is misspelled."""
+    """Returns whether a document is meant as a job: the kind or the group suffices, even with one misspelled."""
     kind, version = value.get("kind"), str(value.get("apiVersion") or "")
     if kind == KIND or version == GROUP or version.startswith(f"{GROUP}/"):
         return True
@@ -219,24 +219,24 @@ def is_job(value: Mapping[str, Any]) -> bool:
         kind.lower() in (PLURAL, SINGULAR, SHORT_NAME) or nearest(kind, [KIND], VERY_SIMILAR) is not None
     ):
         return True
-    # It may be half a job.
+    # It may be an incomplete job.
     return kind is None and version == "" and "spec" in value
 
 
 def items_of(value: Mapping[str, Any]) -> list[Any] | None:
-    """Returns the objects in a list as `kubectl get -o yaml` prints it; None for any other object."""
+    """Returns the objects in a list as printed by `kubectl get -o yaml`; None for any other object."""
     kind, items = value.get("kind"), value.get("items")
     if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
         return None
     if kind != f"{KIND}List":
         return items
-    # Such a list may leave the type out of its items.
+    # The items of such a list may omit their type.
     types = {"apiVersion": value.get("apiVersion"), "kind": KIND}
     return [{**types, **item} if isinstance(item, Mapping) else item for item in items]
 
 
 def mistake_of(value: Any) -> str | None:
-    """Returns what is wrong with a document that isn't meant as a job; None for one that may be beside a job."""
+    """Returns the mistake in a document that isn't meant as a job; None if it may accompany a job."""
     if not isinstance(value, Mapping):
         return "not an object; give a mapping with apiVersion and kind"
     kind, version = value.get("kind"), value.get("apiVersion")
@@ -262,6 +262,6 @@ def mistake_of(value: Any) -> str | None:
 
 
 def other_job(value: Mapping[str, Any]) -> OtherJob | None:
-    """Returns the kind of another operator's job; None for any other document."""
+    """Returns the matching kind of another operator's job, or None."""
     kind, version = str(value.get("kind")), str(value.get("apiVersion"))
     return next((job for job in OTHER_JOBS if version.startswith(job.group) and job.kind in ("", kind)), None)

@@ -1,4 +1,4 @@
-"""Runs the dashboard until Ctrl-C; on a laptop it opens the browser, or prints the address."""
+"""Runs the dashboard until Ctrl-C; on a laptop, it opens the browser or prints the address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
 from trainmaster.dashboard.guards import CODE_SECONDS, LaunchFile
 from trainmaster.dashboard.viewers import HistoryOf, history_at
 
-# Seconds until a certificate that was renewed in its files is used.
+# Interval of reading the certificate's files again (seconds).
 RELOAD_SECONDS = 60.0
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Certificate is the dashboard's own, in files."""
+    """Certificate is the dashboard's own certificate with its key, in files."""
 
     certificate: Path
     key: Path
@@ -44,7 +44,7 @@ class Certificate:
             raise InvalidRequest(f"{files} are no certificate with its key in PEM: {error}") from error
 
     async def reload_into(self, context: ssl.SSLContext) -> None:
-        """Loads them again and again, because certificates are renewed in their files."""
+        """Reloads both files periodically, because certificates are renewed in their files."""
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
             try:
@@ -63,12 +63,12 @@ def serve(
     path: str = "/",
     browser: bool = False,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; `history` is an address, None: the cluster's history. Raises ClientError."""
+    """Serves until SIGINT or SIGTERM. `history` is an address; None: the cluster's history. Raises ClientError."""
     if settings.mode == "laptop" and settings.server.acting_as is None:
-        # A wrong address is refused at the start.
+        # This refuses a wrong address at the start.
         find_history(history, settings.server)
-    # As in `operator run`: almost all that is allocated is decoded JSON, which has no cycles. Connections have cycles,
-    # and live until the second generation, which is collected before it has tens of megabytes.
+    # As in `operator run`: almost all allocations are decoded JSON, which has no cycles. Connections have cycles and
+    # live until the second generation, which is collected before it reaches tens of megabytes.
     gc.freeze()
     gc.set_threshold(20_000, 5, 200)
     asyncio.run(_serve(settings, history_at(history), host, port, certificate, path, browser))
@@ -116,7 +116,7 @@ class _Opener:
     path: str
 
     def start(self, stack: AsyncExitStack, *, browser: bool) -> None:
-        """Opens the browser, or prints an address. Each address opens one page, and Enter prints another one."""
+        """Opens the browser, or prints an address. Each address opens one page; Enter prints another address."""
         say(f"The dashboard is at {self.base} until you press Ctrl-C.")
         if os.environ.get("SSH_CONNECTION"):
             say(f"On your browser's machine run: {forwarding(self.base, os.environ)}")
@@ -154,7 +154,7 @@ class _Opener:
 
 
 def has_browser(environment: Mapping[str, str]) -> bool:
-    """Returns whether a browser may open here; one in the terminal (lynx) would occupy it."""
+    """Returns whether a browser can open here; a browser in the terminal (lynx) would occupy it."""
     if environment.get("BROWSER"):
         return True
     if environment.get("SSH_CONNECTION"):
@@ -163,7 +163,7 @@ def has_browser(environment: Mapping[str, str]) -> bool:
 
 
 def forwarding(base: str, environment: Mapping[str, str]) -> str:
-    """Returns the command that forwards the address to the machine that the user came from by SSH."""
+    """Returns the command that forwards the address to the machine from which the user came by SSH."""
     words = environment.get("SSH_CONNECTION", "").split()
     host = words[2] if len(words) == 4 else "THIS_MACHINE"
     port = base.rpartition(":")[2]

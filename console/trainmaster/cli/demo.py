@@ -1,7 +1,8 @@
 """`trainmaster demo` trains a real model on this machine and shows each step.
 
-It starts the embedded cluster and the operator as processes, applies an example with plain kubectl, shows the job until
-it has ended, copies the results into a folder, and stops everything it started, even if the user presses Ctrl-C.
+It starts the embedded cluster and the operator as processes, applies an example with plain kubectl, and shows the job
+until it has ended. It copies the results into a folder, and stops everything it started, even if the user presses
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from trainmaster.local import RunningCluster, running_cluster
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.v1alpha1 import KIND
 
-# This file marks the demo's folder, and the demo made the others in it; the next demo may remove all of them.
+# This file marks a demo's folder. A demo made the other files in it, so the next demo may remove them.
 MARK = ".trainmaster-demo"
 JOB_FILE = "job.yaml"
 MADE = ("checkpoints", "cluster", "logs", "operator.log", JOB_FILE)
-# Without a terminal a line is printed at a change and otherwise at most this often.
+# Without a terminal, progress is printed at each change, and otherwise at most at this interval.
 PLAIN_SECONDS = 5.0
 
 
 class DemoError(Exception):
-    """Something that the demo needs is missing; the text says what to do."""
+    """A requirement of the demo is missing; the text names the remedy."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Demo is one run: which example, and where everything goes."""
+    """Demo is one run: its example, its folder and its output."""
 
     example: Path
     folder: Path
@@ -87,7 +88,7 @@ class Demo:
         return job.phase == "Succeeded"
 
     def _read_example(self) -> tuple[str, str]:
-        """Returns the job's name, and the example with its checkpoints on this disk, where they outlive its pods."""
+        """Returns the job's name, and the example with checkpoints on this disk, so that they outlive its pods."""
         try:
             read = read_documents(str(self.example))
         except UnreadableFile as error:
@@ -108,7 +109,7 @@ class Demo:
         return name, f"# {self.example} with its checkpoints on this disk.\n{text}"
 
     def _clear(self) -> None:
-        """Removes what an earlier demo made, and nothing else. Raises DemoError for a folder that no demo made."""
+        """Removes only an earlier demo's files. Raises DemoError for a folder that no demo made."""
         from trainmaster_local import cluster
 
         mark = self.folder / MARK
@@ -129,7 +130,7 @@ class Demo:
                 path.unlink(missing_ok=True)
 
     def _follow(self, jobs: JobClient, name: str, cluster: RunningCluster) -> TrainingJob:
-        """Shows the job until it has ended: one picture in a terminal, else lines."""
+        """Shows the job until it has ended: as one picture in a terminal, else in lines."""
         lines = _Lines(self.console)
         with Live(console=self.console, auto_refresh=False) if self.console.is_terminal else nullcontext() as live:
             for job in jobs.watch(name):
@@ -143,7 +144,7 @@ class Demo:
         raise DemoError(f"Job {name} was deleted while the demo watched it.")
 
     def _keep(self, jobs: JobClient, job: TrainingJob) -> None:
-        """Saves the logs, and prints the result and where logs, checkpoints and curves are."""
+        """Saves the logs, and prints the result and the paths of logs, checkpoints and curves."""
         logs = self.folder / "logs"
         logs.mkdir()
         for worker in jobs.kept_workers(job.name):
@@ -172,7 +173,7 @@ class Demo:
 
 
 class _Lines:
-    """_Lines prints a line at every change of phase or attempt, and now and then one with the progress."""
+    """_Lines prints a line at every change of phase or attempt, and progress from time to time."""
 
     def __init__(self, console: SafeConsole) -> None:
         self.console = console
@@ -196,7 +197,7 @@ class _Lines:
 
 
 def run(example: Path, folder: Path) -> int:
-    """Runs the command; the exit code is 0 when the job succeeded, 1 when it failed, 130 when the user stopped it."""
+    """Runs the command, and returns 0 if the job succeeded, 1 if it failed, and 130 if the user stopped it."""
     console = SafeConsole()
 
     def interrupt(signum: int, frame: object) -> None:

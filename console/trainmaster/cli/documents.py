@@ -1,8 +1,8 @@
-"""Reads manifests from files as kubectl does, with the place of every field.
+"""Reads manifests from files as kubectl does, with the position of every field.
 
-A file is cut at the lines that begin with `---`, so that a mistake in one document leaves the others readable. Each is
-composed to YAML's nodes, which know their places; `yaml_values` makes values of them as kubectl does. Sentences with a
-remedy replace PyYAML's words for common mistakes.
+A file is split at lines that begin with `---`, so that a mistake in one document leaves the others readable. Each
+document is composed to YAML's nodes, which know their positions; `yaml_values` makes their values as kubectl does. For
+common mistakes, our sentences with a remedy replace PyYAML's.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trainmaster.cli.yaml_values import TEMPLATE, Fields, Loader, Mistake, Reade
 from trainmaster_operator.api.limits import MAX_NESTING
 
 _STDIN = "-"
-# kubectl takes these files of a folder.
+# kubectl reads a folder's files with these suffixes.
 _SUFFIXES = (".json", ".yaml", ".yml")
-# A chart of CustomResourceDefinitions has a few MB; reading takes some seconds a MB.
+# A chart of CustomResourceDefinitions has a few MB; reading takes some seconds per MB.
 MAX_BYTES, MAX_DOCUMENTS = 16 * 1024 * 1024, 10_000
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -36,21 +36,21 @@ _MARKS = (
 
 
 class UnreadableFile(Exception):
-    """A file can't be read; the text begins with its name."""
+    """A file can't be read; the text begins with the file's name."""
 
 
 class Begin(NamedTuple):
-    """Begin is the number of lines before a document in its file, and of characters before it in its line."""
+    """Begin is a document's start: the lines before it in its file, and the characters before it in its line."""
 
     lines: int = 0
     columns: int = 0
 
     def place(self, line: int, column: int) -> tuple[int, int]:
-        """Returns the place in the file of a place in the document, both counted from 1."""
+        """Converts a position in the document into one in the file, both counted from 1."""
         return line + self.lines, column + (self.columns if line == 1 else 0)
 
     def mistake(self, line: int, column: int, message: str) -> Mistake:
-        """Returns a mistake at a place in the document."""
+        """Returns a mistake at a position in the document."""
         return Mistake(*self.place(line, column), message)
 
 
@@ -61,7 +61,7 @@ _FIRST_LINE = Begin()
 class Document:
     """Document is one document of a file, or the mistakes that make it unreadable."""
 
-    # None where the document can't be read.
+    # None if the document can't be read.
     value: Any
     mistakes: tuple[Mistake, ...]
     node: yaml.Node | None = None
@@ -69,7 +69,7 @@ class Document:
     begin: Begin = _FIRST_LINE
 
     def place(self, field: str) -> tuple[int, int]:
-        """Returns line and column of a field, or of its nearest existing parent."""
+        """Returns the line and column of a field, or of its nearest existing parent."""
         at, node, rest = self.node, self.node, field
         while rest and node is not None:
             found = self._next(node, rest)
@@ -79,7 +79,10 @@ class Document:
         return (1, 1) if at is None else self.begin.place(*place(at.start_mark))
 
     def _next(self, node: yaml.Node, rest: str) -> tuple[yaml.Node, yaml.Node, str] | None:
-        """Returns where the first part of a path is, its value, and the rest of the path. Names may have dots."""
+        """Resolves the first part of a path: returns its key's node, its value's node and the rest.
+
+        Names may contain dots.
+        """
         item = re.match(r"\[(\d+)\]\.?", rest)
         if isinstance(node, yaml.SequenceNode) and item is not None and int(item[1]) < len(node.value):
             inner = node.value[int(item[1])]
@@ -94,7 +97,7 @@ class Document:
 
 
 def files_of(source: str) -> list[str]:
-    """Returns the files that a FILE names: itself, or those of a folder that kubectl takes. Raises UnreadableFile."""
+    """Returns the files that FILE names: itself, or a folder's files that kubectl reads. Raises UnreadableFile."""
     if source == "":
         raise UnreadableFile("'' is no file; name one, or - for stdin")
     if source == _STDIN or not Path(source).is_dir():
@@ -109,7 +112,7 @@ def files_of(source: str) -> list[str]:
 
 
 def read_documents(source: str) -> list[Document]:
-    """Returns the documents of a file or of stdin (`-`), without empty ones. Raises UnreadableFile."""
+    """Returns the non-empty documents of a file or of stdin (`-`). Raises UnreadableFile."""
     try:
         data = sys.stdin.buffer.read() if source == _STDIN else Path(source).read_bytes()
     except OSError as error:
@@ -131,21 +134,21 @@ def read_documents(source: str) -> list[Document]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the texts between the lines that begin with `---`, each with the number of lines before it."""
+    """Splits the text at lines that begin with `---`; yields each piece with the number of lines before it."""
     begin = lines = 0
     for separator in re.finditer(r"^---([^\n]*)$", text, re.MULTILINE):
         piece = text[begin : separator.start()]
         yield lines, piece
         lines += piece.count("\n")
         begin = separator.end()
-        # kubectl takes only a comment behind it.
+        # kubectl accepts only a comment behind it.
         if separator[1].strip() and not separator[1].strip().startswith("#"):
             yield lines, separator[0]
     yield lines, text[begin:]
 
 
 def _read(line: int, piece: str) -> Iterator[Document]:
-    """Yields the documents of a piece that follows `line` lines; JSON may have several."""
+    """Yields the documents of a piece that follows `line` lines; JSON may contain several."""
     if piece.startswith("---"):
         message = "not YAML: kubectl reads nothing behind '---'; begin the document on the next line"
         yield Document(None, (Mistake(line + 1, 1, message),))
@@ -164,7 +167,7 @@ def _read(line: int, piece: str) -> Iterator[Document]:
     for begin, end in objects:
         line += piece.count("\n", at, begin)
         at = begin
-        # JSON may be indented with tabs, YAML not; in a text JSON has none.
+        # Tabs may indent JSON but not YAML, and JSON's texts contain none.
         text = piece[begin:end].replace("\t", " ")
         composed = _composed(text, Begin(line, begin - piece.rfind("\n", 0, begin) - 1), is_json=True)
         if composed is not None:
@@ -172,7 +175,10 @@ def _read(line: int, piece: str) -> Iterator[Document]:
 
 
 def _json_objects(piece: str) -> list[tuple[int, int]] | None:
-    """Returns begin and end of each object in JSON, which is what begins with a brace, as for kubectl; else None."""
+    """Returns the start and end of each object in JSON, or None if the piece isn't JSON.
+
+    As for kubectl, a piece that begins with a brace is JSON.
+    """
     found = []
     decoder, at = json.JSONDecoder(parse_int=str), 0
     while (begin := _first_character(piece, at)) < len(piece):
@@ -187,7 +193,7 @@ def _json_objects(piece: str) -> list[tuple[int, int]] | None:
 
 
 def _first_character(text: str, at: int) -> int:
-    """Returns the position of the next character that isn't blank, or the text's end."""
+    """Returns the position of the next non-blank character, or the text's end."""
     blank = re.compile(r"\s*").match(text, at)
     return at if blank is None else blank.end()
 
@@ -218,7 +224,7 @@ def _composed(text: str, begin: Begin, *, is_json: bool) -> Document | None:
     return Document(value, mistakes, node, reader.fields, begin)
 
 
-# PyYAML's words, and ours; the groups are its own.
+# PyYAML's messages and ours, which use PyYAML's groups.
 _MESSAGES = (
     (r"found character '\\t' that cannot start any token", "a tab can't indent; use spaces"),
     (r"found character '(.)' that cannot start any token", "a text can't begin with {0}; write it in quotes"),
@@ -246,11 +252,11 @@ _MESSAGES = (
 )  # fmt: skip
 
 
-# The place of what was opened is shown, not the end of the file.
+# Shown at the position of the opening character, not at the end of the file.
 _NEVER_CLOSED = "never closed"
 
 
-# Lines that confuse YAML anywhere in the text.
+# Lines that confuse YAML anywhere in a text.
 _FOREIGN_LINES = (
     (
         re.compile(r"^ *(<{7}|={7}|>{7})( .*)?$", re.MULTILINE),
@@ -271,7 +277,7 @@ _TOKENS = {
 
 
 def syntax_message(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
-    """Returns what is wrong with a text that isn't YAML, and its place."""
+    """Returns the syntax error in a text that isn't YAML, and its position."""
     for lines, message in _FOREIGN_LINES:
         found = lines.search(text)
         if found is not None:

@@ -1,4 +1,4 @@
-"""`kubectl dtj` is what `trainmaster` is: kubectl finds the program `kubectl-dtj` on the PATH."""
+"""`kubectl dtj` is the same program as `trainmaster`: kubectl finds it as `kubectl-dtj` on the PATH."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import re
 import typer
 
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
-# In seconds; both signs of a microsecond that Unicode has.
+# Seconds of each unit, with both of Unicode's signs for a microsecond.
 _UNITS = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})", re.ASCII)
 # Go counts nanoseconds in 64 bits.

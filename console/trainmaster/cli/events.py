@@ -1,9 +1,9 @@
-"""`kubectl dtj events` shows the Events of jobs, of their StatefulSets and of their pods in the order of time.
+"""`kubectl dtj events` shows the Events of jobs, their StatefulSets and their pods, sorted by time.
 
-Both kinds of Events have the same facts under other names: those of events.k8s.io count in `series` (or, from before,
-in `deprecatedCount`) and have `eventTime` with microseconds; core v1's have `count` and two times of whole seconds. So
-all times are compared as whole seconds, and events of one second are ordered by version. Repeated events of one object
-are one row with the sum of their counts.
+Both kinds of Events have the same facts under different names. Those of events.k8s.io count in `series` (or formerly in
+`deprecatedCount`) and have `eventTime` with microseconds; core v1's have `count` and two times of whole seconds. So all
+times are compared as whole seconds, and events of one second are ordered by version. Repeated events of one object make
+one row with the sum of their counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainmaster_operator.api.v1alpha1 import KIND
 from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.values import mapping, mappings
 
-# Kinds of the objects that a job consists of.
+# Kinds of the objects that make up a job.
 _PODS = "Pod"
 _CHILDREN = frozenset({_PODS, "StatefulSet", "PodGroup", "Workload"})
 _OF_A_POD = re.compile(r"-\d{1,9}$")
@@ -38,7 +38,7 @@ COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
 @dataclass(frozen=True)
 class JobEvent:
-    """JobEvent is what happened to an object, `count` times from `first` to `last`."""
+    """JobEvent is an event of an object that occurred `count` times from `first` to `last`."""
 
     namespace: str
     kind: str
@@ -54,7 +54,7 @@ class JobEvent:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> JobEvent | None:
-        """Reads an Event of either API; None for one without a time."""
+        """Parses an Event of either API; returns None if it has no time."""
         metadata, series = mapping(raw.get("metadata")), mapping(raw.get("series"))
         about = mapping(raw.get("involvedObject") or raw.get("regarding"))
         last = _time(
@@ -84,30 +84,32 @@ class JobEvent:
 
     @property
     def object(self) -> str:
-        """Returns what the event is about, as kubectl writes it: pod/reviews-0; a job by its short name."""
+        """Returns the event's object as kubectl writes it: pod/reviews-0; a job by its short name."""
         kind = "dtj" if self.kind == KIND else self.kind.lower()
         return f"{kind}/{self.name}"
 
     @property
     def order(self) -> tuple[datetime, int, str]:
-        """Returns what events are sorted by: their time, then their versions, which are whole numbers that grow (an
-        API server's of which they aren't is left in the order of its list)."""
+        """Returns the sort key: the time, then the version, if versions are growing whole numbers.
+
+        Events of an API server with other versions stay in the order of its list.
+        """
         version = str(mapping(self.raw.get("metadata")).get("resourceVersion") or "")
         return (self.last, len(version), version) if version.isdecimal() else (self.last, 0, "")
 
     def seen(self, now: datetime) -> str:
-        """Returns how long ago it was last seen, as kubectl writes it: 12s, 5m (x3 over 10m)."""
+        """Returns the event's age as kubectl writes it: 12s, 5m (x3 over 10m)."""
         last = age((now - self.last).total_seconds())
         return last if self.count == 1 else f"{last} (x{self.count} over {age((now - self.first).total_seconds())})"
 
     def cells(self, now: datetime) -> list[str]:
-        """Returns its row of the table."""
+        """Returns the event's row of the table."""
         return [self.seen(now), self.type, self.reason, self.object, self.message]
 
 
 @dataclass(frozen=True)
 class Owners:
-    """Owners finds the job of an object by its name, even if the object is gone."""
+    """Owners finds an object's job by the object's name, even if the object is gone."""
 
     jobs: Mapping[tuple[str, str], TrainingJob]
     """By namespace and name."""
@@ -116,19 +118,19 @@ class Owners:
 
     @classmethod
     def of(cls, jobs: Iterable[TrainingJob]) -> Owners:
-        """Returns the owners of everything that some jobs are made of."""
+        """Returns the owners of all objects of some jobs."""
         known = {(job.namespace, job.name): job for job in jobs}
         sets = {(space, set_name): job for (space, _), job in known.items() for set_name in _set_names(job)}
         return cls(known, {**sets, **known})
 
     def job_of(self, event: JobEvent) -> TrainingJob | None:
-        """Returns the job that an event is about; None for another object, and for what was before the job."""
+        """Returns the job of an event; None for another object, or an event older than the job."""
         if event.kind == KIND:
             job = self.jobs.get((event.namespace, event.name))
             return job if job is not None and event.uid in ("", job.uid) else None
         name = event.name
         if event.kind == _PODS:
-            # Its number is no part of its StatefulSet's name.
+            # The pod's number isn't part of its StatefulSet's name.
             name = name[: of_set.start()] if (of_set := _OF_A_POD.search(name)) else ""
         job = self.sets.get((event.namespace, name)) if event.kind in _CHILDREN else None
         if job is None:
@@ -138,7 +140,7 @@ class Owners:
 
 
 def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[str] = ()) -> list[JobEvent]:
-    """Returns the events of jobs, oldest first; repeated ones of one object are joined."""
+    """Returns the events of jobs, oldest first, and joins repeated events of one object."""
     found: dict[tuple[str, str, str, str, str], JobEvent] = {}
     for event in filter(None, map(JobEvent.parse, raw)):
         if owners.job_of(event) is None or not _is_of_type(event, types):
@@ -159,7 +161,7 @@ def _is_of_type(event: JobEvent, types: Sequence[str]) -> bool:
 
 
 def age(seconds: float) -> str:
-    """Returns a time like kubectl's ages: 119s, 5m20s, 3h, 47h, 5d3h, 200d."""
+    """Formats a time like kubectl's ages: 119s, 5m20s, 3h, 47h, 5d3h, 200d."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if whole < 120:
@@ -182,21 +184,21 @@ def _rest(number: int, unit: str) -> str:
 
 
 def _set_names(job: TrainingJob) -> list[str]:
-    """Returns the names of the job's StatefulSets as far as its spec can be read."""
+    """Returns the names of the job's StatefulSets, as far as its spec can be read."""
     spec = mapping(job.raw.get("spec"))
     groups = [str(group.get("name")) for group in mappings(spec.get("workerGroups"))]
     return set_names(job.name, groups)
 
 
 def _time(*candidates: object) -> datetime | None:
-    """Returns the first of the candidates that is a time, in whole seconds."""
+    """Returns the first valid time of the candidates, in whole seconds."""
     for text in candidates:
         if isinstance(text, str) and text and (time := parse_time(text)) is not None:
             return time.astimezone(UTC).replace(microsecond=0)
     return None
 
 
-# Events of a job's end are written just after its status; new jobs are looked for as often.
+# Events of a job's end follow just after its status; new jobs are listed at the same interval (seconds).
 LAST_SECONDS = 2.0
 
 
@@ -209,7 +211,7 @@ def show_events(
     watch: bool = False,
     output: str | None = None,
 ) -> None:
-    """Shows the events of a job, or of all, and with `watch` every new one. Raises ClientError."""
+    """Shows the events of one job or all, and with `watch` every new one. Raises ClientError."""
     owners = _owners(jobs, job, all_namespaces)
     found = events_of(jobs.events(all_namespaces=all_namespaces), owners, types)
     if watch:
@@ -227,7 +229,7 @@ def show_events(
 
 
 def events_table(events: Sequence[JobEvent], now: datetime | None = None, *, namespaces: bool = False) -> Table:
-    """Returns the events in rows, as `kubectl events` has them."""
+    """Returns the events as a table like that of `kubectl events`."""
     now = now or datetime.now(UTC)
     table = Table(box=None, pad_edge=False)
     for name in [*(["NAMESPACE"] if namespaces else []), *COLUMNS]:
@@ -240,7 +242,7 @@ def events_table(events: Sequence[JobEvent], now: datetime | None = None, *, nam
 
 
 class _Watch:
-    """_Watch prints events that are new or counted up, and ends with the job that was named."""
+    """_Watch prints events that are new or counted up, and ends with the named job."""
 
     def __init__(
         self, jobs: JobClient, job: TrainingJob | None, types: Sequence[str], all_namespaces: bool, output: str | None
@@ -254,7 +256,7 @@ class _Watch:
         self._raw: queue.SimpleQueue[tuple[str, Mapping[str, Any]] | ClientError] = queue.SimpleQueue()
 
     def run(self, known: Sequence[JobEvent]) -> None:
-        """Prints what is known, then what comes. Raises ClientError."""
+        """Prints the known events, then each new one. Raises ClientError."""
         if self._output is None:
             say(self._row(COLUMNS))
         shown = {(event.raw["metadata"].get("uid"), event.count) for event in known}

@@ -1,4 +1,4 @@
-"""`kubectl dtj evidence` prints for each failed attempt its failure, every worker's report, stacks and ends of logs."""
+"""`kubectl dtj evidence` prints each failed attempt: its failure, every worker's report, stacks and ends of logs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trainmaster_operator.wire.values import mapping
 
 MAX_SHOWN = 100_000
 BRIEF_LINES = 12
-# Columns by which a sentence's further lines are indented, and the minimum width of a line.
+# Indentation of a sentence's further lines, and the minimum width of a line, in columns.
 HANGING_COLUMNS, FEWEST_COLUMNS = 2, 20
 
 
 class Sentence(str):
-    """Sentence is a line of the page that a terminal breaks between words only; lines of logs and stacks are none."""
+    """Sentence is a line of the page that a terminal breaks between words; lines of logs and stacks are none."""
 
 
 def print_page(lines: Iterable[str]) -> None:
-    """Prints the page. A terminal gets sentences within its width, a pipe each in one line."""
+    """Prints the page. In a terminal, sentences are wrapped to its width; in a pipe, each is one line."""
     console = SafeConsole()
     for line in lines:
         if not isinstance(line, Sentence) or not console.is_terminal:
@@ -40,7 +40,7 @@ def print_page(lines: Iterable[str]) -> None:
 
 
 def evidence_lines(attempts: list[AttemptEvidence], rank: int | None) -> Iterator[str]:
-    """Yields the page line by line. Without a rank, only the culprit's stacks are shown whole."""
+    """Yields the page line by line. Without a rank, only the culprit's stacks are complete."""
     for index, attempt in enumerate(attempts):
         if index:
             yield ""
@@ -48,7 +48,7 @@ def evidence_lines(attempts: list[AttemptEvidence], rank: int | None) -> Iterato
 
 
 def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str, Any]]:
-    """Returns the same evidence for a program."""
+    """Returns the evidence as JSON for programs."""
     return [
         {
             "attempt": one.attempt,
@@ -131,13 +131,13 @@ def _line(text: str) -> Sentence:
     return Sentence(one_line(text[:2_000]))
 
 
-# Up to this number of ranks, all stacks are shown whole.
+# Up to this number of ranks, all stacks are shown completely.
 WHOLE_RANKS = 4
 SHOWN_WORKERS = 8
 
 
 def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
-    """Yields the page line by line. With many ranks only a requested one is shown whole."""
+    """Yields the page line by line. With many ranks, only a requested rank's stacks are complete."""
     yield one_line(f"Attempt {stacks.attempt}, {stacks.collected_at}: {len(stacks.ranks)} ranks have answered")
     for number, state in sorted(stacks.ranks.items()):
         if rank in (None, number):
@@ -162,7 +162,7 @@ def missing_stacks(stacks: Stacks, rank: int | None) -> list[str]:
 
 
 def stacks_json(stacks: Stacks, rank: int | None) -> dict[str, Any]:
-    """Returns the same for a program."""
+    """Returns the stacks as JSON for programs."""
     return {
         "attempt": stacks.attempt,
         "collectedAt": stacks.collected_at,

@@ -1,4 +1,4 @@
-"""`kubectl dtj logs --failed` prints the log of the rank that failed first: from its pod or from what was kept."""
+"""`kubectl dtj logs --failed` prints the log of the rank that failed first, from its pod or the kept output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainmaster_operator.wire.values import whole
 
 
 def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> None:
-    """Prints what is left of the log of the rank that failed first, and on stderr who it was. Raises ClientError."""
+    """Prints the remaining log of the rank that failed first, and names the rank on stderr. Raises ClientError."""
     job, selection = reader.job, reader.selection
     evidence = {one.attempt: one for one in _evidence(reader.output, job.name)}
     failure = _failure(job, evidence, selection.attempt)
@@ -50,7 +50,7 @@ def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> No
 def _sources(
     reader: LogReader, worker: int, evidence: AttemptEvidence | None
 ) -> Iterator[tuple[str, Iterator[WorkerLine]]]:
-    """Yields the places where the log may be, the whole one first, each with a sentence about it."""
+    """Yields the possible sources of the log, the complete one first, each with a sentence about it."""
     name = reader.job.name
     for pod in run(reader.output.pods(name)):
         if worker_index(pod) == worker and has_started(pod):
@@ -62,7 +62,7 @@ def _sources(
         return
     if text := evidence.logs.get(worker):
         kept = KeptLog(tuple(text.removesuffix("\n").split("\n")), cut=True)
-        # All of it is the attempt's, but no line marks that.
+        # All its lines belong to the attempt, but no separator shows that.
         own = replace(reader, selection=replace(reader.selection, attempt=None))
         yield "The log is gone; this is its end, from the evidence.", iterate(own.of_kept(worker, kept))
     error = evidence.workers.get(worker, {}).get("error")
@@ -80,7 +80,7 @@ def _while_there(lines: Iterator[WorkerLine]) -> Iterator[WorkerLine]:
 def _failure(
     job: TrainingJob, evidence: Mapping[int, AttemptEvidence], attempt: int | None
 ) -> Mapping[str, Any] | None:
-    """Returns the failure of the attempt, or of the newest one that failed, from the status or the evidence."""
+    """Returns the failure of the given or newest failed attempt, from the status or the evidence."""
     known: dict[int, Mapping[str, Any]] = {number: one.failure for number, one in evidence.items()}
     for failure in reversed(job.status.failures):
         known[failure.attempt] = failure.model_dump(by_alias=True, exclude_none=True)
@@ -93,7 +93,7 @@ def _evidence(output: Output, name: str) -> list[AttemptEvidence]:
     try:
         return run(output.evidence(name))
     except NotAllowed:
-        # Users who may read pods' logs needn't be allowed to read ConfigMaps.
+        # Users who may read pods' logs may lack the right to read ConfigMaps.
         return []
 
 

@@ -1,7 +1,7 @@
 """Prints jobs for `list` and `status`: as a table, as one job's view, or as objects for a program, once or watched.
 
-With `--watch` a terminal shows one picture, redrawn at every change and every second, because it shows ages. A pipe
-gets a line for each change, as from `kubectl get --watch`, or the whole object.
+With `--watch`, a terminal shows one picture. It is redrawn at every change and every second, because it shows ages. A
+pipe gets a line for each change, as from `kubectl get --watch`, or the whole object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainmaster.client.view import view_of
 from trainmaster_operator.api.printable import json_line, printable
 
 TICK_SECONDS = 1.0
-# A change of a job, and whether it is its deletion.
+# A job after a change, and whether it was deleted.
 Change = tuple[TrainingJob, bool]
 View = Callable[[], RenderableType]
 
@@ -38,7 +38,7 @@ def show_jobs(
     watch: bool = False,
     output: str | None = None,
 ) -> None:
-    """Shows all jobs (with a selector, those that have such labels), and with `watch` every change."""
+    """Shows all jobs, or those with the selector's labels, and with `watch` every change."""
     found = jobs.list(all_namespaces=all_namespaces, selector=selector)
     console, wide = SafeConsole(), output == "wide"
     none = none_found(jobs, all_namespaces, f" with {selector}" if selector else "")
@@ -57,7 +57,7 @@ def show_jobs(
 
 
 def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: str | None = None) -> None:
-    """Shows one job, and with `watch` each change until it has ended. Raises JobNotFound at its deletion."""
+    """Shows one job, and with `watch` each change until it has ended. Raises JobNotFound if it is deleted."""
     console = SafeConsole()
     if watch:
         views = None if output == "wide" else lambda found: (view_of_job(jobs, each) for each, _ in found)
@@ -87,7 +87,7 @@ def _show_changes(
 
 
 def changes(jobs: JobClient, name: str) -> Iterator[Change]:
-    """Yields the named job at each change until it has ended. Raises JobNotFound at its deletion."""
+    """Yields the named job at each change until it has ended. Raises JobNotFound if it is deleted."""
     for job in jobs.watch(name):
         yield job, False
         if job.finished:
@@ -96,7 +96,7 @@ def changes(jobs: JobClient, name: str) -> Iterator[Change]:
 
 
 def print_objects(found: Iterable[Change], output: str) -> None:
-    """Prints the object (or its name) for each change, as kubectl does; JSON in one line, so that lines can be read."""
+    """Prints the object or its name for each change, like kubectl, but JSON objects in one line each."""
     for job, _ in found:
         if output == "json":
             write(json_line(shown_object(job.raw)) + "\n")
@@ -107,7 +107,7 @@ def print_objects(found: Iterable[Change], output: str) -> None:
 
 
 def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> None:
-    """Prints a row for each visible change, the first below the names of the columns."""
+    """Prints a row for each visible change, and the column names above the first."""
     names = job_columns(namespaces=namespaces, wide=wide)
     widths = [max(len(name), 10) for name in names]
     last: dict[str, dict[str, str]] = {}
@@ -134,7 +134,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def draw(console: SafeConsole, views: Iterator[View]) -> None:
-    """Draws each view when it comes, and the newest every second, without asking the API server for that."""
+    """Draws each view on arrival, and the newest one every second, without asking the API server again."""
     found: queue.SimpleQueue[View | ClientError | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -153,14 +153,14 @@ def draw(console: SafeConsole, views: Iterator[View]) -> None:
             try:
                 view = found.get(timeout=TICK_SECONDS)
             except queue.Empty:
-                # The same view again, at a later time.
+                # Draws the same view at a later time.
                 continue
     if isinstance(view, ClientError):
         raise view
 
 
 def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> Iterator[View]:
-    """Yields how to draw the table of all jobs at any time, for each change."""
+    """For each change, yields a function that draws the table of all jobs at any time."""
     known: dict[str, TrainingJob] = {}
     for job, deleted in found:
         known.pop(job.uid, None)
@@ -171,7 +171,7 @@ def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False
 
 
 def view_of_job(jobs: JobClient, job: TrainingJob) -> View:
-    """Returns how to draw a job at any time, with the pods that it has now, where the user may read them."""
+    """Returns a function that draws a job at any time, with its current pods if the user may read them."""
     try:
         pods = jobs.pods(job.name)
     except NotAllowed as error:

@@ -23,10 +23,10 @@ from trainmaster.client.output import Output, has_started
 from trainmaster.client.view import view_of
 from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt
 
-# Select Graphic Rendition (ECMA-48): not black, white and red, which mean something by themselves.
+# Select Graphic Rendition (ECMA-48), without black, white and red, which have meanings of their own.
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 DIM, BOLD = 2, 1
-# Workers that are named one by one.
+# Limit of workers that a message names.
 MAX_NAMED = 8
 
 
@@ -47,12 +47,12 @@ class LogOptions:
 
 
 def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
-    """Prints the wanted lines of a job's output. Raises ClientError; JobNotFound for what the job can't have."""
+    """Prints the wanted lines of a job's output. Raises ClientError: JobNotFound for an impossible worker or rank."""
     for worker in options.workers:
         require_worker(job, worker)
     for rank in options.ranks:
         require_rank(job, rank)
-    # urllib3 warns when many logs need more connections than it keeps.
+    # urllib3 warns if many logs need more connections than it keeps.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     selection = Selection(
         workers=frozenset(options.workers) if options.workers else None,
@@ -72,7 +72,7 @@ def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
 
 
 def _attempt(job: TrainingJob, options: LogOptions) -> int | None:
-    """Returns the wanted attempt; None for all. Raises JobNotFound for one that the job hasn't had."""
+    """Returns the wanted attempt; None for all. Raises JobNotFound for an attempt that never began."""
     if options.previous:
         if job.status.attempt < 2:
             raise JobNotFound(f"Job {job.name} is in its first attempt: there is no previous one")
@@ -94,11 +94,11 @@ def _print(reader: LogReader, printer: Printer, *, follow: bool) -> None:
 
 
 def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
-    """Prints which lines are missing, or why there are none, and `with_end` how the job ended."""
+    """Prints which lines are missing, or why there are none, and with `with_end` how the job ended."""
     job, selection, kept = reader.job, reader.selection, reader.kept
     started = {worker for worker, pod in reader.pods.items() if has_started(pod)}
     gone = {worker: log for worker, log in kept.items() if worker not in started}
-    # Pods that may outlive what was kept of them have their first lines themselves.
+    # Pods that may outlive their kept output still have their first lines.
     earlier = gone if job.finished or job.phase == "Suspended" else kept
     if missing := _missing_sentence(earlier, selection):
         say(missing, error=True)
@@ -116,7 +116,7 @@ def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
 
 @dataclass
 class _Sentences(Observer):
-    """_Sentences prints what the reader waits for, each thing once: an image's pull fails and is retried in turns."""
+    """_Sentences prints each reason for waiting once, because an image's pull fails and is retried in turns."""
 
     _said: defaultdict[int | None, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -143,7 +143,7 @@ class _Sentences(Observer):
             say(f"... and {len(new) - MAX_NAMED} more workers.", error=True)
 
     def too_many(self, logs: int) -> None:
-        """Prints that the logs aren't merged as one."""
+        """Prints that there are too many logs to merge into one stream."""
         say(
             f"Lines of {logs} workers are too many to merge: those of {MAX_MERGED} workers come before those of the "
             "next; choose some with --worker or --rank.",
@@ -152,7 +152,7 @@ class _Sentences(Observer):
 
 
 def _missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
-    """Returns which workers' first lines weren't kept; empty if they were, or weren't asked for."""
+    """Returns a sentence about missing first lines; empty if none are missing, or none were requested."""
     cut = [worker for worker, log in kept.items() if log.cut and not _begins_in(log, selection.attempt)]
     if not cut or selection.tail is not None or selection.since is not None:
         return ""
@@ -165,13 +165,13 @@ def _missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
 
 
 def _begins_in(log: KeptLog, attempt: int | None) -> bool:
-    """Returns whether the missing lines are of earlier attempts than the wanted one."""
+    """Returns whether the missing lines belong to attempts before the wanted one."""
     marks = map(marked_attempt, log.lines)
     return attempt is not None and any(begins is not None and begins <= attempt for begins in marks)
 
 
 def _nothing_sentence(job: TrainingJob, selection: Selection) -> str:
-    """Returns that none of the wanted lines is there."""
+    """Returns the sentence for a log without any wanted lines."""
     ranks = "" if selection.ranks is None else f" of rank {' or '.join(map(str, sorted(selection.ranks)))}"
     attempt = "" if selection.attempt is None else f" of attempt {selection.attempt}"
     since = "" if selection.since is None else " of that time"
@@ -185,7 +185,7 @@ def _nothing_sentence(job: TrainingJob, selection: Selection) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """Style decides how lines are printed."""
+    """Style determines how lines are printed."""
 
     several: bool = True
     """Lines of several workers are printed, so each needs its author."""
@@ -197,7 +197,7 @@ class Style:
 
 
 class Printer:
-    """Printer prints lines and counts them. An attempt that begins in several logs is printed once."""
+    """Printer prints and counts lines. An attempt that begins in several logs is printed once."""
 
     def __init__(self, style: Style) -> None:
         self.printed = 0
@@ -226,7 +226,7 @@ class Printer:
         shows_worker = self._style.prefix or (not own and self._style.several)
         worker = self._colour(f"[worker {line.worker}] ", DIM) if shows_worker else ""
         if own and self._coloured:
-            # In a terminal every rank has its own colour.
+            # Each rank has its own colour in a terminal.
             own = self._colour(own, DIM if (rank := line.rank) is None else COLOURS[rank % len(COLOURS)])
         return worker + own, text
 

@@ -33,7 +33,7 @@ _VERSION = inspect.Parameter(
 
 
 def program(name: str) -> Program:
-    """Returns all commands as the program of that name."""
+    """Returns all commands as a program of the given name."""
     made = Program(name)
 
     def root(**options: object) -> None:

@@ -32,7 +32,7 @@ UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
 def validate_files(files: Sequence[str]) -> int:
-    """Checks every job, prints what is wrong, and returns the exit code: 1 if anything is."""
+    """Checks every job, prints all mistakes, and returns the exit code: 1 if there are any."""
     wrong = False
     for source in files:
         for file, job in _jobs(source):
@@ -47,7 +47,7 @@ def render_files(
 ) -> int:
     """Renders every job's children to stdout or into a folder, and returns the exit code.
 
-    Without `force`, nothing is written if a file exists with other content.
+    Without `force`, nothing is written if any file exists with other content.
     """
     settings = Settings(agent=AgentConfigMap(config_map_name(zipapp_bytes())))
     manifests: list[Manifest] = []
@@ -118,7 +118,8 @@ def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
 def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | None]:
     """Yields the jobs of one file, and None for each wrong document.
 
-    Documents beside a job are named and skipped, and so are other operators' jobs; without a job these are a mistake.
+    Documents beside a job, and other operators' jobs, are named and skipped; in a file without a job, they are a
+    mistake.
     """
     objects = [
         (position, document, path, value)
@@ -190,8 +191,8 @@ class Project:
 
 
 def write_project(directory: Path, project: Project, *, force: bool) -> int:
-    """Writes the files of a new job, prints what to do next, and returns the exit code: 1 if nothing was written."""
-    # Wrong values get the same sentences as in a file.
+    """Writes the files of a new job, prints the next steps, and returns the exit code: 1 if nothing was written."""
+    # Checks values by the rules for files, for the same sentences.
     values = {"image": project.image, "workers": project.workers, "command": ["python"]}
     body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
     try:

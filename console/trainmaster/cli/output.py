@@ -1,4 +1,4 @@
-"""Writes commands' results: objects for programs by `-o`, as kubectl does, and new files."""
+"""Writes results of commands: objects for programs by `-o`, as kubectl does, and new files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = ("json", "yaml", "name", "wide")
 
 
 def output_option(*formats: str, help: str | None = None) -> Any:
-    """Returns the option `-o` of a command that knows these formats."""
+    """Returns the option `-o` with these formats."""
 
     def known(value: str | None) -> str | None:
         if value is not None and value not in formats:
@@ -37,13 +37,13 @@ def output_option(*formats: str, help: str | None = None) -> Any:
     )
 
 
-# The options of commands that print jobs, and of those that print anything else.
+# Options of commands that print jobs, and of those that print other objects.
 Output = Annotated[str | None, output_option(*FORMATS)]
 ObjectOutput = Annotated[str | None, output_option("json", "yaml", help="Output format.")]
 
 
 def print_jobs(jobs: Sequence[TrainingJob], output: str, *, listed: bool = False) -> None:
-    """Prints jobs as json, yaml or name; `listed` makes a list of a single one too."""
+    """Prints jobs as json, yaml or name; with `listed`, a single job is printed as a list too."""
     if output == "name":
         for job in jobs:
             say(object_name(job.name))
@@ -82,9 +82,9 @@ def shown_object(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_room(path: Path, *, force: bool) -> None:
-    """Raises ClientError for an existing file unless `force` is set, and for anything that is no file.
+    """Raises ClientError for an existing file unless `force` is set, and for anything but a file.
 
-    A link is never replaced nor followed: it may lead to anybody's file.
+    A link is neither replaced nor followed, because it may lead to another user's file.
     """
     from trainmaster.client.errors import ClientError
 
@@ -99,7 +99,7 @@ def require_room(path: Path, *, force: bool) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a whole file or nothing: beside its place first. Raises OSError with the file's own name."""
+    """Writes a file atomically, through a temporary file beside it. Raises OSError with the file's own name."""
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
         with beside.open("xb") as out:

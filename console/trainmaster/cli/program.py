@@ -1,10 +1,10 @@
-"""One tree of commands is two programs: `trainmaster`, and `kubectl dtj`, which kubectl finds as `kubectl-dtj`.
+"""One tree of commands makes two programs: `trainmaster`, and `kubectl dtj`, which kubectl finds as `kubectl-dtj`.
 
-`Program` is the tree, and `Part` one command of it (or a group such as `local`), which `commands` lists. The module of
-a part is imported when its command runs, when the help of all is shown, and when a command's name is completed.
+`Program` is the tree, and `Part` is one command of it, or a group such as `local`; `commands` lists the parts. A part's
+module is imported when its command runs, when the help of all is shown, and when a command's name is completed.
 
-Options of the connection (`connection.py`) may stand before a command and behind it: the latter count. Exit codes: 0
-done, 1 failed or refused, 2 wrong usage, 3 timed out, 130 interrupted. An error is a sentence on stderr.
+Connection options (`connection.py`) may precede or follow a command; the later ones take precedence. Exit codes: 0
+done, 1 failed or refused, 2 wrong usage, 3 timed out, 130 interrupted. An error is one sentence on stderr.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 Function = TypeVar("Function", bound=Callable[..., Any])
-# A metavar may have brackets of its own: [[FILE | -- COMMAND...]]...
+# A metavar may have its own brackets: [[FILE | -- COMMAND...]]...
 _IN_BRACKETS_TWICE = re.compile(r"^\[(\[.*\])\](\.\.\.)?$")
 _COMMANDS, _OPTIONS = "Commands", "Options"
-# Python's own threshold is 700. Imported modules stay: searching them for garbage took 10 % of a command's time.
+# Python's own threshold is 700. Imported modules stay, and searching them for garbage took 10 % of a command's time.
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
-# Python's own exit code when its output couldn't be written to the end.
+# Python's own exit code if its output couldn't be written completely.
 UNWRITTEN = 120
 
 
@@ -48,7 +48,7 @@ def first_sentence(help: str | None) -> str:
 
 
 class _Defaults(dict[str, Any]):
-    """_Defaults are the same for every command: the options that stood before it."""
+    """_Defaults has the same defaults for every command: the options that preceded it."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """Returns the defaults of a command's options."""
@@ -56,10 +56,13 @@ class _Defaults(dict[str, Any]):
 
 
 class _AsGiven:
-    """_AsGiven keeps a text as it is. typer would have pydantic build a validator for each option of type text."""
+    """_AsGiven keeps a text unchanged.
+
+    Otherwise, typer lets pydantic build a validator for each option of type text.
+    """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Returns the value."""
+        """Returns the value unchanged."""
         return value
 
 
@@ -67,23 +70,23 @@ def _take_texts_as_given(parameters: Sequence[Any]) -> None:
     for parameter in parameters:
         descriptor = getattr(parameter, "type_descriptor", None)
         if getattr(descriptor, "annotation", None) is str and not getattr(parameter, "multiple", False):
-            # A later typer may keep its validators elsewhere and so build them: that only takes longer.
+            # If a later typer keeps its validators elsewhere, it builds them, which only takes longer.
             vars(parameter)["_runtime_param"] = _AsGiven()
 
 
 class Command(TyperCommand):
-    """Command is a command whose help is plain text, as kubectl's is, with the options in sections."""
+    """Command has a plain-text help like kubectl's, with the options in sections."""
 
     def __init__(self, name: str | None, **attributes: Any) -> None:
         super().__init__(name, **attributes)
         _take_texts_as_given(self.params)
 
     def get_short_help_str(self, limit: int = 0) -> str:
-        """Returns the first sentence, which lists of commands show whole."""
+        """Returns the first sentence in full, for lists of commands."""
         return first_sentence(self.help)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns the words of the usage line; optional ones have brackets once."""
+        """Returns the words of the usage line, with single brackets around optional words."""
         pieces = [piece.translate({ord("{"): None, ord("}"): None}) for piece in super().collect_usage_pieces(ctx)]
         return [_IN_BRACKETS_TWICE.sub(r"\1", piece) for piece in pieces]
 
@@ -101,21 +104,21 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Commands is a group of commands. It refuses wrong options and values in a sentence."""
+    """Commands is a group of commands. It refuses wrong options and values with one sentence."""
 
     def get_short_help_str(self, limit: int = 0) -> str:
-        """Returns the first sentence, which lists of commands show whole."""
+        """Returns the first sentence in full, for lists of commands."""
         return first_sentence(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the options before the command as its defaults. Without arguments the help is shown."""
+        """Parses the options before the command as its defaults. Without arguments, shows the help."""
         rest = super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
         given = {name: value for name in OPTIONS if (value := ctx.params.get(name)) is not None}
         ctx.default_map = _Defaults({**(ctx.default_map or {}), **given})
         return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the named command. Raises UsageError for options before it that it doesn't take."""
+        """Returns the named command. Raises UsageError if it doesn't take an option that precedes it."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, TyperGroup) and not ctx.resilient_parsing:
             for option in sorted(set(ctx.default_map) - {parameter.name for parameter in command.params}):
@@ -126,7 +129,7 @@ class Commands(TyperGroup):
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command that was given. Raises BadParameter."""
+        """Runs the given command. Raises BadParameter."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -169,7 +172,7 @@ class _Registered(Mapping[str, Any]):
 
 
 def _command(app: Part, name: str) -> Any:
-    """Returns the command of that name in a module that has several, else the module's whole command or group."""
+    """Returns the named command of a module with several, or else the module's only command or group."""
     for info in app.registered_commands:
         if info.name == name:
             return typer.main.get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
@@ -177,7 +180,7 @@ def _command(app: Part, name: str) -> Any:
 
 
 class _Tree(Commands):
-    """_Tree is the outermost group: all commands, and the options before them."""
+    """_Tree is the outermost group: all commands, and the options that precede them."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": None})
@@ -185,7 +188,7 @@ class _Tree(Commands):
         self.commands: Any = _Registered()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the command. Raises UsageError, which names kubectl for verbs that kubectl has."""
+        """Returns the command. Raises UsageError, which points to kubectl for kubectl's own verbs."""
         if args[0] in KUBECTLS and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{args[0]}'. Use kubectl {args[0]} dtj.")
         return super().resolve_command(ctx, args)
@@ -199,15 +202,15 @@ class _Tree(Commands):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Runs the program and exits. Wrong usage is reported as kubectl reports it."""
+        """Runs the program and exits. Reports wrong usage as kubectl does."""
         set_called(prog_name or self.name or called())
         variable = complete_var or f"_{called().upper().replace('-', '_').replace(' ', '_')}_COMPLETE"
         if os.environ.get(variable):
             from typer.completion import get_completion_inspect_parameters
 
-            # This registers the shells; the options that it returns are the command `completion`.
+            # This registers the shells. The command `completion` replaces the returned options.
             get_completion_inspect_parameters()
-            # A choice is one line, but typer has rich wrap its help.
+            # A choice is one line, but typer lets rich wrap its help.
             os.environ["COLUMNS"] = "1000"
         try:
             code = super().main(args, called(), variable, standalone_mode=False, **extra)
@@ -229,18 +232,18 @@ class Part(typer.Typer):
         super().__init__(**{**settings, "context_settings": _SETTINGS, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
-        """Returns the decorator of a command's function."""
+        """Returns the decorator for a command's function."""
         return super().command(name, **{"cls": Command, "context_settings": _SETTINGS, **options})
 
 
 class Program(Part):
-    """Program is all commands. It prints its own faults safely, because exceptions quote texts of others."""
+    """Program has all commands. It prints its own faults safely, because exceptions quote others' texts."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name=name, **{"cls": _Tree, **options})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command of the process's arguments."""
+        """Runs the command in the process's arguments."""
         with short_lived():
             try:
                 return super().__call__(*args, **kwargs)
@@ -254,7 +257,7 @@ class Program(Part):
 
 
 def reworded(error: typer.BadParameter) -> typer.BadParameter:
-    """Returns the same error with a sentence of ours instead of pydantic's words and all possible variables."""
+    """Returns the error with our own sentence, without pydantic's message and all possible variables."""
     from pydantic import ValidationError
 
     if isinstance(error.__cause__, ValidationError):
@@ -282,7 +285,7 @@ def _sentence(detail: ErrorDetails) -> str | None:
 
 
 def _source(parameter: Any) -> str:
-    """Returns the flag, and the variable of the environment that is set and may be wrong."""
+    """Returns the flag, and the environment variable that may hold the wrong value."""
     variables = parameter.envvar if isinstance(parameter.envvar, list) else [parameter.envvar]
     found = next((name for name in variables if name and os.environ.get(name)), None)
     flag = "/".join(parameter.opts)
@@ -294,7 +297,7 @@ def short_lived() -> Iterator[None]:
     """Runs a command's process, which ends with the code of the SystemExit that leaves this.
 
     It ends after the command's `atexit` functions, but without finalizing the interpreter: that takes as long as a
-    request to the API server, and a thread that still reads from a connection can hang it.
+    request to the API server, and a thread that still reads from a connection can block it.
     https://docs.python.org/3/library/threading.html#thread-objects (daemon threads)
     """
     codes: list[int] = []
@@ -310,15 +313,15 @@ def short_lived() -> Iterator[None]:
 
 def _end(codes: list[int]) -> None:
     if not codes:
-        # Python prints an error that nobody caught, or the text of a SystemExit.
+        # Python prints an uncaught error or the text of a SystemExit.
         return
     code = codes[-1]
     for stream in (sys.stdout, sys.stderr):
         try:
-            # A stream is None where the process was started without it.
+            # A stream is None if the process was started without it.
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            # Nobody reads it, its disk is full, or it is closed.
+            # The reader is gone, the disk is full, or the stream is closed.
             code = code or UNWRITTEN
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Makes a command's options from the fields of its settings' dataclass, and the settings from the options."""
+"""Makes a command's options from the fields of a settings dataclass, and the settings from the options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def option_name(setting: Field[Any], option: Option) -> str:
 
 
 def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """Returns the environment variables of an option, the first one first."""
+    """Returns an option's environment variables, in order of precedence."""
     if option.hidden:
         return ()
     first = option.variable or option_name(setting, option).replace("-", "_").upper()
@@ -28,9 +28,9 @@ def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
 def with_options(
     settings: type, *more: inspect.Parameter
 ) -> Callable[[Callable[[Mapping[str, Any]], None]], Callable[..., None]]:
-    """Returns a decorator that makes a command of a function of the given values, by parameter.
+    """Returns a decorator that makes a command from a function of the given values, by parameter.
 
-    The settings' options have the order of their fields; `more` follows the first of them.
+    The settings' options keep the order of their fields; `more` follows the first of them.
     """
     parameters = [
         _parameter(setting, option, get_type_hints(settings)[setting.name])
@@ -74,7 +74,7 @@ def _parameter(setting: Field[Any], option: Option, annotation: Any) -> inspect.
     elif default is None or option.default_text:
         annotation, default = str | None, None
     elif isinstance(default, int | float):
-        # The command line can't give None.
+        # The command line can't express None.
         annotation = type(default)
     if option.default_text:
         help = f"{help.removesuffix('.')}; default: {option.default_text}."

@@ -1,4 +1,4 @@
-"""Shows jobs in a terminal: one job's whole view, the table of jobs, their pods, and where the time went."""
+"""Shows jobs in a terminal: one job's whole view, the table of jobs, their pods, and the use of time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from trainmaster_operator.wire.values import is_number, mapping
 PHASE_STYLES = {"Succeeded": "bold green", "Failed": "bold red", "Running": "bold cyan", "Restarting": "bold yellow"}
 PHASE_STYLES |= {"Starting": "yellow", "Suspended": "magenta"}
 MAX_FAILURES = 5
-# Columns of the bar that shows where the time went.
+# Width of the bar for the use of time, in columns.
 TIME_WIDTH = 40
-# Progress moves the account of a running job's time every few seconds; less than this isn't worth a line.
+# Progress updates a running job's time account every few seconds; a shorter time isn't worth a line.
 UNACCOUNTED_SECONDS = 20.0
 TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow"}
 TIME_STYLES |= {"suspended": "dim", "unobserved": "dim"}
-# What differs between two attempts that failed for the same cause: process ids, attempts, times, addresses.
+# Parts that differ between attempts that failed for the same cause: process ids, attempts, times, addresses.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 
 
@@ -76,7 +76,7 @@ def headline(view: JobView, now: datetime) -> Text:
 
 
 def figure_cells(view: JobView, *, without: Collection[str] = ()) -> list[RenderableType]:
-    """Returns the figures of the training, each as it reads: step 120/1000, 5,123 samples/s."""
+    """Returns the training's figures as people read them: step 120/1000, 5,123 samples/s."""
     cells: list[RenderableType] = []
     for name, shown in view.figures.items():
         if name not in without:
@@ -86,14 +86,14 @@ def figure_cells(view: JobView, *, without: Collection[str] = ()) -> list[Render
 
 
 def job_columns(*, namespaces: bool, wide: bool = False) -> list[str]:
-    """Returns the names of the columns of a table of jobs."""
+    """Returns the column names of a table of jobs."""
     usual = ["NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"]
     more = ["SAMPLES/S", "ETA", "GOODPUT", "REASON"]
     return [*(["NAMESPACE"] if namespaces else []), *usual, *(more if wide else [])]
 
 
 def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
-    """Returns a job's cells by column. The age changes by itself."""
+    """Returns a job's cells by column. Only the age changes with time."""
     return {
         "NAMESPACE": view.namespace,
         "NAME": view.name,
@@ -114,19 +114,19 @@ def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
 def job_table(
     jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False, wide: bool = False
 ) -> Text:
-    """Returns a table with one line a job, and their namespaces where there are several."""
+    """Returns a table with one line per job, and their namespaces if there are several."""
     names = job_columns(namespaces=namespaces, wide=wide)
     cells = [job_cells(view_of(job.raw), now) for job in jobs]
     return columns(names, [[row[name] for name in names] for row in cells], {names.index("PHASE"): PHASE_STYLES})
 
 
 def training(job: TrainingJob) -> Sequence[int]:
-    """Returns the workers of a job with spares that aren't spares; empty for a job without any."""
+    """Returns the training workers of a job with spares; empty for a job without spares."""
     return () if job.status.workers.spares is None else job.status.worker_order
 
 
 def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collection[int]) -> Text:
-    """Returns a table with one line a worker's pod. `training` as the function of that name returns it."""
+    """Returns a table with one line per worker's pod. `training` is the result of the function `training`."""
     rows = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
@@ -150,7 +150,7 @@ def _index(pod: Mapping[str, Any]) -> str:
 
 
 def _waiting(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns why containers wait: reason and message of each."""
+    """Returns the reason and message of each waiting container."""
     status = pod.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     return [mapping(mapping(container.get("state")).get("waiting")) for container in containers]
@@ -180,7 +180,7 @@ def pod_trouble(pod: Mapping[str, Any]) -> str:
 
 
 def job_trouble(job: TrainingJob) -> str:
-    """Returns why a job that has no pods has none."""
+    """Returns the reason why a job has no pods."""
     view = view_of(job.raw)
     obstacle = view.obstacle(called())
     return f"{view.phase}: {obstacle}" if view.is_accepted and obstacle else obstacle or view.phase
@@ -189,13 +189,13 @@ def job_trouble(job: TrainingJob) -> str:
 def where_time_went(
     job: TrainingJob, spent: TimeSpent, pods: Sequence[Mapping[str, Any]], now: datetime
 ) -> list[RenderableType]:
-    """Returns a bar of where the time went, and its legend with the largest share first; empty without entries.
+    """Returns a bar of the use of time, and its legend with the largest share first; empty without entries.
 
-    The operator accounts for time when it writes a status for another reason, so the newest time isn't accounted yet.
-    Before a job runs that time counts into what it waits for. Once it runs only its reports can tell: for a script
-    without reports, the last line shows how much is open.
+    The operator updates the account only with other status changes, so the newest time is still open. Before a job
+    runs, that time counts towards whatever it waits for. Once it runs, only its reports show its use; for a script
+    without reports, the last line shows the open time.
     """
-    # Anybody may have edited a status, and a bar needs shares.
+    # Users may have edited the status, and a bar needs shares.
     amounts = {name: seconds for name in TIME_CATEGORIES if is_number(seconds := getattr(spent, name)) and seconds > 0}
     until = parse_time(spent.until)
     open_seconds = max((now - until).total_seconds(), 0.0) if until is not None and not job.finished else 0.0
@@ -228,7 +228,7 @@ def where_time_went(
 def _waits_in(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the category in which the operator will account for a waiting job's time.
 
-    None for a job that runs, and where its pods can't be seen. The rule is that of reconciling/status/time_spent.py.
+    Returns None for a running job, or if its pods can't be seen. reconciling/status/time_spent.py has the same rule.
     """
     status = job.status
     if job.phase == "Suspended":
@@ -256,7 +256,7 @@ def _waits_in(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> str | None
 
 
 def _failures(failures: Sequence[FailureView]) -> list[RenderableType]:
-    """Returns the newest failures; a message that a newer one has already is shown once."""
+    """Returns the newest failures; a message that repeats a newer one is left out."""
     parts: list[RenderableType] = []
     shown: dict[tuple[str, str], int] = {}
     for failure in failures[:MAX_FAILURES]:
@@ -275,7 +275,7 @@ def _failures(failures: Sequence[FailureView]) -> list[RenderableType]:
 
 
 def _cause(failure: FailureView) -> str:
-    """Returns a failure's message without what differs between attempts that fail for the same cause."""
+    """Returns a failure's message without the parts that differ between attempts with the same cause."""
     message = failure.message
     for name in filter(None, (failure.pod, failure.node)):
         message = message.replace(name, "")
@@ -283,7 +283,7 @@ def _cause(failure: FailureView) -> str:
 
 
 def _without_failure(message: str, failure: FailureView) -> str:
-    """Returns a condition's message without the failure's own, which is shown already.
+    """Returns a condition's message without the failure's own message, which is already shown.
 
     "attempt 7 failed: CAUSE; no restart is left" becomes "attempt 7 failed; no restart is left", and "attempt 7 failed:
     CAUSE" becomes empty.

@@ -1,7 +1,7 @@
 """Shows running jobs live: the picture is redrawn after changes, when the terminal's size changes, and every second.
 
-A thread reads, so that a slow API server never holds the keys up: q and Ctrl-C leave at once. The terminal's other
-screen is used, so that its former content comes back; the last picture stays below it.
+A thread reads, so that a slow API server never blocks the keys: q and Ctrl-C leave at once. The picture uses the
+terminal's alternate screen, so that the former content returns; the last picture stays below it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trainmaster.cli.events import Owners, events_of
 from trainmaster.cli.top_picture import JobPicture, JobsPicture, Picture
 from trainmaster.client import ClientError, JobClient, JobNotFound, NotAllowed, RankMetrics, TrainingJob
 
-# Seconds between two readings, and between two drawings where only ages change.
+# Intervals of reading, and of drawing while only ages change (seconds).
 READ_SECONDS, TICK_SECONDS = 2.0, 1.0
-# Values that a line of blocks can show.
+# Limit of values in a line of blocks.
 MAX_SEEN = 120
 _PODS = "its pods"
 
@@ -36,9 +36,9 @@ Draw = Callable[[], RenderableType]
 
 
 class Asking:
-    """Asking reads a job's pods, newest Events and ranks. It doesn't ask again for what was forbidden once.
+    """Asking reads a job's pods, newest Events and ranks. It doesn't repeat a forbidden request.
 
-    Users who may not ask the workers (`pods/proxy`), or not see pods or Events, see the rest and a sentence.
+    Users who may not ask the workers (`pods/proxy`), or see pods or Events, see the rest and a sentence.
     """
 
     def __init__(self, jobs: JobClient) -> None:
@@ -46,7 +46,7 @@ class Asking:
         self._forbidden: dict[str, str] = {}
 
     def picture(self, job: TrainingJob) -> Picture:
-        """Returns what is known of a job now. Raises ClientError."""
+        """Returns a job's current picture. Raises ClientError."""
         pods = self._allowed(_PODS, lambda: self._jobs.pods(job.name)) or []
         events = self._allowed("its events", lambda: events_of(self._jobs.events(), Owners.of([job]))) or []
         ranks: tuple[RankMetrics, ...] = ()
@@ -66,7 +66,7 @@ class Asking:
             return None
 
     def _metrics(self, job: TrainingJob) -> tuple[tuple[RankMetrics, ...], str]:
-        """Returns the figures of each rank, or why there are none."""
+        """Returns the figures of each rank, or the reason why there are none."""
         try:
             found = self._jobs.metrics(job.name)
         except JobNotFound:
@@ -77,7 +77,7 @@ class Asking:
 
 
 def job_reading(jobs: JobClient, job: TrainingJob) -> Callable[[], Draw | None]:
-    """Returns how to read the picture of one job; None follows the picture of its end."""
+    """Returns a function that reads one job's picture; it returns None after the picture of the job's end."""
     asking = Asking(jobs)
     losses: deque[float] = deque(maxlen=MAX_SEEN)
     speeds: deque[float] = deque(maxlen=MAX_SEEN)
@@ -105,7 +105,7 @@ def job_reading(jobs: JobClient, job: TrainingJob) -> Callable[[], Draw | None]:
 
 
 def jobs_reading(jobs: JobClient, *, all_namespaces: bool) -> Callable[[], Draw | None]:
-    """Returns how to read the rows of all unfinished jobs."""
+    """Returns a function that reads the rows of all unfinished jobs."""
 
     def read() -> Draw | None:
         unfinished = [job for job in jobs.list(all_namespaces=all_namespaces) if not job.finished]
@@ -117,7 +117,7 @@ def jobs_reading(jobs: JobClient, *, all_namespaces: bool) -> Callable[[], Draw 
 
 
 class Reading:
-    """Reading is a thread that reads what to draw, again and again, and wakes the drawing thread through a pipe."""
+    """Reading is a thread that reads pictures repeatedly, and wakes the drawing thread through a pipe."""
 
     def __init__(self, read: Callable[[], Draw | None]) -> None:
         self._read = read
@@ -130,7 +130,7 @@ class Reading:
         self.over = False
 
     def start(self) -> None:
-        """Starts to read."""
+        """Starts the thread."""
         threading.Thread(target=self._run, daemon=True).start()
 
     def wake(self) -> None:
@@ -139,12 +139,12 @@ class Reading:
             os.write(self._wake, b"x")
 
     def slept(self) -> None:
-        """Empties `awake` again."""
+        """Empties `awake`."""
         with suppress(BlockingIOError):
             os.read(self.awake, 4096)
 
     def stop(self) -> None:
-        """Ends the thread after its present reading."""
+        """Ends the thread after its current reading."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -163,7 +163,7 @@ class Reading:
 
 
 def show(console: SafeConsole, read: Callable[[], Draw | None]) -> None:
-    """Shows what is read until the user leaves or nothing more can come. Raises ClientError."""
+    """Shows the pictures until the user leaves or no more can follow. Raises ClientError."""
     reading = Reading(read)
     reading.start()
     with _keys() as keys, _resizes(reading.wake):
@@ -193,7 +193,7 @@ def _until_left(console: SafeConsole, reading: Reading, keys: int | None) -> Non
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Delivers single keys as they are pressed; yields stdin's descriptor, None where it is no terminal."""
+    """Delivers single keys as they are pressed; yields stdin's descriptor, or None if it isn't a terminal."""
     if not sys.stdin.isatty():
         yield None
         return

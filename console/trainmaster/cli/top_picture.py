@@ -1,6 +1,6 @@
 """Draws the picture of `top`: one job with its ranks, or all jobs in rows.
 
-The picture of one job fits the terminal: the fewer lines there are, the fewer ranks, workers and events it shows.
+The picture of one job fits the terminal: with fewer lines, it shows fewer ranks, workers and events.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from trainmaster.client import RankMetrics, TrainingJob
 from trainmaster.client.view import JobView, figure, percent, rate, view_of
 from trainmaster_operator.api.printable import one_line
 
-# A rank is slow when its steps take so much longer than the median's.
+# A rank is slow if its steps take this many times the median.
 SLOW_FACTOR = 1.2
-# More ranks than this are shown as a histogram, with some of the slowest and of the fastest.
+# More ranks than this are shown as a histogram, with some of the slowest and fastest ranks.
 MAX_RANKS = 16
 SLOWEST, FASTEST = 4, 2
 BINS = 8
@@ -32,13 +32,13 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH, BAR_WIDTH = 24, 12
 NO_TIME_YET = "no rank has reported the time of a step yet"
 UNTIMED = "the script reports its steps without their time, stepSeconds (docs/progress.md)"
-# Lines of a picture that goes into a pipe: as many as a large terminal has.
+# Lines of a picture in a pipe: those of a large terminal.
 PIPE_LINES = 60
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Picture is what is known of a job at one time. `missing` has a sentence for each part that may not be read."""
+    """Picture is the known state of a job at one time. `missing` has a sentence for each part that may not be read."""
 
     job: TrainingJob
     pods: Sequence[Mapping[str, object]] = ()
@@ -49,7 +49,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread is the distribution of the ranks' own times (`own_seconds`), the slowest first."""
+    """Spread is the distribution of the ranks' own times (`own_seconds`), slowest first."""
 
     ranks: tuple[RankMetrics, ...] = ()
     median: float = 0.0
@@ -58,18 +58,18 @@ class Spread:
 
     @property
     def title(self) -> str:
-        """Returns what the times measure."""
+        """Names the measured times."""
         return "step time" if all(each.compute_seconds is None for each in self.ranks) else "computing time"
 
     @property
     def slowest(self) -> RankMetrics | None:
-        """Returns the slowest rank, where it is notably slower than the median."""
+        """Returns the slowest rank if it is notably slower than the median."""
         first = self.ranks[0] if self.ranks else None
         return first if first is not None and _seconds(first) > SLOW_FACTOR * self.median else None
 
 
 def spread_of(figures: Iterable[RankMetrics]) -> Spread:
-    """Returns the distribution of the times of those ranks that report one."""
+    """Returns the distribution of times, for the ranks that report one."""
     ranks = sorted((each for each in figures if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
     if not ranks:
         return Spread()
@@ -78,7 +78,7 @@ def spread_of(figures: Iterable[RankMetrics]) -> Spread:
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
-    """Returns how many values lie in each of some equal ranges."""
+    """Returns the number of values in each of some equal ranges."""
     least, most = min(values), max(values)
     if least == most:
         return [(least, most, len(values))]
@@ -90,7 +90,7 @@ def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, fl
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Returns the newest values as a line of blocks, scaled from the least of them to the most."""
+    """Draws the newest values as a line of blocks, scaled from their least to their greatest."""
     shown = list(values)[-width:]
     if len(shown) < 2:
         return ""
@@ -100,7 +100,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def step_time(seconds: float) -> str:
-    """Returns the time of a step: 83.4 ms, 1.25 s."""
+    """Formats the time of a step: 83.4 ms, 1.25 s."""
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
@@ -109,7 +109,7 @@ def _seconds(figures: RankMetrics) -> float:
 
 
 class JobPicture:
-    """JobPicture draws one job, in the lines and columns that there are."""
+    """JobPicture draws one job within the available lines and columns."""
 
     def __init__(
         self, picture: Picture, losses: Sequence[float] = (), speeds: Sequence[float] = (), now: datetime | None = None
@@ -117,7 +117,7 @@ class JobPicture:
         self._picture, self._losses, self._speeds, self._now = picture, losses, speeds, now
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields the parts from the top down."""
+        """Yields the parts from top to bottom."""
         picture, now = self._picture, self._now or datetime.now(UTC)
         view = view_of(picture.job.raw)
         lines = (options.height or console.height) if console.is_terminal else PIPE_LINES
@@ -129,7 +129,7 @@ class JobPicture:
         head += [Text(one_line(sentence), style="yellow") for sentence in picture.missing]
         left = lines - len(head) - len(picture.missing)
         spread = spread_of(picture.ranks)
-        # At least three events and three workers are shown; the ranks have what is left.
+        # Shows at least three events and three workers; the ranks get the rest.
         events = max(3, min(8, left // 4))
         pods = max(3, min(len(picture.pods), left // 3))
         yield Group(*head)
@@ -148,7 +148,7 @@ class JobPicture:
             yield _events(picture.events[-events:], now, width)
 
     def _progress(self, view: JobView, width: int) -> list[RenderableType]:
-        """Returns how far the job is, and how its loss and speed went since the picture began."""
+        """Returns the job's progress, and the course of its loss and speed since the picture began."""
         cells = figure_cells(view, without=("loss", "samples/s", *view.result))
         if view.share is not None:
             bar = ProgressBar(total=view.total_steps, completed=view.step or 0, width=max(10, width // 4))
@@ -168,7 +168,7 @@ class JobPicture:
 
 
 def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
-    """Returns the events in rows of one line, the newest last."""
+    """Returns the events in rows of one line, newest last."""
     table = Table(box=None, pad_edge=False, show_header=True, width=width)
     for name in ("LAST SEEN", "REASON", "OBJECT"):
         table.add_column(name, no_wrap=True)
@@ -180,7 +180,7 @@ def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
 
 
 def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
-    """Returns the times by rank as bars; of many ranks the ends, and the distribution of all."""
+    """Returns the times by rank as bars; with many ranks, only the slowest and fastest, and the distribution of all."""
     slowest = spread.ranks[0]
     title = Text(f"{spread.title} by rank ", style="bold")
     title.append(f"median {step_time(spread.median)}", style="")
@@ -213,13 +213,13 @@ def _bars(ranks: Sequence[RankMetrics], spread: Spread, width: int) -> Table:
 
 
 class JobsPicture:
-    """JobsPicture draws unfinished jobs, a row each. Columns aren't cut: those for which there is no room are left out.
+    """JobsPicture draws unfinished jobs, one row each. It leaves out columns that don't fit instead of cutting them.
 
     The progress bar is the column without a name.
     """
 
     _COLUMNS = ("NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT")
-    # The first is left out first, after those that are empty. The others always stay.
+    # Empty columns are left out first, then these in order. The others always stay.
     _EXPENDABLE = ("", "GOODPUT", "ETA", "SAMPLES/S", "LOSS")
 
     def __init__(self, jobs: Sequence[TrainingJob], *, namespaces: bool = False) -> None:
@@ -248,5 +248,5 @@ class JobsPicture:
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Returns the width of a table of these columns, with two blanks between them."""
+    """Returns the width of a table with these columns and two blanks between them."""
     return sum(max(map(cell_len, [name, *cells])) for name, cells in columns.items()) + 2 * (len(columns) - 1)

@@ -11,15 +11,15 @@ from trainmaster.client.diagnosis import Diagnosis, diagnose
 from trainmaster.client.gathering import gather, gather_all
 from trainmaster_operator.api.printable import one_line
 
-# Jobs of a list that are diagnosed, each with its own few requests.
+# Limit of the diagnosed jobs of a list; each needs a few requests.
 MAX_JOBS = 50
-# Characters of a line of evidence: a scheduler's or a policy's message can fill pages.
+# Length limit of a line of evidence in characters: a scheduler's or a policy's message can fill pages.
 MAX_LINE = 1_000
 FINE = frozenset({"Healthy", "Succeeded", "Starting"})
 
 
 def why_lines(diagnosis: Diagnosis, width: int | None = None) -> Iterator[str]:
-    """Yields the lines of an answer, broken between words where a width is given.
+    """Yields the lines of an answer, broken between words if a width is given.
 
     The lines below "Next:" can be pasted into a shell: all but the commands are comments, and commands aren't broken.
     """
@@ -47,7 +47,7 @@ def why(jobs: JobClient, job: TrainingJob) -> Diagnosis:
 
 
 def why_not_fine(jobs: JobClient, listed: Sequence[TrainingJob]) -> list[Diagnosis]:
-    """Returns the answers for the jobs that aren't fine, of the newest MAX_JOBS that haven't succeeded."""
+    """Returns the answers for jobs in trouble, among the newest MAX_JOBS that haven't succeeded."""
     open_jobs = [job for job in listed if job.phase != "Succeeded"]
     newest = sorted(open_jobs, key=lambda job: str(job.raw["metadata"].get("creationTimestamp")), reverse=True)
     answers = (diagnose(situation) for situation in run(gather_all(Blocking(jobs.transport), newest[:MAX_JOBS])))

@@ -1,9 +1,9 @@
-"""Makes values of YAML's nodes as kubectl does, collects what it refuses or loses, and writes YAML.
+"""Makes values from YAML's nodes as kubectl does, collects what kubectl refuses or loses, and writes YAML.
 
-kubectl's library (go-yaml v2) reads YAML 1.1 in its own way. yes, on and y are true, 010 is 8 and 1_000 is 1000, as in
-YAML 1.1; 1e-4 is a number, and 1:30 and a date are text, as in YAML 1.2. A whole number is sent as one, however it was
-written (1.0, 1e3): JSON makes no difference. `<<` is merged in the order of the fields and so also replaces fields
-before it; keys that are numbers become text, and the last of two equal keys counts.
+kubectl's library (go-yaml v2) reads YAML 1.1 in its own way. As in YAML 1.1, yes, on and y are true, 010 is 8, and
+1_000 is 1000; as in YAML 1.2, 1e-4 is a number, and 1:30 and a date are text. A whole number is sent as one, however it
+was written (1.0, 1e3), because JSON makes no difference. `<<` is merged in the order of the fields, so it also replaces
+fields before it. Keys that are numbers become text, and the last of two equal keys counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEMPLATE = (
 )
 _PLAIN = "!plain"
 _MERGE = "tag:yaml.org,2002:merge"
-# Values with all aliases followed; a job that etcd takes has fewer. Nine levels of ten aliases each have 10^9.
+# Limit of values after resolving all aliases; a job that etcd accepts has fewer. Nine levels of ten aliases have 10^9.
 _MOST_VALUES = 1_000_000
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
@@ -50,13 +50,13 @@ _TAGS: dict[str, tuple[type, ...]] = {
     "float": (int, float),
 }
 
-# The fields of each mapping, `<<` resolved, by the mapping's identity: the node of the key, and of the value.
+# Each mapping's fields after resolving `<<`, by the mapping's identity: the nodes of the key and the value.
 Fields = dict[int, dict[str, tuple[yaml.Node, yaml.Node]]]
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """Mistake is something wrong at a place of a file; lines and columns are counted from 1."""
+    """Mistake is an error at a position of a file; lines and columns are counted from 1."""
 
     line: int
     column: int
@@ -64,15 +64,15 @@ class Mistake:
 
 
 def place(mark: yaml.Mark | None) -> tuple[int, int]:
-    """Returns the line and the column of a mark, from 1; the beginning where there is none."""
+    """Returns the line and column of a mark, counted from 1; (1, 1) without a mark."""
     return (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
 
 
 class Loader(yaml.SafeLoader):
-    """Loader composes nodes, and leaves the meaning of plain scalars to `plain_scalar`."""
+    """Loader composes nodes, and leaves the interpretation of plain scalars to `plain_scalar`."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Composes a node. An anchor may be defined again, as in go-yaml."""
+        """Composes a node. An anchor may be redefined, as in go-yaml."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if not isinstance(event, yaml.AliasEvent):
             self.anchors.pop(getattr(event, "anchor", None), None)
@@ -80,7 +80,7 @@ class Loader(yaml.SafeLoader):
         return node
 
     def scan_to_next_token(self) -> None:
-        """Skips blanks between tokens, and tabs where go-yaml does: where no line and no key can begin."""
+        """Skips blanks between tokens, and tabs where go-yaml does: where neither a line nor a key can begin."""
         super().scan_to_next_token()
         while self.peek() == "\t" and (self.flow_level or not self.allow_simple_key):
             self.forward()
@@ -91,21 +91,21 @@ Loader.yaml_implicit_resolvers = {None: [(_PLAIN, re.compile(""))]}
 
 
 class Reader:
-    """Reader makes the values of a document's nodes and collects what is wrong with them."""
+    """Reader makes the values of a document's nodes and collects their mistakes."""
 
     def __init__(self, is_json: bool) -> None:
         self.mistakes: list[Mistake] = []
         self.fields: Fields = {}
         self._is_json = is_json
-        # By the node's identity, since an alias is the node that it names: the value, and how many values it has in it.
+        # By the node's identity, because an alias is the node that it names: the value, and the number of values in it.
         self._known: dict[int, tuple[Any, int]] = {}
         self._open: set[int] = set()
 
     def value(self, node: yaml.Node, path: str) -> Any:
-        """Returns the value of a document; None where it is a template, or too much by its aliases."""
+        """Returns a document's value; None for a template, or if its aliases make too many values."""
         value, size = self._read(node, path)
         if any(each.message.endswith(TEMPLATE) for each in self.mistakes):
-            # The other mistakes of a template may be right once it is rendered.
+            # A template's other mistakes may disappear when it is rendered.
             return None
         if size > _MOST_VALUES:
             self._add(node, f"its aliases (*name) make more than {_MOST_VALUES} values of it; write out what is needed")
@@ -137,7 +137,7 @@ class Reader:
         return {name: value for name, (value, _) in read.items()}, 1 + sum(size for _, size in read.values())
 
     def _fields(self, node: yaml.Node, path: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Returns a mapping's fields in their order; of equal names the last counts, also for `<<`, as in go-yaml."""
+        """Returns a mapping's fields in order; of equal names the last one counts, even for `<<`, as in go-yaml."""
         fields: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         given: set[str] = set()
         for key, value in node.value:
@@ -154,7 +154,7 @@ class Reader:
         return fields
 
     def _merged(self, node: yaml.Node, path: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Returns the fields that `<<` merges; of several mappings the first with a field counts."""
+        """Returns the fields that `<<` merges; of several mappings, the first with a field counts."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for source in reversed(sources):
@@ -206,14 +206,14 @@ class Reader:
 
 
 def plain_scalar(text: str) -> Any:
-    """Returns the value of a scalar without quotes and without a tag."""
+    """Returns the value of a scalar without quotes or a tag."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _NOT_FINITE.fullmatch(text):
         return float(text.replace(".", "").lower())
     digits = text.replace("_", "") if text[:1] in "+-0123456789" else text
     whole = _INTEGER.fullmatch(digits)
-    # Longer ones exceed 64 bits, and Python refuses to read more than 4,300 digits.
+    # Longer numbers exceed 64 bits, and Python refuses to read more than 4,300 digits.
     if whole is not None and len(whole[5] or "") <= _MOST_DIGITS:
         sign, *written = whole.groups()
         number = next(int(each, base) for each, base in zip(written, _BASES, strict=True) if each is not None)
@@ -221,13 +221,13 @@ def plain_scalar(text: str) -> Any:
             return -number if sign == "-" else number
     if _FLOAT.fullmatch(digits):
         value = float(digits)
-        # A number that no float can hold is text.
+        # A number too large for a float is text.
         return text if math.isinf(value) else _as_sent(value)
     return text
 
 
 def tagged_scalar(tag: str, text: str) -> Any:
-    """Returns the value of a scalar with a tag. Raises ValueError for a text that isn't of that type."""
+    """Returns the value of a tagged scalar. Raises ValueError if the text isn't of that type."""
     name = tag.removeprefix(_STANDARD)
     if name == "binary":
         try:
@@ -243,7 +243,7 @@ def tagged_scalar(tag: str, text: str) -> Any:
 
 
 def key_text(value: Any) -> str | None:
-    """Returns a mapping's key as text, as in JSON; None for a value that can be no key."""
+    """Returns a mapping's key as text, as in JSON; None if the value can't be a key."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -256,22 +256,22 @@ def _as_sent(value: float) -> int | float:
 
 
 def yaml_text(documents: Iterable[Any]) -> str:
-    """Returns the documents as YAML with their fields in order; control characters are escapes."""
+    """Returns the documents as YAML with their fields in order, and control characters as escapes."""
     return yaml_escapes(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
 
 
 class _Dumper(yaml.SafeDumper):
-    """_Dumper double-quotes strings with control characters, because YAML has escapes only there."""
+    """_Dumper double-quotes strings with control characters, because YAML allows escapes only there."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Writes shared values in full at each place, as people do."""
+        """Writes shared values in full at each place."""
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = '"' if UNSAFE.search(text) else "|" if "\n" in text else None
     if style is None and plain_scalar(text) != text:
-        # PyYAML takes more words for text than kubectl does, to which y and n are true and false.
+        # PyYAML reads more words as text than kubectl, for which y and n are true and false.
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

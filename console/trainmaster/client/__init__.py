@@ -1,14 +1,14 @@
 """The Python SDK submits, waits for, reads and steers training jobs.
 
-1. `jobs` has `JobClient`, where everybody starts; `errors` is the tree of what it raises, `job` what it returns (and
-   the checks of arguments).
-2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching` and `metrics`; `blocking` runs it
-   without an event loop. `logs` reads a job's output as one stream, from what `output` knows of pods; `merging` orders
-   its lines.
+1. `jobs` has `JobClient`: start there. `errors` is the tree of the exceptions that it raises; `job` has the objects
+   that it returns, and the checks of arguments.
+2. `async_jobs` has `AsyncJobClient` and the methods that both clients share, with `watching` and `metrics`; `blocking`
+   runs them without an event loop. `logs` reads a job's output as one stream, using what `output` knows of pods;
+   `merging` orders its lines.
 3. `functions` has `train`, which makes a job from a function. `view` has the figures and sentences of a job.
-4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
-   the API server with its TLS, proxy and credentials, and `answers` turns its answers into results and errors.
-   `permission` asks whether a user may do something; `sentences` has sentences about suspended jobs.
+4. `transport` sends the requests, and tests replace it; `asynchronous` sends them from coroutines. `server` finds the
+   API server with its TLS, proxy and credentials, and `answers` turns its answers into results and errors. `permission`
+   asks whether a user may do something; `sentences` has sentences about suspended jobs.
 5. `history` reads recorded jobs.
 6. `code` uploads the user's code without an image.
 7. `gathering` reads everything around a job, from which `diagnosis` explains its state.
@@ -65,7 +65,7 @@ _OF_FUNCTIONS = ("JobHandle", "TrainOptions", "train")
 
 
 def __getattr__(name: str) -> Any:
-    """Returns what makes jobs of functions: a command that only asks the API server doesn't wait for its import."""
+    """Imports `functions` only on first use, so that commands that only ask the API server start faster."""
     if name not in _OF_FUNCTIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from trainmaster.client import functions

@@ -21,14 +21,14 @@ from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.api.v1alpha1.names import GROUP, INSTALL_CRD, PLURAL
 from trainmaster_operator.wire.values import mapping
 
-# Characters of an answer that a sentence quotes.
+# Length limit, in characters, of an answer quoted in a sentence.
 MAX_QUOTED = 60
-# An API server's answer for a path that it doesn't serve; a proxy has another one.
+# The API server's answer for a path that it doesn't serve; a proxy answers differently.
 NO_SUCH_PATH = b"404 page not found"
 _JOB = re.compile(rf"/apis/{re.escape(GROUP)}/[^/]+/namespaces/(?P<namespace>[^/]+)/{PLURAL}/(?P<name>[^/]+)")
-# The API server passes on what a pod answers.
+# Requests that the API server forwards to a pod.
 _POD_PROXY = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<pod>[^/:]+)[^/]*/proxy/")
-# After a field that is missing or of a wrong type, the rules in CEL are skipped, and that is a cause of its own.
+# If a field is missing or of a wrong type, the API server skips the CEL rules and reports this as another cause.
 _UNCHECKED_RULES = (
     r"<nil>: Invalid value: (?:null|\"null\"|\"\"): some validation rules were not checked because the object was "
     "invalid; correct the existing errors to complete validation"
@@ -40,7 +40,7 @@ _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer is a whole answer over HTTP."""
+    """Answer is a complete HTTP answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -49,12 +49,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reader makes sense of the answers that come from one address."""
+    """Reader interprets the answers of one address."""
 
     address: str
 
     def decoded(self, answer: Answer) -> dict[str, Any]:
-        """Returns the JSON object of an answer, which has a kind. Raises NoCluster."""
+        """Returns an answer's JSON object, which has a kind. Raises NoCluster."""
         try:
             found = decode(answer.body)
         except ValueError as error:
@@ -84,7 +84,7 @@ class Reader:
             and path.startswith(f"/apis/{GROUP}/")
             and (answer.body.strip() == NO_SUCH_PATH or "could not find the requested resource" in message)
         ):
-            # This answer names no object, because no type of the group is served.
+            # This answer names no object, because the cluster serves no type of the group.
             return JobNotFound(
                 "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
                 f"({INSTALL_CRD})"
@@ -104,18 +104,18 @@ class Reader:
         return kinds.get(status, InvalidRequest)(message)
 
     def unreachable(self, error: BaseException) -> NoCluster:
-        """Returns the error if no connection was made, or nothing answers."""
+        """Returns the error for a server that can't be connected to or doesn't answer."""
         return NoCluster(
             f"The cluster at {self.address} doesn't answer: {innermost(error)}; is it up, and is the kubeconfig's "
             "server its address?"
         )
 
     def broken_off(self, error: BaseException) -> NoCluster:
-        """Returns the error if an answer began and didn't end."""
+        """Returns the error for an answer that broke off."""
         return NoCluster(f"The answer of the cluster at {self.address} broke off: {innermost(error)}.")
 
     def untrusted(self, error: BaseException) -> NoCluster:
-        """Returns the error if TLS failed."""
+        """Returns the error for a failed TLS handshake."""
         reason = innermost(error)
         if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
             return NoCluster(f"The server at {self.address} doesn't speak TLS; does its address begin with http://?")
@@ -127,7 +127,7 @@ class Reader:
         return NoCluster(f"No TLS connection to the cluster at {self.address}: {reason}.")
 
     def no_such_server(self, answer: Answer) -> NoCluster:
-        """Returns the error if something else answers."""
+        """Returns the error for an answer that no Kubernetes API server gives."""
         return NoCluster(
             f"What answers at {self.address} is no Kubernetes API server ({self.description(answer)}): check the "
             "kubeconfig's server, and proxies in between."
@@ -135,7 +135,7 @@ class Reader:
 
     @staticmethod
     def description(answer: Answer) -> str:
-        """Describes a strange answer, with its beginning."""
+        """Describes an unexpected answer and quotes its beginning."""
         kind = str(answer.headers.get("Content-Type") or "").partition(";")[0]
         what = f"{kind} " if kind else ""
         where = f" to {location}" if (location := answer.headers.get("Location")) else ""
@@ -143,18 +143,18 @@ class Reader:
 
 
 def _message(status: Mapping[str, Any], code: int) -> str:
-    """Returns the message of a Status, without the cause that some rules weren't checked."""
+    """Returns a Status's message, without the cause that reports skipped rules."""
     message = str(status.get("message") or status.get("reason") or f"HTTP {code}")
     shorter = _UNCHECKED.sub("", message)
     causes = mapping(status.get("details")).get("causes")
     if shorter != message and isinstance(causes, list) and len(causes) == 2:
-        # One is left, and no list of them.
+        # One cause is left, so it needs no list.
         shorter = _LIST_OF_ONE.sub(r": \1", shorter)
     return shorter
 
 
 def innermost(error: BaseException) -> str:
-    """Returns the reason in a chain of exceptions: the innermost has the fewest words."""
+    """Returns the reason of the innermost exception in a chain, which is the shortest."""
     while isinstance(reason := getattr(error, "reason", None), BaseException) or (
         error.args and isinstance(reason := error.args[-1], BaseException)
     ):
@@ -169,6 +169,6 @@ def innermost(error: BaseException) -> str:
 
 
 def beginning(body: bytes) -> str:
-    """Returns the beginning of an answer, in one line, for a sentence."""
+    """Returns the beginning of an answer in one line, for a sentence."""
     text = " ".join(body.decode("utf-8", "replace").split())
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."

@@ -43,15 +43,16 @@ from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 
 FIELD_MANAGER = "trainmaster-client"
-# Between two looks whether the stacks that were asked for are there: the ranks take a few tenths of a second.
+# Interval of checks for requested stacks; the ranks take a few tenths of a second to write them.
 STACKS_POLL_SECONDS = 0.2
 _STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 
 
 class AsyncJobClient:
-    """AsyncJobClient reads and changes the jobs of one namespace. Every method raises a ClientError with one sentence.
+    """AsyncJobClient reads and changes the jobs of one namespace.
 
-    It has connections of its own: close it, or use it with `async with`.
+    Its methods raise ClientErrors, each with one sentence. It has its own connections: close it, or use it with
+    `async with`.
     """
 
     def __init__(
@@ -89,12 +90,12 @@ class AsyncJobClient:
             await self._close()
 
     async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
-        """Creates a job; with `replace`, applies it (server-side). Raises JobExists, InvalidRequest."""
+        """Creates a job, or applies it (server-side) with `replace`. Raises JobExists, InvalidRequest."""
         require_manifest(manifest)
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
         problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
         if problem is not None:
-            # The API server would accept the job, and the operator refuse it in its status.
+            # The API server would accept the job, but the operator would refuse it in its status.
             raise InvalidRequest(str(problem))
         if not replace:
             path = collection_path(self.namespace)
@@ -116,22 +117,22 @@ class AsyncJobClient:
         return await read_job(self.transport, self.namespace, name)
 
     async def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
-        """Returns all jobs of the namespace, or of all namespaces, by name; `selector` selects by labels."""
+        """Returns the jobs of the namespace, or of all namespaces, sorted by name; `selector` selects by labels."""
         path = collection_path(None if all_namespaces else self.namespace)
         answer = await self.transport.request("GET", path, query=label_query(selector))
         jobs = [TrainingJob.of(item) for item in items_of(answer)]
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
     async def delete(self, name: str) -> None:
-        """Deletes a job and, through the garbage collector, everything that belongs to it."""
+        """Deletes a job; the garbage collector then deletes the objects that belong to it."""
         await self.transport.request("DELETE", self._path(name), query={"propagationPolicy": "Background"})
 
     async def suspend(self, name: str) -> TrainingJob:
-        """Stops a job with a checkpoint and frees its resources. Raises InvalidRequest for one that has ended."""
+        """Stops a job with a checkpoint and frees its resources. Raises InvalidRequest for a job that has ended."""
         return await self._set_suspend(name, "suspend", suspend=True)
 
     async def resume(self, name: str) -> TrainingJob:
-        """Resumes a suspended job. Raises InvalidRequest for one that has ended."""
+        """Resumes a suspended job. Raises InvalidRequest for a job that has ended."""
         return await self._set_suspend(name, "resume", suspend=False)
 
     async def scale(self, name: str, workers: int) -> TrainingJob:
@@ -146,7 +147,7 @@ class AsyncJobClient:
             raise InvalidRequest(
                 f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again."
             )
-        # A time is readable, and its fraction distinguishes requests.
+        # A timestamp is readable, and its microseconds distinguish requests.
         moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: moment}}})
 
@@ -163,14 +164,14 @@ class AsyncJobClient:
         )
 
     def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
-        """Yields the job's state and every change, until it is deleted. A broken watch is opened again."""
+        """Yields the job's state, then each change, until the job is deleted. Reopens a broken watch."""
         require_name(name)
         return Watcher(self.transport, self.namespace).one(name)
 
     def watch_all(
         self, *, all_namespaces: bool = False, selector: str | None = None
     ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs, then each one that changes or is deleted, forever; a deleted one with True."""
+        """Yields all jobs, then each changed or deleted job, forever. The flag is True for a deleted job."""
         return Watcher(self.transport, None if all_namespaces else self.namespace, selector).all()
 
     async def wait(
@@ -180,7 +181,7 @@ class AsyncJobClient:
         until: Callable[[TrainingJob], bool] = lambda job: job.finished,
         timeout: float | None = None,
     ) -> TrainingJob:
-        """Waits until a job has ended, or `until` holds, and returns the job.
+        """Waits until a job has ended, or until `until` returns True, and returns the job.
 
         Raises WaitTimeout after `timeout` seconds, and JobNotFound if the job is deleted meanwhile.
         """
@@ -191,25 +192,28 @@ class AsyncJobClient:
         return await Watcher(self.transport, self.namespace).until(name, until, timeout)
 
     async def metrics(self, name: str) -> JobMetrics:
-        """Returns each rank's current step, loss, samples a second, seconds of a step. Raises JobNotFound."""
+        """Returns each rank's current step, loss, samples per second and seconds per step. Raises JobNotFound."""
         pods = await self.pods(name)
         if not pods:
             await self.get(name)
         return await job_metrics(self.transport, self.namespace, pods)
 
     async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
-        """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
+        """Returns the job's pods as raw objects, sorted by worker.
+
+        Leaves out pods with the job's label but no index.
+        """
         require_name_text(name)
         return await self._output.pods(name)
 
     def logs(
         self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
     ) -> AsyncGenerator[str, None]:
-        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound.
+        """Yields the output of one worker line by line, or of all workers sorted by time. Raises JobNotFound.
 
-        With several workers, each line begins with its rank's or its worker's label. What was kept is there after the
-        pods are gone. `follow` waits for further lines until the job has ended. `tail`: only the last lines of each
-        worker.
+        With several workers, each line begins with the label of its rank or worker. After the pods are gone, the kept
+        output is read. `follow` waits for further lines until the job has ended. `tail` limits the output to each
+        worker's last lines.
         """
         require_name_text(name)
         require_count("worker", worker)
@@ -226,11 +230,11 @@ class AsyncJobClient:
         timestamps: bool = False,
         since: float | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
+        """Yields the log of a worker's container, or of its previous container, line by line. Raises JobNotFound.
 
         Raises InvalidRequest if the container has not started. A followed log ends with its container, or when the
-        connection breaks. With `timestamps` each line begins with its time (api/kept_logs.py). `since`: no lines
-        before this second (since the epoch).
+        connection breaks. With `timestamps`, each line begins with its time (api/kept_logs.py). `since` (seconds since
+        the epoch) leaves out earlier lines.
         """
         require("pod", pod, str, "the name of a pod as text")
         require_count("tail", tail)
@@ -240,26 +244,26 @@ class AsyncJobClient:
         )
 
     async def kept_workers(self, name: str) -> builtins.list[int]:
-        """Returns the workers whose output the operator kept when the job ended."""
+        """Returns the workers whose output the operator kept at the job's end."""
         return sorted(await self.kept_logs(name))
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns what the operator kept of the workers' output when their pods went, by worker."""
+        """Returns the output that the operator kept when the pods went, by worker."""
         require_name_text(name)
         return await self._output.kept_logs(name)
 
     async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
-        """Returns the raw Events of the namespace, or of all namespaces, about any object."""
+        """Returns the raw Events about all objects of the namespace, or of all namespaces."""
         return await list_events(self.transport, None if all_namespaces else self.namespace)
 
     def watch_events(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-        """Yields the existing raw Events as ADDED, then each that is added or changed, forever."""
+        """Yields the existing raw Events as ADDED, then each added or changed one, forever."""
         return watch_events(self.transport, None if all_namespaces else self.namespace)
 
     async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
         """Asks all ranks of a running job for their stacks, without stopping them, and returns the answers.
 
-        Raises InvalidRequest if no ranks run, and WaitTimeout after `timeout` seconds.
+        Raises InvalidRequest if no ranks are running, and WaitTimeout after `timeout` seconds.
         """
         require_seconds("timeout", timeout)
         job = await self.get(name)
@@ -289,8 +293,8 @@ class AsyncJobClient:
     ) -> dict[str, builtins.list[Any]]:
         """Returns a job's recorded curves as columns (docs/history-exports.md), even after the job is deleted.
 
-        Raises JobNotFound for a job that wasn't recorded. `uid` names an earlier job of that name, `history` the
-        address of another history than the cluster's, and `token` is for a kubeconfig without one.
+        Raises JobNotFound if the job wasn't recorded. `uid` selects an earlier job of that name. `history` is the
+        address of a history other than the cluster's. `token` is needed if the kubeconfig has none.
         """
         from trainmaster.client.history import curves, history_beside
 

@@ -30,31 +30,31 @@ from trainmaster_operator.kubeconfig import KubeconfigError
 
 T = TypeVar("T")
 
-# Bytes that are read of a refusal. Pods may answer anything through the API server's proxy.
+# Size limit of a refusal that is read, in bytes. A pod behind the API server's proxy may answer anything.
 MOST_REFUSAL = 65_536
 
 
 class AiohttpTransport:
-    """AiohttpTransport sends requests over aiohttp, in the event loop of the first one.
+    """AiohttpTransport sends requests over aiohttp, in the event loop of the first request.
 
-    With a connector (`connector_to`) it shares its connections with other users of the same server.
+    With a connector (`connector_to`), it shares connections with other clients of the same server.
     """
 
-    # Options and the bytes of a whole answer, which subclasses that read for many limit.
+    # Session options, and the size limit of an answer in bytes; subclasses that serve many users set them.
     session_options: Mapping[str, Any] = {}
     most_bytes: float = math.inf
 
     def __init__(
         self, server: Server, connector: aiohttp.BaseConnector | None = None, *, reader: Reader | None = None
     ) -> None:
-        """`reader` has the sentences if the server isn't a Kubernetes API server."""
+        """`reader` words the errors if the server isn't a Kubernetes API server."""
         if (server.proxy or "").startswith("socks"):
             raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
         self.server = server
         self._reader = reader or Reader(server.address)
         self._session: aiohttp.ClientSession | None = None
         self._connector = connector
-        # An exec plugin runs once at a time.
+        # Runs the exec plugin only once at a time.
         self._authorizing = asyncio.Lock()
 
     async def close(self) -> None:
@@ -89,13 +89,13 @@ class AiohttpTransport:
             for line in splitter.end():
                 yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or was silent: the caller starts again where it was.
+            # The connection broke or was silent: the caller resumes from its last line.
             return
         finally:
             response.close()
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object. Raises NoCluster if they don't come in time."""
+        """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
         found = b""
         try:
             async with asyncio.timeout(seconds):
@@ -112,11 +112,11 @@ class AiohttpTransport:
         return found[:limit]
 
     async def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Waits without blocking the event loop."""
         await asyncio.sleep(seconds)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs the coroutines as tasks, some at a time."""
+        """Runs the coroutines as tasks, a limited number at a time."""
         free = asyncio.Semaphore(MOST_CONNECTIONS)
 
         async def limited(part: Coroutine[Any, Any, T]) -> T:
@@ -126,7 +126,7 @@ class AiohttpTransport:
         return list(await asyncio.gather(*map(limited, parts)))
 
     def readers(self) -> Readers:
-        """Returns what reads several streams at once, each in a task."""
+        """Returns readers that read several streams at once, each in a task."""
         return TaskReaders()
 
     async def _send(
@@ -138,7 +138,7 @@ class AiohttpTransport:
         content_type: str,
         read_seconds: float | None,
     ) -> aiohttp.ClientResponse:
-        """Returns a successful answer before its body. Raises a ClientError."""
+        """Returns a successful answer whose body is still unread. Raises a ClientError."""
         from yarl import URL
 
         if self._session is None:
@@ -173,11 +173,11 @@ class AiohttpTransport:
         if isinstance(self.server.authorization, Fixed) and self.server.passed_on is None:
             return request_headers(self.server, content_type)
         async with self._authorizing:
-            # This may run a plugin or request a token; other coroutines continue meanwhile.
+            # This may run a plugin or request a token, so it runs in a thread beside the event loop.
             return await asyncio.to_thread(request_headers, self.server, content_type)
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns an answer, whole or cut. Raises NoCluster if it breaks off or is too large."""
+        """Returns an answer, cut at `cut_at` bytes. Raises NoCluster if it breaks off or is too large."""
         body = bytearray()
         try:
             async for chunk in response.content.iter_any():
@@ -194,18 +194,18 @@ class AiohttpTransport:
 
 
 def connector_to(server: Server) -> aiohttp.TCPConnector:
-    """Returns connections to a server, as many as there are logs to follow."""
+    """Returns a connector to a server without a limit of connections, because each followed log needs one."""
     return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 
 class TaskReaders:
-    """TaskReaders read each stream in a task of its own."""
+    """TaskReaders reads each stream in a task of its own."""
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        """`ahead` characters of all streams are read before they are consumed, and MIN_AHEAD of each one."""
+        """`ahead` limits the characters read ahead over all streams; each stream may always read MIN_AHEAD."""
         self._most_ahead = ahead
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
-        # Characters that were read ahead of each stream, and what its reader waits for.
+        # By stream: the characters read ahead, and the event for which its reader waits.
         self._ahead: dict[Hashable, int] = {}
         self._room: dict[Hashable, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -218,8 +218,8 @@ class TaskReaders:
         task.add_done_callback(self._tasks.discard)
 
     async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: forever)."""
-        # The tasks read only while this one waits.
+        """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
+        # The tasks can read only while this coroutine waits.
         await asyncio.sleep(0)
         found = []
         if self._arrivals.empty():
@@ -243,7 +243,7 @@ class TaskReaders:
                 self._room[source].set()
 
     async def close(self) -> None:
-        """Ends the reading."""
+        """Cancels all readers."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -251,7 +251,7 @@ class TaskReaders:
 
     @property
     def _share(self) -> int:
-        """Returns how much may be read ahead of one stream, in characters."""
+        """Returns the limit of characters read ahead of one stream."""
         return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
 
     async def _read(self, source: Hashable, stream: Lines) -> None:

@@ -1,7 +1,7 @@
-"""Coroutines run here without an event loop, over a transport that waits where it is called.
+"""Runs coroutines without an event loop, over a transport whose calls block.
 
-A coroutine that awaits only such a transport never gives control away, so one step runs it to its end. Commands save
-the import of asyncio, and nothing is nested in a notebook's own loop.
+A coroutine that awaits only such a transport never yields control, so one step runs it to its end. Commands needn't
+import asyncio, and a notebook's own loop gets no nested one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Blocking:
-    """Blocking turns a transport that waits into one with coroutines, which never give control away."""
+    """Blocking gives a blocking transport the interface of coroutines, which never yield control."""
 
     transport: Transport
 
@@ -36,11 +36,11 @@ class Blocking:
             yield line
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object."""
+        """Returns the first bytes of an answer that isn't JSON."""
         return self.transport.beginning(path, limit=limit, seconds=seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Blocks for some seconds."""
         time.sleep(seconds)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -53,23 +53,26 @@ class Blocking:
             return list(threads.map(run, parts))
 
     def readers(self) -> Readers:
-        """Returns what reads several streams at once, each in a thread."""
+        """Returns readers that read several streams at once, each in a thread."""
         return ThreadReaders()
 
 
 @dataclass
 class _Ahead:
-    """_Ahead counts the characters that were read ahead of one stream."""
+    """_Ahead counts the characters read ahead of one stream."""
 
-    # Notified when there is room again; it shares its lock with all streams.
+    # Notified when there is room again. All streams share its lock.
     room: threading.Condition
     size: int = 0
-    # Its reader waits for room.
+    # The reader waits for room.
     is_full: bool = False
 
 
 class ThreadReaders:
-    """ThreadReaders read each stream in a thread of its own, which ends at its stream's next line when they close."""
+    """ThreadReaders reads each stream in a thread of its own.
+
+    After `close`, a thread ends at its stream's next line.
+    """
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
         self._most_ahead = ahead
@@ -85,7 +88,7 @@ class ThreadReaders:
         threading.Thread(target=self._read, args=(source, iterate(stream), ahead), daemon=True).start()
 
     async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: forever)."""
+        """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
         with self._changed:
             if not self._arrivals and seconds != 0:
                 self._changed.wait(seconds)
@@ -100,16 +103,16 @@ class ThreadReaders:
         with self._lock:
             ahead = self._ahead.get(source)
             if ahead is None:
-                # Its stream has ended.
+                # The stream has ended.
                 return
             ahead.size -= len(line.text)
-            # Long before it runs dry: the others' lines would be held back for it.
+            # Wakes the reader at half the share: at an empty buffer, the other streams' lines would wait for it.
             if ahead.is_full and ahead.size <= self._share // 2:
                 ahead.is_full = False
                 ahead.room.notify()
 
     async def close(self) -> None:
-        """Ends the reading."""
+        """Makes all readers end."""
         with self._lock:
             self._closed = True
             for ahead in self._ahead.values():
@@ -117,7 +120,7 @@ class ThreadReaders:
 
     @property
     def _share(self) -> int:
-        """Returns how much may be read ahead of one stream, in characters."""
+        """Returns the limit of characters read ahead of one stream."""
         return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
 
     def _read(self, source: Hashable, lines: Generator[WorkerLine, None, None], ahead: _Ahead) -> None:
@@ -146,7 +149,7 @@ class ThreadReaders:
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that never gives control away, and returns what it returns."""
+    """Runs a coroutine that never yields control, and returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -157,7 +160,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def iterate(source: AsyncIterator[T]) -> Generator[T, None, None]:
-    """Yields what an asynchronous generator yields that never gives control away."""
+    """Yields the items of an asynchronous generator that never yields control."""
     try:
         while True:
             try:

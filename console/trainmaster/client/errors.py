@@ -1,4 +1,4 @@
-"""These are the errors of this package.
+"""Defines the errors of this package.
 
     ClientError
     ├── NoCluster          no kubeconfig, or nothing answers at its address
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 class ClientError(Exception):
-    """ClientError is the base of everything that this package raises on purpose."""
+    """ClientError is the base of this package's own exceptions."""
 
 
 class NoCluster(ClientError):
@@ -28,11 +28,11 @@ class JobNotFound(ClientError):
 
 
 class JobExists(ClientError):
-    """A job of that name exists already."""
+    """A job of that name already exists."""
 
 
 class InvalidRequest(ClientError):
-    """The request was refused, by the API server or before it was sent."""
+    """The API server refused the request, or a check did before it was sent."""
 
 
 class NotAllowed(ClientError):

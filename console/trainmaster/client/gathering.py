@@ -1,8 +1,8 @@
-"""`gather` reads a situation: a job and what its state makes worth reading, in two rounds of simultaneous requests.
+"""`gather` reads a situation: a job and the objects that explain its state, in two rounds of simultaneous requests.
 
-The first round has the job's pods, StatefulSets and evidence; these decide which of queue, gang, nodes, claims, events
-and logs the second one reads. Lists are bounded, nothing is written, and what the user may not read is named in the
-situation.
+The first round reads the job's pods, StatefulSets and evidence. They decide which of queue, gang, nodes, claims, events
+and logs the second round reads. Lists are bounded, nothing is written, and the situation names objects that the user
+may not read.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from trainmaster_operator.wire.values import mapping, mappings, whole
 
 JOBS_AT_ONCE = 4
 MAX_NODES, MAX_PODS, MAX_EVENTS = 500, 3_000, 100
-# Pods whose events and logs are read; the trouble of a job's pods is most often one and the same.
+# Limit of the pods whose events and logs are read; a job's pods usually have the same problem.
 MAX_TROUBLED_PODS = 4
-# Agents are asked through a proxy, and are as slow as a busy node.
+# Agents answer through a proxy, and as slowly as a busy node.
 MAX_METRICS_PODS, MAX_METRICS_BYTES, METRICS_SECONDS = 16, 65_536, 1.0
-# The newest pods of a starting job, for which an attempt waits longest.
+# Limit of a starting job's pods that are asked: the newest ones, for which an attempt waits longest.
 MAX_STARTING_PODS = 8
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _POD_GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "coscheduling": "scheduling.x-k8s.io/v1alpha1"}
-# A list that was cut can't be summed up.
+# A list cut at its limit can't be summed up.
 _CUT = "continue"
 
 
@@ -55,14 +55,14 @@ async def gather_all(transport: AsyncTransport, jobs: Sequence[TrainingJob]) -> 
 
 @dataclass
 class _Gathering:
-    """_Gathering reads what is needed; each of its readers returns what it found, or nothing."""
+    """_Gathering reads what the situation needs; each of its readers returns its result, or nothing."""
 
     transport: AsyncTransport
     job: TrainingJob
     unread: list[str] = field(default_factory=list)
 
     async def situation(self) -> Situation:
-        """Returns what the two rounds have found."""
+        """Runs both rounds and returns the situation."""
         selector = {"labelSelector": f"{JOB_NAME_LABEL}={self.job.name}"}
         first: list[Coroutine[Any, Any, Any]] = [
             self._list("pods", self._namespaced("/api/v1", "pods"), selector),
@@ -89,14 +89,14 @@ class _Gathering:
         return Situation(self.job, pods=pods, evidence=tuple(evidence), unread=unread, **changes)
 
     def _said(self, pages: Iterable[tuple[int, str]]) -> dict[str, Any]:
-        """Returns what agents report of their ranks, or of their workers while the job isn't running."""
+        """Parses the agents' pages: states of ranks, or of workers while the job isn't running."""
         if self.job.phase == "Running":
             return {"ranks": [rank for worker, page in pages for rank in parse_metrics(worker, page)]}
         states = [parse_worker_state(worker, page) for worker, page in pages]
         return {"worker_states": [one for one in states if one is not None]}
 
     def _second_round(self, state: _State) -> dict[str, Coroutine[Any, Any, Any]]:
-        """Returns the readers of what the job's state makes worth reading, by the field of the situation."""
+        """Returns the second round's readers, by the situation's fields."""
         asked: dict[str, Coroutine[Any, Any, Any]] = {"logs": self._logs(state)}
         if state.lacks_nodes:
             asked["nodes"] = self._list("nodes", "/api/v1/nodes", {"limit": str(MAX_NODES)})
@@ -117,7 +117,7 @@ class _Gathering:
         return f"{api}/namespaces/{_part(self.job.namespace)}/{plural}"
 
     async def _get(self, what: str, path: str, query: Mapping[str, str] | None = None) -> Object | None:
-        """Returns an answer; None if the object or its type isn't there, or the user may not read it."""
+        """Returns an answer; None if the object or its type doesn't exist, or the user may not read it."""
         try:
             return mapping(await self.transport.request("GET", path, query=query or {}))
         except JobNotFound:
@@ -131,7 +131,7 @@ class _Gathering:
         return None if answer is None else list(mappings(answer.get("items")))
 
     async def _pods_on_nodes(self) -> list[Object] | None:
-        """Returns the pods of all namespaces that hold room; None if they are too many to sum up."""
+        """Returns the pods of all namespaces that use resources; None if there are too many to sum up."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed", "limit": str(MAX_PODS)}
         answer = await self._get("the pods of other namespaces, and so what nodes have free,", "/api/v1/pods", query)
         if answer is None or at(answer, "metadata", _CUT):
@@ -147,7 +147,7 @@ class _Gathering:
         return await self._list("events", self._namespaced("/api/v1", "events"), query)
 
     async def _queue(self) -> dict[str, Any]:
-        """Returns what belongs to the job's place in Kueue."""
+        """Returns the objects that decide the job's position in Kueue."""
         queue = text(self.job.raw, "spec", "scheduling", "queue")
         workloads = await self._list("Workloads", self._namespaced(KUEUE, "workloads"), {})
         local_queues = await self._list("LocalQueues", self._namespaced(KUEUE, "localqueues"), {})
@@ -166,7 +166,7 @@ class _Gathering:
         return found
 
     async def _position(self, queue: str) -> int | None:
-        """Returns the place in Kueue's visibility API, if that is served and may be read."""
+        """Returns the position from Kueue's visibility API, if that is served and readable."""
         path = self._namespaced(
             "/apis/visibility.kueue.x-k8s.io/v1beta1", f"localqueues/{_part(queue)}/pendingworkloads"
         )
@@ -188,7 +188,7 @@ class _Gathering:
         return [one for one in parsed if one is not None]
 
     async def _logs(self, state: _State) -> dict[str, str]:
-        """Returns the logs of pods whose container ends repeatedly, and what was kept of a failed job's failure."""
+        """Returns the logs of pods whose container ends repeatedly, and the kept logs of a failed job."""
         found = {}
         for name in state.ended_pods:
             path = self._namespaced("/api/v1", f"pods/{_part(name)}/log")
@@ -211,7 +211,7 @@ class _Gathering:
         return found
 
     async def _metrics(self, pod: Object) -> str:
-        """Returns the page that a pod's agent serves; few users may ask through the API server's proxy."""
+        """Returns the metrics page of a pod's agent; few users may ask through the API server's proxy."""
         path = self._namespaced("/api/v1", f"pods/{_part(name_of(pod))}:{AGENT_PORT}/proxy/metrics")
         try:
             page = await self.transport.beginning(path, limit=MAX_METRICS_BYTES, seconds=METRICS_SECONDS)
@@ -221,7 +221,7 @@ class _Gathering:
 
 
 class _State:
-    """_State is what the first round shows, as far as it decides what to read next."""
+    """_State is the part of the first round's result that decides what to read next."""
 
     def __init__(self, job: TrainingJob, pods: Sequence[Object]) -> None:
         status = job.status
@@ -251,7 +251,7 @@ class _State:
 
 
 def _part(name: str) -> str:
-    """Returns a name as one part of a path: a user may have written anything into the spec."""
+    """Escapes a name as one part of a path, because users may write anything into the spec."""
     return quote(name, safe="")
 
 

@@ -1,4 +1,4 @@
-"""`TrainingJob` is a job of the API server. `require` and its like refuse wrong arguments with a sentence."""
+"""`TrainingJob` is a job of the API server. The `require` functions refuse wrong arguments with one sentence."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VE
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
 
-# Characters of a name (RFC 1123).
+# Length limit of a name (RFC 1123).
 MAX_NAME = 253
 
 
 @dataclass(frozen=True, repr=False)
 class TrainingJob:
-    """TrainingJob is a job as the API server holds it: the raw object and its parsed status. Notebooks show a table."""
+    """TrainingJob is the API server's state of a job: the raw object and its parsed status. Notebooks show a table."""
 
     raw: Mapping[str, Any]
     status: JobStatus
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
-        """Parses the status of an object from the API server. Raises ClientError for one of another release."""
+        """Parses the status of an object from the API server. Raises ClientError if it is of another release."""
         metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
         if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
             raise NoCluster("What was answered is no job; is the kubeconfig's server a Kubernetes API server?")
@@ -58,12 +58,12 @@ class TrainingJob:
 
     @property
     def version(self) -> str:
-        """Returns metadata.resourceVersion, which every change makes another one."""
+        """Returns metadata.resourceVersion, which differs after every change."""
         return str(self.raw["metadata"].get("resourceVersion") or "")
 
     @property
     def to_be_suspended(self) -> bool:
-        """Returns whether runPolicy.suspend is set, which the operator follows."""
+        """Returns whether runPolicy.suspend is set; the operator then suspends the job."""
         policy = (self.raw.get("spec") or {}).get("runPolicy")
         return isinstance(policy, Mapping) and policy.get("suspend") is True
 
@@ -94,19 +94,19 @@ class TrainingJob:
 
 
 def collection_path(namespace: str | None) -> str:
-    """Returns the path of all jobs of a namespace; None: of all namespaces."""
+    """Returns the path of all jobs of a namespace, or of all namespaces for None."""
     base = f"/apis/{GROUP}/{VERSION}"
     return f"{base}/{PLURAL}" if namespace is None else f"{base}/namespaces/{namespace}/{PLURAL}"
 
 
 def label_query(selector: str | None) -> dict[str, str]:
-    """Returns the query of a list or a watch by which the API server selects by labels."""
+    """Returns the query parameter that selects a list or a watch by labels."""
     require_text("selector", selector, "labels as text, such as 'team=vision'")
     return {} if selector is None else {"labelSelector": selector}
 
 
 def require_name(name: str) -> None:
-    """Raises InvalidRequest for a name that no job can have: it would be part of a request's path."""
+    """Raises InvalidRequest for a name that no job can have, because it becomes part of a request's path."""
     require_name_text(name)
     if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:
         raise InvalidRequest(
@@ -115,19 +115,19 @@ def require_name(name: str) -> None:
 
 
 def require_name_text(name: str) -> None:
-    """Raises InvalidRequest for a name that is no text; others may come from the API server."""
+    """Raises InvalidRequest for a name that isn't text. It doesn't check the characters, unlike `require_name`."""
     require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
 
 
 def require_namespace(name: str) -> None:
-    """Raises InvalidRequest for what no namespace can be named."""
+    """Raises InvalidRequest for a name that no namespace can have."""
     require("namespace", name, str, "the name of a namespace as text")
     if re.fullmatch(DNS_LABEL_PATTERN, name) is None:
         raise InvalidRequest(f"{show(name)} is no name of a namespace: give small letters, digits and '-'")
 
 
 def items_of(answer: Any) -> list[Mapping[str, Any]]:
-    """Returns the objects of a list. Raises NoCluster for what is none."""
+    """Returns the objects of a list. Raises NoCluster if the answer isn't a list."""
     # Go writes an empty list as null.
     items = answer.get("items", "") if answer.get("items", "") is not None else []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -136,31 +136,31 @@ def items_of(answer: Any) -> list[Mapping[str, Any]]:
 
 
 def worker_index(pod: Mapping[str, Any]) -> int:
-    """Returns the global index of a raw pod's worker. Raises ClientError for a pod that no StatefulSet of ours made."""
+    """Returns the global index of a pod's worker. Raises ClientError for a pod that none of our StatefulSets made."""
     if not has_index(pod):
         raise ClientError(f"Pod {pod['metadata']['name']} has no {POD_INDEX_LABEL} label; is it ours?")
     return int(pod["metadata"]["labels"][POD_INDEX_LABEL])
 
 
 def has_index(pod: Mapping[str, Any]) -> bool:
-    """Returns whether a raw pod has the index of a worker."""
+    """Returns whether a raw pod has a worker's index."""
     index = str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
     return index.isascii() and index.isdigit()
 
 
 def require(argument: str, value: object, kind: type | tuple[type, ...], remedy: str) -> None:
-    """Raises InvalidRequest for a value of another type. True and False aren't numbers."""
+    """Raises InvalidRequest for a value of another type. True and False don't count as numbers."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise InvalidRequest(f"{argument} is of type {type(value).__name__}: give {remedy}")
 
 
 def require_manifest(value: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for what is no manifest."""
+    """Raises InvalidRequest for a value that isn't a manifest."""
     require("manifest", value, Mapping, "the job as a mapping, such as yaml.safe_load makes of a file's text")
 
 
 def require_count(argument: str, value: int | None) -> None:
-    """Raises InvalidRequest for what is neither None nor a whole number from 0."""
+    """Raises InvalidRequest for a value that isn't None or a whole number from 0."""
     if value is not None:
         require(argument, value, Integral, "a whole number")
         if value < 0:
@@ -168,12 +168,12 @@ def require_count(argument: str, value: int | None) -> None:
 
 
 def require_seconds(argument: str, value: float | None) -> None:
-    """Raises InvalidRequest for what is neither None nor a number."""
+    """Raises InvalidRequest for a value that isn't None or a number."""
     if value is not None:
         require(argument, value, Real, "a number of seconds")
 
 
 def require_text(argument: str, value: str | None, remedy: str) -> None:
-    """Raises InvalidRequest for what is neither None nor text."""
+    """Raises InvalidRequest for a value that isn't None or text."""
     if value is not None:
         require(argument, value, str, remedy)

@@ -1,42 +1,11 @@
 """`JobClient` submits, watches and steers DistributedTrainingJobs from Python.
 
-from __future__ import annotations
+    jobs = JobClient()
+    jobs.submit(manifest)
+    job = jobs.wait("bert-mrpc", timeout=3600)
+    print(job.phase, job.status.progress)
 
-import functools
-import inspect
-import os
-from collections.abc import AsyncGenerator
-from collections.abc import Callable
-from collections.abc import Coroutine
-from collections.abc import Iterator
-from typing import Any
-from typing import Concatenate
-from typing import ParamSpec
-from typing import TypeVar
-from trainmaster.client.async_jobs import AsyncJobClient
-from trainmaster.client.blocking import Blocking
-from trainmaster.client.blocking import iterate
-from trainmaster.client.blocking import run
-from trainmaster.client.transport import Transport
-from trainmaster.client.transport import connect
-import builtins
-from collections.abc import Mapping
-from trainmaster.client.async_jobs import FIELD_MANAGER
-from trainmaster.client.job import TrainingJob
-from trainmaster.client.job import require_name
-from trainmaster.client.job import worker_index
-from trainmaster.client.metrics import JobMetrics
-from trainmaster_operator.api.evidence import AttemptEvidence
-from trainmaster_operator.api.evidence import Stacks
-from trainmaster_operator.api.kept_logs import KeptLog
-
-
-jobs = JobClient()
-jobs.submit(manifest)
-status = jobs.wait("bert-mrpc", timeout=3600)
-print(status.phase, status.progress)
-
-Each method is the one of `AsyncJobClient`, run without an event loop (`blocking`).
+Its methods are those of `AsyncJobClient`, run without an event loop (`blocking`).
 """
 
 from __future__ import annotations
@@ -58,7 +27,7 @@ T = TypeVar("T")
 def _returns(
     method: Callable[Concatenate[AsyncJobClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[JobClient, P], T]:
-    """Makes a method of `JobClient` from one that returns a value."""
+    """Makes a method of `JobClient` from a coroutine that returns a value."""
 
     @functools.wraps(method)
     def call(self: JobClient, /, *args: P.args, **options: P.kwargs) -> T:
@@ -70,13 +39,13 @@ def _returns(
 def _yields(
     method: Callable[Concatenate[AsyncJobClient, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate[JobClient, P], Iterator[T]]:
-    """Makes a method of `JobClient` from one that yields values."""
+    """Makes a method of `JobClient` from an asynchronous generator."""
 
     @functools.wraps(method)
     def call(self: JobClient, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         return iterate(method(self.asynchronous, *args, **options))
 
-    # `help` shows what this method returns.
+    # `help` then shows this method's own return type.
     vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="Iterator")
     return call
 
@@ -84,7 +53,7 @@ def _yields(
 class JobClient:
     """JobClient reads and changes the jobs of one namespace.
 
-    Threads may share it. Every method raises a ClientError with one sentence.
+    Threads may share it. Its methods raise ClientErrors, each with one sentence.
     """
 
     def __init__(
@@ -99,7 +68,7 @@ class JobClient:
             transport, context_namespace = connect(kubeconfig, context)
             namespace = namespace or context_namespace
         self.transport = transport
-        # Its coroutines wait where they are called; don't await them in an event loop.
+        # Its coroutines block; don't await them in an event loop.
         self.asynchronous = AsyncJobClient(namespace, transport=Blocking(transport))
         self.namespace = self.asynchronous.namespace
 

@@ -1,9 +1,9 @@
-"""`LogReader` reads a job's output as one stream for everybody: the SDK, the command line and the page.
+"""`LogReader` reads a job's output as one stream, for the SDK, the command line and the dashboard.
 
-First comes what there is: what was kept of earlier pods, then the logs of the pods' containers. With `follow`, each
-container's log is then followed from its last line on, and the job and its pods are read again whenever a log ends or
-has not begun, until the job has ended. A log that breaks off is continued after its last line, by the time that the
-kubelet has of it.
+It first reads the existing output: the kept output of earlier pods, then the logs of the pods' containers. With
+`follow`, it then follows each container's log from its last line. Until the job has ended, it lists the job and its
+pods again whenever a log ends or hasn't begun. A log that breaks off is continued after its last line, according to the
+kubelet's timestamp of that line.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from trainmaster.client.watching import read_job
 from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds
 
-# Seconds between lists of the pods: while output is missing, and while all workers are read.
+# Interval of listing the pods (seconds): while output is missing, and while all workers are read.
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
-# Pods that outlive their job keep their logs open: so many seconds without a line after the job's end are the end.
+# Pods that outlive their job keep their logs open, so after the job's end this many silent seconds end a log.
 SILENT_SECONDS = 3.0
-# Logs that are merged at once. With more workers, the output of the first of them comes before that of the next.
+# Limit of logs merged at once. Beyond it, the output of the first workers precedes that of the next.
 MAX_MERGED = 128
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Selection says which lines are wanted; None is all of them."""
+    """Selection describes the wanted lines; None means all."""
 
     workers: frozenset[int] | None = None
     ranks: frozenset[int] | None = None
@@ -45,7 +45,7 @@ class Selection:
 
     @property
     def by_content(self) -> bool:
-        """Returns whether lines are selected by what the log says, which the kubelet can't do."""
+        """Returns whether lines are selected by their content, which the kubelet can't do."""
         return self.ranks is not None or self.attempt is not None
 
     def wants(self, worker: int) -> bool:
@@ -54,11 +54,11 @@ class Selection:
 
 
 class Filter:
-    """Filter selects the wanted lines of one container's log, from its beginning on.
+    """Filter selects the wanted lines of one container's log, from its beginning.
 
-    A line belongs to the attempt of the last separator before it. A log that begins without a separator begins with
-    attempt 1, or its beginning is gone because the kubelet rotates long logs; then the failures in the job's status
-    give the attempt at the time.
+    A line belongs to the attempt of the last separator before it. A log without a separator at its beginning starts
+    with attempt 1, or the kubelet has rotated its beginning away; then the failures in the job's status give the
+    attempt at the time.
     """
 
     def __init__(self, selection: Selection, job: TrainingJob | None) -> None:
@@ -87,36 +87,36 @@ class Filter:
 
 
 class Observer:
-    """Observer is informed of what a reader waits for. This one ignores it; the command line prints it."""
+    """Observer is informed of what a reader waits for. This one ignores it; the command line's prints it."""
 
     def listed(self, job: TrainingJob, pods: Sequence[Mapping[str, Any]], *, is_idle: bool) -> None:
         """Receives the wanted workers' pods each time they are listed. `is_idle`: no log is followed."""
 
     def too_many(self, logs: int) -> None:
-        """Receives the number of logs where they are too many to be merged at once."""
+        """Receives the number of logs if they are too many to merge."""
 
 
 @dataclass
 class _Place:
-    """_Place is how far a container's log was read: to a time, and how many lines have exactly that time."""
+    """_Place is a position in a container's log: the last line's time, and the number of lines of that time."""
 
     time: float = 0.0
     lines: int = 0
 
     def pass_(self, line: WorkerLine) -> None:
-        """Moves on after a line."""
+        """Advances the position past a line."""
         if line.time > self.time:
             self.time, self.lines = line.time, 0
         self.lines += line.time == self.time
 
     async def rest(self, lines: Lines) -> Lines:
-        """Yields what comes after the place, of a log that is read again from the second of its time on."""
+        """Yields the lines after the position, from a log that is read again from the second of its time."""
         known, is_known = self.lines, True
         async for line in lines:
             if is_known and line.time > self.time:
                 is_known = False
             elif is_known:
-                # Lines of an earlier time may be younger: two streams are one log.
+                # A line with an earlier time may still be newer, because two streams make one log.
                 known -= line.time == self.time
                 if line.time < self.time or known >= 0:
                     continue
@@ -128,44 +128,47 @@ class LogReader:
     """LogReader reads the wanted output of one job. Use it once."""
 
     output: Output
-    # The newest state that was read.
+    # The newest state read.
     job: TrainingJob
     selection: Selection = Selection()
     observer: Observer = field(default_factory=Observer)
-    # The wanted workers' pods and what was kept of their output, as found at first.
+    # The wanted workers' pods and their kept output, as first found.
     pods: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, init=False)
     kept: Mapping[int, KeptLog] = field(default_factory=dict, init=False)
     _filters: dict[Container, Filter] = field(default_factory=dict, init=False)
     _places: dict[Container, _Place] = field(default_factory=dict, init=False)
-    # Workers of whose pods a line was wanted.
+    # Workers whose pods have yielded a wanted line.
     _seen: set[int] = field(default_factory=set, init=False)
 
     @property
     def is_over(self) -> bool:
-        """Returns whether nothing more can come that is wanted."""
+        """Returns whether no more wanted lines can follow."""
         attempt = self.selection.attempt
         return self.job.finished or (attempt is not None and self.job.status.attempt > attempt)
 
     def lines(self, *, follow: bool) -> Lines:
-        """Yields the wanted lines by time. Raises ClientError, and JobNotFound if the job is deleted meanwhile."""
+        """Yields the wanted lines, sorted by time.
+
+        Raises ClientError, and JobNotFound if the job is deleted meanwhile.
+        """
         return self._followed() if follow and not self.is_over else self._there()
 
     def of_pod(self, pod: Mapping[str, Any]) -> Lines:
-        """Yields what is wanted of the logs of a pod's containers. Raises JobNotFound if the pod has gone."""
+        """Yields the wanted lines of a pod's containers. Raises JobNotFound if the pod is gone."""
         return self._tail(self._of_pod(pod))
 
     def of_kept(self, worker: int, log: KeptLog) -> Lines:
-        """Yields what is wanted of what was kept of a worker's output."""
+        """Yields the wanted lines of a worker's kept output."""
         return self._tail(_stream(self._kept_lines(worker, log)))
 
     async def _of_pod(self, pod: Mapping[str, Any], kept: KeptLog | None = None, *, follow: bool = False) -> Lines:
-        """Yields what there is of a worker's output: what was kept of earlier pods, then the logs of its containers.
+        """Yields a worker's existing output: the kept output of earlier pods, then the logs of its containers.
 
-        With `follow`, each container's place is at its end afterwards.
+        With `follow`, each container's position is at its end afterwards.
         """
         worker, containers, tail = worker_index(pod), containers_of(pod), self._cut_at
         if follow and tail is not None:
-            # The place where following begins is known from one line at least.
+            # Following needs at least one line to find its position.
             tail = max(1, tail)
         is_first = True
         for container in containers:
@@ -185,7 +188,7 @@ class LogReader:
                             self._seen.add(worker)
                             yield line
             except InvalidRequest:
-                # The older container may have left no log, and the newer one may not have started.
+                # The older container may have no log, or the newer one may not have started.
                 if not previous:
                     del self._places[container]
             except JobNotFound:
@@ -203,7 +206,7 @@ class LogReader:
         return filter(Filter(self.selection, self.job), lines)
 
     async def _there(self) -> Lines:
-        """Yields what there is: the pods' output, and what was kept of those that are gone."""
+        """Yields the existing output: that of the pods, and the kept output of former pods."""
         pods = await self._list()
         self.pods = {worker_index(pod): pod for pod in pods}
         self.kept = await self._now_kept(is_needed=not pods)
@@ -213,7 +216,7 @@ class LogReader:
                 yield line
 
     async def _followed(self) -> Lines:
-        """Yields what there is and what comes, until nothing more can come."""
+        """Yields the existing output, then new lines until no more can follow."""
         pods = await self._list()
         self.pods = {worker_index(pod): pod for pod in pods}
         self.kept = await self._now_kept()
@@ -221,14 +224,14 @@ class LogReader:
             async for line in lines:
                 yield line
         if any(map(has_started, pods)):
-            # That can have taken long.
+            # Reading the existing output may have taken long.
             pods = await self._reread()
         merger: Merger[Container] = Merger(self.output.transport.readers())
         try:
             while True:
                 for pod in pods:
                     self._read_on(merger, pod)
-                # The last lines: of all logs after the job's end, and for a moment after the attempt's.
+                # Reads the last lines: of all logs after the job's end, and for a moment after the attempt's end.
                 seconds = self._patience(merger) if not self.is_over else None if self.job.finished else POLL_SECONDS
                 if not self.is_over:
                     self.observer.listed(self.job, pods, is_idle=not merger.sources)
@@ -267,13 +270,13 @@ class LogReader:
         return {worker: log for worker, log in kept.items() if self.selection.wants(worker)}
 
     def _streams(self, *, follow: bool) -> list[Lines]:
-        """Returns what there is of each worker's output."""
+        """Returns each worker's existing output."""
         started = {worker: pod for worker, pod in self.pods.items() if has_started(pod)}
         streams = [self._of_pod_or_kept(pod, follow=follow) for pod in started.values()]
         return streams + [self.of_kept(worker, log) for worker, log in self.kept.items() if worker not in started]
 
     async def _of_pod_or_kept(self, pod: Mapping[str, Any], *, follow: bool) -> Lines:
-        """Yields a worker's output; what was kept of it if its pod has gone since it was listed."""
+        """Yields a worker's output, or its kept output if the pod has gone since it was listed."""
         worker = worker_index(pod)
         kept = self.kept.get(worker)
         lines = self._of_pod(pod, kept, follow=follow)
@@ -291,11 +294,11 @@ class LogReader:
 
     @property
     def _cut_at(self) -> int | None:
-        """Returns the tail that the kubelet can cut itself: of logs of which all lines are wanted."""
+        """Returns the tail that the kubelet itself can cut, if all lines of the logs are wanted."""
         return None if self.selection.by_content else self.selection.tail
 
     async def _tail(self, lines: Lines) -> Lines:
-        """Yields the last lines, as many as are wanted."""
+        """Yields the wanted number of last lines."""
         last = deque[WorkerLine](maxlen=self.selection.tail)
         async with aclosing(lines):
             async for line in lines:
@@ -324,7 +327,7 @@ class LogReader:
         tail: int | None = None,
         since: float | None = None,
     ) -> Lines:
-        """Yields the log of a container. Raises ClientError: JobNotFound, and InvalidRequest if there is no log."""
+        """Yields the log of a container. Raises ClientError: JobNotFound, or InvalidRequest if there is no log."""
         at = 0.0
         raws = self.output.pod_log(
             container.pod, follow=follow, tail=tail, previous=previous, timestamps=True, since=since
@@ -332,13 +335,13 @@ class LogReader:
         async with aclosing(raws):
             async for raw in raws:
                 stamp, text = stamped_line(raw)
-                # A line without a time came with the line before it.
+                # A line without a timestamp belongs to the previous line.
                 at = at if stamp is None else stamp
                 yield WorkerLine(at, container.worker, text)
 
     @property
     def _since(self) -> float | None:
-        """Returns where logs are read from; the attempt of a line is known only from the lines before it."""
+        """Returns the time to read logs from. To find an attempt's lines, logs must be read from their beginning."""
         return None if self.selection.attempt is not None else self.selection.since
 
     def _begin(self, container: Container) -> _Place:
@@ -346,22 +349,22 @@ class LogReader:
         return self._places.setdefault(container, _Place())
 
     def _read_on(self, merger: Merger[Container], pod: Mapping[str, Any]) -> None:
-        """Starts to follow the pod's containers that aren't followed."""
+        """Starts to follow those of the pod's containers that aren't followed yet."""
         container, reading = container_of(pod), merger.sources
         if not has_started(pod) or container in reading:
             return
         if container.restarts > 0 and container not in self._places and container.before not in reading:
-            # It ran between two lists, or ended after the last line that was read of it.
+            # It ran between two lists, or ended after the last line read from it.
             self._follow(merger, container.before, previous=True)
         if container not in self._places or runs(pod) or not self._places[container].time:
-            # A log that was read to its end broke off, if its container still runs.
+            # If the container still runs, a log that ended has broken off.
             self._follow(merger, container, previous=False)
 
     def _follow(self, merger: Merger[Container], container: Container, *, previous: bool) -> None:
         merger.add(container, self._rest(container, replace(self._begin(container)), previous=previous))
 
     async def _rest(self, container: Container, place: _Place, *, previous: bool) -> Lines:
-        """Yields a container's log after a place."""
+        """Yields a container's log after a position."""
         since = place.time or self._since
         lines = self._read(container, previous=previous, follow=not previous, since=since)
         try:
@@ -369,11 +372,11 @@ class LogReader:
                 async for line in rest:
                     yield line
         except (JobNotFound, InvalidRequest):
-            # The pod has gone, or its container has no log yet: the next list of the pods shows which.
+            # The pod is gone, or its container has no log yet; the next list of pods shows which.
             return
 
     async def _taken(self, merger: Merger[Container], seconds: float | None) -> Lines:
-        """Yields lines for some seconds, or until a log ends; None: until all have ended, or nothing comes."""
+        """Yields lines for some seconds or until a log ends; None: until all have ended or are silent."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while deadline is not None or merger.sources:
             found = await merger.next(time.monotonic() + SILENT_SECONDS if deadline is None else deadline)
@@ -397,9 +400,9 @@ class LogReader:
         return CALM_SECONDS if len(merger.sources) >= wanted else POLL_SECONDS
 
     async def _missed(self) -> list[Lines]:
-        """Returns what was kept of workers whose pods nobody could read, without what came first."""
+        """Returns the kept output of workers whose pods couldn't be read, without lines already yielded."""
         if self._places or self.kept:
-            # A tail is of what was there before.
+            # A tail applies only to output that existed before.
             self.selection = replace(self.selection, tail=None)
         return [
             self.of_kept(worker, _added(log, self.kept.get(worker)))
@@ -414,7 +417,7 @@ async def _stream(lines: Iterable[WorkerLine]) -> Lines:
 
 
 def _added(log: KeptLog, before: KeptLog | None) -> KeptLog:
-    """Returns the lines that a kept log has more than before; a long one has lost its first lines meanwhile."""
+    """Returns the lines that a kept log has more than an earlier version; its first lines may be lost meanwhile."""
     known = () if before is None else before.lines
     for gone in range(len(known)):
         if log.lines[: len(known) - gone] == known[gone:]:
@@ -424,7 +427,7 @@ def _added(log: KeptLog, before: KeptLog | None) -> KeptLog:
 
 
 async def labelled(lines: Lines, *, several: bool) -> AsyncGenerator[str, None]:
-    """Yields the lines' texts. Those of several workers are labelled, and an attempt begins once."""
+    """Yields the lines' texts. Lines of several workers get labels, and each attempt's beginning appears once."""
     newest = 0
     async with aclosing(lines):
         async for line in lines:
@@ -439,7 +442,7 @@ async def labelled(lines: Lines, *, several: bool) -> AsyncGenerator[str, None]:
 
 
 def may_have_several(job: TrainingJob) -> bool:
-    """Returns whether the job has several workers, or may get them, so that a line needs its author."""
+    """Returns whether the job has or may get several workers, so that lines need labels."""
     spec: Mapping[str, Any] = job.raw.get("spec") or {}
     if any(spec.get(name) for name in ("workerGroups", "elastic", "spares")):
         return True

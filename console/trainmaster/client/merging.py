@@ -1,8 +1,8 @@
-"""Lines of several workers are merged into one stream in the order of time.
+"""Merges the lines of several workers into one stream, sorted by time.
 
-`merged` takes logs that are there: it holds one line of each, and the rest waits in the connections. `Merger` takes
-logs that are followed: it holds a line back for a moment, in which an older one of another log may come, because a rank
-may print nothing for hours. Slow consumers slow the readers down, and these the kubelets.
+`merged` reads existing logs: it holds one line of each, and the rest waits in the connections. `Merger` reads followed
+logs. A rank may print nothing for hours, so it holds a line back only for a moment, in which an older line of another
+log may arrive. Slow consumers slow the readers down, and these the kubelets.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trainmaster_operator.api.kept_logs import marked_attempt
 
-# How long a silent log holds others' lines back (seconds).
+# How long a silent log holds back others' lines (seconds).
 HOLD_SECONDS = 0.2
-# Characters that are read ahead of a slow consumer: of all logs together, and at least of each one.
+# Limits of the characters read ahead of a slow consumer: of all logs together, and of each log at least.
 MAX_AHEAD, MIN_AHEAD = 16_000_000, 64_000
-# Agents print whose a line is: a rank's or the launcher's.
+# Agents label each line as a rank's or the launcher's.
 _RANK = re.compile(r"\[rank (\d{1,9})\]: ?")
 _WORKER = re.compile(r"\[worker \d{1,9}\]: ?")
 
 
 class WorkerLine(NamedTuple):
-    """WorkerLine is a line of a worker's output; `time` is in seconds since the epoch, 0 if it isn't known.
+    """WorkerLine is a line of a worker's output; `time` is in seconds since the epoch, or 0 if unknown.
 
-    Agents put `[rank 3]: ` before a rank's lines, and mark where an attempt begins.
+    Agents put `[rank 3]: ` before a rank's lines, and mark the beginning of each attempt.
     """
 
     time: float
@@ -41,24 +41,24 @@ class WorkerLine(NamedTuple):
 
     @property
     def separates(self) -> int | None:
-        """Returns the attempt that begins after this line; None for any other line."""
+        """Returns the attempt that begins after this line, or None."""
         return marked_attempt(self.text)
 
     @property
     def rank(self) -> int | None:
-        """Returns the rank that printed this; None for the launcher and the agent."""
+        """Returns the rank that printed this line, or None for the launcher and the agent."""
         match = _RANK.match(self.text)
         return int(match[1]) if match else None
 
     @property
     def label(self) -> str:
-        """Returns the beginning of the line that names its author: `[rank 3]: `, or nothing."""
+        """Returns the line's label, such as `[rank 3]: `, or an empty text."""
         match = _RANK.match(self.text) or _WORKER.match(self.text)
         return match[0] if match else ""
 
 
 class Ended(NamedTuple):
-    """Ended marks the end of a stream, with the error that ended its reading."""
+    """Ended marks the end of a stream, with the error that ended the reading."""
 
     error: Exception | None = None
 
@@ -73,7 +73,7 @@ _Head = WorkerLine | Exception | None
 async def merged(
     streams: Sequence[Lines], together: Callable[[list[Coroutine[Any, Any, _Head]]], Awaitable[list[_Head]]]
 ) -> Lines:
-    """Yields the lines of all streams by time, and those of one time in the streams' order.
+    """Yields the lines of all streams, sorted by time; lines of the same time keep the streams' order.
 
     `together` (of the transport) opens the streams at once.
     """
@@ -105,7 +105,7 @@ async def _first(stream: Lines) -> _Head:
 
 
 class Arrival(NamedTuple):
-    """Arrival is a line of a source (or its end), and when it came (time.monotonic)."""
+    """Arrival is a line of a source, or its end, with the time of arrival (time.monotonic)."""
 
     source: Hashable
     item: WorkerLine | Ended
@@ -113,26 +113,26 @@ class Arrival(NamedTuple):
 
 
 class Readers(Protocol):
-    """Readers read several streams at once, each in a thread or a task of its own."""
+    """Readers reads several streams at once, each in a thread or a task of its own."""
 
     def add(self, source: Hashable, stream: Lines) -> None:
         """Starts to read a stream."""
 
     async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns everything that has come. If that is nothing, waits for at most `seconds` (None: forever)."""
+        """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
 
     def passed(self, source: Hashable, line: WorkerLine) -> None:
-        """Makes room for further lines of a source when one of its lines has been consumed."""
+        """Makes room for further lines of a source after one of its lines was consumed."""
 
     async def close(self) -> None:
-        """Ends the reading."""
+        """Ends all reading."""
 
 
 @dataclass
 class _Log:
-    """_Log has what has come of one log and isn't consumed yet: lines, each with its time of arrival."""
+    """_Log has the unconsumed lines of one log, each with its time of arrival."""
 
-    # Its next line is waited for until then.
+    # Other lines wait until then for the next line of this log.
     until: float
     lines: deque[tuple[WorkerLine, float]] = field(default_factory=deque)
     ended: Ended | None = None
@@ -145,27 +145,27 @@ class Merger(Generic[Source]):
         self._readers = readers
         self._hold_seconds = hold_seconds
         self._logs: dict[Source, _Log] = {}
-        # (time of its first line, order, log) of each log that has lines.
+        # Time of the first line, order and log, for each log with lines.
         self._heads: list[tuple[float, int, Source]] = []
         self._order = count()
-        # Logs of which nothing is left.
+        # Logs that ended and are fully consumed.
         self._over: deque[tuple[Source, Ended]] = deque()
 
     @property
     def sources(self) -> set[Source]:
-        """Returns the logs that are read, or of which something is left."""
+        """Returns the logs that are being read or still have lines."""
         return set(self._logs)
 
     def add(self, source: Source, stream: Lines) -> None:
-        """Adds a log. Its first line isn't waited for: what there was before has been read."""
+        """Adds a log. Its first line isn't awaited, because its earlier lines have been read."""
         self._logs[source] = _Log(time.monotonic())
         self._readers.add(source, stream)
 
     async def next(self, deadline: float = math.inf) -> tuple[Source, WorkerLine | Ended] | None:
-        """Returns the next line by time, or the end of a log; None at the deadline (time.monotonic)."""
+        """Returns the oldest next line, or the end of a log; None at the deadline (time.monotonic)."""
         while True:
             if len(self._heads) < len(self._logs):
-                # A line that waits in the queue of a slow consumer isn't silence.
+                # A log isn't silent while its line waits in a slow consumer's queue.
                 await self._take(0)
             now = time.monotonic()
             if self._over:
@@ -179,7 +179,7 @@ class Merger(Generic[Source]):
             await self._take(None if math.isinf(wait) else wait)
 
     async def close(self) -> None:
-        """Ends the reading."""
+        """Ends all reading."""
         await self._readers.close()
 
     def _pop(self, now: float) -> tuple[Source, WorkerLine]:
@@ -196,7 +196,7 @@ class Merger(Generic[Source]):
         return source, line
 
     def _held(self, now: float) -> float:
-        """Returns how long the oldest line is held back for logs that may bring an older one: inf without any."""
+        """Returns how long to hold the oldest line back for an older line of another log; inf without lines."""
         if not self._heads:
             return math.inf
         if len(self._heads) == len(self._logs):

@@ -1,7 +1,7 @@
-"""`Output` reads what workers print: their pods, the logs of the pods' containers, and what the operator keeps of both.
+"""`Output` reads what workers print: their pods, the logs of the pods' containers, and the operator's copies of both.
 
-A worker's output is in the log of the container that runs and in that of the container before it: an agent that reports
-by exiting leaves what its ranks printed in the older one.
+A worker's output is in the logs of its current and its previous container: if an agent reports by exiting, its ranks'
+output is in the previous one.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Output:
-    """Output reads the pods of one namespace and what is kept of them."""
+    """Output reads the pods of one namespace and the kept copies of their output."""
 
     transport: AsyncTransport
     namespace: str
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
-        """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
+        """Returns the job's pods as raw objects, sorted by worker.
+
+        Leaves out pods with the job's label but no index.
+        """
         path, query = f"/api/v1/namespaces/{self.namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}
         answer = await self.transport.request("GET", path, query=query)
         return sorted(filter(has_index, items_of(answer)), key=worker_index)
@@ -45,7 +48,7 @@ class Output:
         timestamps: bool = False,
         since: float | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound."""
+        """Yields the log of a worker's container, or of its previous container, line by line. Raises JobNotFound."""
         query = {"container": "worker"}
         for option, is_given in (("follow", follow), ("previous", previous), ("timestamps", timestamps)):
             if is_given:
@@ -53,7 +56,7 @@ class Output:
         if tail is not None:
             query["tailLines"] = str(tail)
         if since is not None:
-            # Whole seconds, because that is all the kubelet takes.
+            # The kubelet accepts only whole seconds.
             query["sinceTime"] = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
         async with aclosing(self.transport.lines(path, query=query, read_seconds=None)) as lines:
@@ -61,13 +64,13 @@ class Output:
                 yield line.decode("utf-8", "replace")
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns what the operator kept of the workers' output when their pods went, by worker."""
+        """Returns the output that the operator kept when the pods went, by worker."""
         data = await self._config_map(logs_name(name))
         logs = {worker: KeptLog.parse(data, worker) for worker in kept_workers(data)}
         return {worker: log for worker, log in logs.items() if log is not None}
 
     async def kept_logs_or_none(self, name: str) -> dict[int, KeptLog]:
-        """Returns what was kept; nothing for users who may read pods' logs but no ConfigMaps."""
+        """Returns the kept output, or nothing for users who may read pods' logs but no ConfigMaps."""
         try:
             return await self.kept_logs(name)
         except NotAllowed:
@@ -80,7 +83,7 @@ class Output:
         return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)
 
     async def stacks(self, name: str) -> Stacks | None:
-        """Returns the answer to the newest request for stacks, if there is one."""
+        """Returns the answer to the newest request for stacks, or None."""
         return Stacks.parse(await self._config_map(stacks_name(name)))
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -96,7 +99,7 @@ class Output:
 
 
 class Container(NamedTuple):
-    """Container is one container of a worker: its log is one stream."""
+    """Container is one container of a worker; its log is one stream."""
 
     worker: int
     pod: str
@@ -105,12 +108,12 @@ class Container(NamedTuple):
 
     @property
     def before(self) -> Container:
-        """Returns the container that ran before it in its pod."""
+        """Returns the previous container of its pod."""
         return self._replace(restarts=self.restarts - 1)
 
 
 def container_of(pod: Mapping[str, Any]) -> Container:
-    """Returns the container that a worker's pod has now."""
+    """Returns the current container of a worker's pod."""
     metadata = pod["metadata"]
     restarts = (_worker_status(pod) or {}).get("restartCount")
     count = restarts if isinstance(restarts, int) else 0
@@ -118,9 +121,9 @@ def container_of(pod: Mapping[str, Any]) -> Container:
 
 
 def containers_of(pod: Mapping[str, Any]) -> list[Container]:
-    """Returns the containers whose logs the kubelet may have, the older one first."""
+    """Returns the containers whose logs the kubelet may have, older one first."""
     container = container_of(pod)
-    # While the container waits for its next start, the log is the one of the container before.
+    # While a container waits for its next start, the log is still its predecessor's.
     waits = "waiting" in ((_worker_status(pod) or {}).get("state") or {})
     return [container.before, container] if container.restarts > 0 and not waits else [container]
 
@@ -134,7 +137,7 @@ def has_started(pod: Mapping[str, Any]) -> bool:
 
 
 def runs(pod: Mapping[str, Any]) -> bool:
-    """Returns whether the worker's container runs in a pod that isn't being deleted."""
+    """Returns whether the worker's container is running in a pod that isn't being deleted."""
     state = (_worker_status(pod) or {}).get("state") or {}
     return "running" in state and not pod["metadata"].get("deletionTimestamp")
 

@@ -26,7 +26,7 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True)
 class Access:
-    """Access is an action, in RBAC's words. Without a namespace: in all of them; without a name: on any object."""
+    """Access is an action in RBAC's terms. An empty namespace means all namespaces; an empty name means any object."""
 
     verb: str
     resource: str = PLURAL
@@ -36,7 +36,7 @@ class Access:
     subresource: str = ""
 
     def to_review(self) -> dict[str, Any]:
-        """Returns the SelfSubjectAccessReview."""
+        """Returns the SelfSubjectAccessReview for this action."""
         asked = {"verb": self.verb, "group": self.group, "resource": self.resource, "subresource": self.subresource}
         attributes = {**asked, "namespace": self.namespace, "name": self.name}
         return {
@@ -47,13 +47,13 @@ class Access:
 
 
 async def is_allowed(transport: AsyncTransport, access: Access) -> bool:
-    """Returns whether the transport's user may do that. Raises NotAllowed for an unknown user, and NoCluster."""
+    """Returns whether the transport's user may do this. Raises NotAllowed for an unknown user, and NoCluster."""
     answer = await transport.request("POST", REVIEWS, body=access.to_review())
     return mapping(answer.get("status")).get("allowed") is True
 
 
 class Gate:
-    """Gate allows one viewer's actions, and remembers the API server's answers for the given seconds."""
+    """Gate checks one viewer's actions, and caches the API server's answers for the given seconds."""
 
     def __init__(
         self,
@@ -64,27 +64,30 @@ class Gate:
         most: int = 256,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`most` is how many answers are remembered."""
+        """`most` limits the cached answers."""
         self._transport = transport
         self._seconds = {True: allowed_seconds, False: refused_seconds}
         self._most, self._clock = most, clock
         self._answers: OrderedDict[Access, tuple[float, bool]] = OrderedDict()
 
     async def allows(self, *wanted: Access, fresh: bool = False) -> bool:
-        """Returns whether all are allowed; `fresh` asks again. Raises NotAllowed for an unknown user, NoCluster."""
+        """Returns whether all actions are allowed; `fresh` bypasses the cache.
+
+        Raises NotAllowed for an unknown user, NoCluster.
+        """
         return all([await self._allows(access, fresh) for access in wanted])
 
     async def require(self, *wanted: Access, fresh: bool = False) -> None:
-        """Raises NotAllowed with a sentence for what isn't allowed."""
+        """Raises NotAllowed with a sentence about the first action that isn't allowed."""
         for access in wanted:
             if not await self._allows(access, fresh):
                 raise NotAllowed(refusal(access))
 
     async def until_refused(self, *wanted: Access, seconds: float) -> None:
-        """Asks again and again, and raises NotAllowed when something isn't allowed any more."""
+        """Repeats the check, and raises NotAllowed once an action is no longer allowed."""
         while True:
             await asyncio.sleep(seconds)
-            # While the API server can't be asked, it shows nothing new either.
+            # While the API server is unreachable, it also shows no new data.
             with suppress(NoCluster):
                 await self.require(*wanted, fresh=True)
 
@@ -102,7 +105,7 @@ class Gate:
 
 
 def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
-    """Remembers a value as the newest, and forgets the oldest of too many."""
+    """Stores a value as the newest, and drops the oldest values beyond the limit."""
     remembered[key] = value
     remembered.move_to_end(key)
     while len(remembered) > most:
@@ -110,17 +113,20 @@ def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most
 
 
 def party_of(user: str) -> str:
-    """Returns whose share a user has: all service accounts of a namespace have one, as anybody makes them endlessly."""
+    """Returns the party that shares a user's limits: a namespace's service accounts, or the user alone.
+
+    Users can create any number of service accounts.
+    """
     return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
 
 
 def seeing(namespace: str | None) -> tuple[Access, Access]:
-    """Returns what a viewer of a namespace's jobs has to be allowed; None: of all namespaces."""
+    """Returns the rights that a viewer of a namespace's jobs needs, or of all namespaces for None."""
     return Access("list", namespace=namespace or ""), Access("watch", namespace=namespace or "")
 
 
 def refusal(access: Access) -> str:
-    """Returns the sentence about what isn't allowed, as RBAC names it."""
+    """Words a refusal as RBAC names the action."""
     what = "/".join(part for part in (access.resource, access.subresource) if part)
     which = f" {access.name!r}" if access.name else ""
     where = f"in namespace {access.namespace}" if access.namespace else "in all namespaces"

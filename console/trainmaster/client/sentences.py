@@ -1,4 +1,4 @@
-"""Sentences about a suspended job: the state that it loses, and where it will continue."""
+"""Words sentences about a suspended job: its lost state, and the step from which it will continue."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from trainmaster.client.job import TrainingJob
 from trainmaster_operator.wire.values import mapping, mappings, whole
 
-# Volumes of a podTemplate that are removed with the pod, or can't hold checkpoints.
+# Volumes of a podTemplate that are removed with the pod or can't hold checkpoints.
 _SHORT_LIVED = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
 KEEPING = "a job whose spec.checkpoint.volume.claimName names a claim keeps its checkpoints"
 
 
 def lost_checkpoints(job: TrainingJob) -> str | None:
-    """Returns what is lost with the pods of a suspended job; None if nothing is, or that isn't known."""
+    """Returns what a suspended job loses with its pods; None if nothing, or if that isn't known."""
     if job.status.attempt == 0:
         return None
     spec = mapping(job.raw.get("spec"))
@@ -36,7 +36,7 @@ def lost_checkpoints(job: TrainingJob) -> str | None:
 
 
 def start_of_resumed(job: TrainingJob) -> str:
-    """Returns where a suspended job will continue, as far as its status shows."""
+    """Returns the step at which a suspended job will continue, as far as its status shows it."""
     lost = lost_checkpoints(job)
     if lost is not None:
         return f"{lost[0].upper()}{lost[1:]}."

@@ -1,7 +1,7 @@
 """`find_server` finds the API server by the kubeconfig or in a pod: its address, proxy, TLS and the user's credentials.
 
-A kubeconfig's proxy is for its cluster, so NO_PROXY doesn't apply to it; the environment's proxy follows NO_PROXY as in
-kubectl (Go's httpproxy). Authorization is asked for each request's header, because tokens and certificates are renewed.
+A kubeconfig's proxy applies to its cluster regardless of NO_PROXY; the environment's proxy follows NO_PROXY as in
+kubectl (Go's httpproxy). Each request asks for its Authorization header, because tokens and certificates are renewed.
 No token is written anywhere else.
 """
 
@@ -36,29 +36,29 @@ from trainmaster_operator.kubeconfig import (
 )
 
 _OPTION = re.compile(r"--(kubeconfig|context)\b")
-# What the kubelet mounts into a pod with a service account.
+# The folder that the kubelet mounts into a pod with a service account.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# Names the file with the API server's authority, for a pod that has no service account.
+# Names the file with the API server's certificate authority, for a pod without a service account.
 AUTHORITY_VARIABLE = "TRAINMASTER_API_SERVER_CA"
 
 
 @dataclass(frozen=True)
 class Server:
-    """Server is an API server as one user reaches it."""
+    """Server is an API server with one user's credentials."""
 
-    # Without a slash at its end. Behind a proxy of clusters it has a path.
+    # Without a trailing slash. Behind a proxy of several clusters, it has a path.
     address: str
     # None for http://
     tls: ssl.SSLContext | None
-    # The name in the server's certificate, if the address has another one.
+    # The name in the server's certificate, if the address differs.
     certificate_name: str | None
     proxy: str | None
     authorization: Authorization
-    # The context's.
+    # The context's namespace.
     namespace: str
     # The user to impersonate.
     acting_as: str | None = None
-    # Credentials for a service behind the API server's proxy, which doesn't pass Authorization on.
+    # Credentials for a service behind the API server's proxy, which drops Authorization.
     passed_on: Authorization | None = None
     # The kubeconfig's extensions of the cluster, by name; unchecked.
     extensions: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Server:
 def find_server(
     kubeconfig: str | None = None, context: str | None = None, *, cluster: str | None = None, user: str | None = None
 ) -> Server:
-    """Returns the server of a kubeconfig's context, or else of the pod that this runs in. Raises NoCluster.
+    """Returns the server of a kubeconfig's context, or else of the current pod. Raises NoCluster.
 
     `cluster` and `user` name entries of the kubeconfig to use instead of the context's.
     """
@@ -101,13 +101,13 @@ def for_viewer(server: Server, token: str) -> Server:
 
 
 def require_socks(place: str, server: Server) -> None:
-    """Raises KubeconfigError, which names `place`, if the proxy needs a package that isn't installed."""
+    """Raises KubeconfigError about `place` if the proxy needs a package that isn't installed."""
     if (server.proxy or "").startswith("socks") and find_spec("socks") is None:
         raise KubeconfigError(f"{place}: a SOCKS proxy needs PySocks: pip install pysocks")
 
 
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
-    """Returns the server for a program: errors name the arguments instead of the command line's options.
+    """Returns the server for a program: errors name arguments instead of command-line options.
 
     Raises NoCluster, and InvalidRequest for arguments of another type.
     """
@@ -156,7 +156,7 @@ def _of_pod() -> Server:
 
 
 def _pod_address() -> tuple[str, Path]:
-    """Returns the API server's address inside a pod, and the file with its authority. Raises NoCluster."""
+    """Returns the API server's address inside a pod, and its file of certificate authorities. Raises NoCluster."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     authority = Path(os.environ.get(AUTHORITY_VARIABLE) or SERVICE_ACCOUNT / "ca.crt")
     if not (host and port and authority.is_file()):
@@ -171,7 +171,7 @@ def _no_cluster() -> NoCluster:
 
 
 def environment_proxy(address: str) -> str | None:
-    """Returns the proxy that HTTPS_PROXY or HTTP_PROXY names for an address, or None."""
+    """Returns the proxy for an address according to HTTPS_PROXY or HTTP_PROXY, or None."""
     variables = getproxies_environment()
     parts = urlsplit(address)
     proxy = variables.get(parts.scheme)
@@ -218,12 +218,12 @@ def _network(rule: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | tuple
 
 
 def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
-    """Returns the context of a cluster's and a user's fields. Raises KubeconfigError, which names `place`."""
-    # Since Python 3.13 the contexts of urllib3 and create_default_context refuse certificates without some extensions.
-    # Clusters' own authorities leave these out, and kubectl accepts that.
+    """Returns the TLS context for a cluster's and a user's fields. Raises KubeconfigError about `place`."""
+    # Since Python 3.13, the contexts of urllib3 and create_default_context refuse certificates without some extensions.
+    # Clusters' own authorities omit these, and kubectl accepts that.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    # `ssl` loads from files only; nobody else may read this folder.
+    # `ssl` loads only from files; nobody else may read this folder.
     with TemporaryDirectory(prefix="trainmaster-") as folder:
         authority = _file(folder, cluster, "certificate-authority")
         certificate, key = _file(folder, user, "client-certificate"), _file(folder, user, "client-key")
@@ -241,7 +241,7 @@ def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any])
 
 
 def load_certificate(context: ssl.SSLContext, place: str, certificate: str, key: str) -> None:
-    """Makes the context use another certificate (PEM) for new connections. Raises KubeconfigError."""
+    """Sets another certificate (PEM) for new connections of the context. Raises KubeconfigError."""
     with TemporaryDirectory(prefix="trainmaster-") as folder:
         named = (("certificate", certificate), ("key", key))
         paths = [_written(folder, name, text.encode()) for name, text in named]
@@ -250,7 +250,7 @@ def load_certificate(context: ssl.SSLContext, place: str, certificate: str, key:
 
 
 def _file(folder: str, fields: Mapping[str, Any], name: str) -> str | None:
-    """Returns the path of a file with the content of the field `name`-data, or the path in the field `name`."""
+    """Returns a file with the content of the field `name`-data, or the path in the field `name`."""
     data = fields.get(f"{name}-data")
     return _written(folder, name, base64.b64decode(data)) if data else fields.get(name)
 
@@ -261,12 +261,12 @@ def _written(folder: str, name: str, content: bytes) -> str:
     return str(path)
 
 
-# Seconds. The kubelet renews a pod's token long before it expires; client-go reads the file as often.
+# Seconds between readings. The kubelet renews a pod's token long before it expires; client-go uses the same interval.
 REREAD_SECONDS = 60.0
 
 
 class Authorization(Protocol):
-    """Authorization gives the header of the next request."""
+    """Authorization provides the header of the next request."""
 
     def __call__(self) -> str | None:
         """Returns the header's value, or None for a request without one. Raises KubeconfigError."""
@@ -274,14 +274,14 @@ class Authorization(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Fixed is a header that never changes: a token, a name with its password, or none."""
+    """Fixed is a constant header: a token, a name with its password, or none."""
 
-    # Secret: no representation of a connection shows it.
+    # The header is secret, so no representation of a connection shows it.
     header: str | None = field(repr=False)
 
     @classmethod
     def of(cls, user: Mapping[str, Any]) -> Fixed:
-        """Returns the header of a kubeconfig's user."""
+        """Returns the header for a kubeconfig's user."""
         if user.get("token"):
             return cls(f"Bearer {user['token']}")
         if user.get("username") and user.get("password"):
@@ -295,7 +295,7 @@ class Fixed:
 
 @dataclass
 class TokenFile:
-    """TokenFile has a token that is renewed in its file, such as a service account's by the kubelet."""
+    """TokenFile reads a token whose file is renewed, for example a service account's by the kubelet."""
 
     path: Path
     token: str
@@ -303,7 +303,7 @@ class TokenFile:
 
     @classmethod
     def of(cls, path: Path) -> TokenFile:
-        """Reads the file. Raises OSError and ValueError for one without a token."""
+        """Reads the file. Raises OSError, and ValueError if it has no token."""
         token = path.read_text(encoding="utf-8").strip()
         if not token:
             raise ValueError(f"{path} is empty")
@@ -311,13 +311,16 @@ class TokenFile:
 
     @classmethod
     def of_user(cls, user: Mapping[str, Any]) -> TokenFile:
-        """Returns the file of a kubeconfig's user. As in kubectl, it precedes the kubeconfig's token."""
+        """Returns the token file of a kubeconfig's user.
+
+        As in kubectl, it takes precedence over the kubeconfig's token.
+        """
         return cls(Path(user["tokenFile"]), user.get("token", ""), -math.inf)
 
     def __call__(self) -> str | None:
         if time.monotonic() - self.read_at >= REREAD_SECONDS:
             self.read_at = time.monotonic()
-            # While the file is being replaced the old token is used; the API server refuses one that is too old.
+            # While the file is being replaced, the old token is used; the API server refuses expired tokens.
             with suppress(OSError, ValueError):
                 self.token = self.path.read_text(encoding="utf-8").strip() or self.token
         return f"Bearer {self.token}" if self.token else None
@@ -325,11 +328,11 @@ class TokenFile:
 
 @dataclass
 class PluginCredentials:
-    """PluginCredentials come from an exec plugin, which runs again when they expire."""
+    """PluginCredentials gets credentials from an exec plugin, and runs it again when they expire."""
 
     plugin: Plugin
     credentials: Credentials
-    # Receives the plugin's next certificate; None without TLS.
+    # Gets the plugin's next certificate; None without TLS.
     context: ssl.SSLContext | None
 
     def __call__(self) -> str | None:
@@ -342,7 +345,7 @@ class PluginCredentials:
 
 @dataclass(frozen=True)
 class ProviderToken:
-    """ProviderToken comes from an auth-provider; only the official client can renew it."""
+    """ProviderToken gets its token from an auth-provider; only the official client can renew it."""
 
     kubeconfig: Kubeconfig
     token: Callable[[], str | None]
@@ -350,7 +353,8 @@ class ProviderToken:
     @classmethod
     def of(cls, found: Kubeconfig) -> ProviderToken:
         """Loads the kubeconfig with the official client. Raises KubeconfigError."""
-        # The console doesn't require it: its import takes longer than a command, and few kubeconfigs need it.
+        # The console doesn't require the official client: few kubeconfigs need it, and its import takes longer than a
+        # command.
         try:
             from kubernetes.client import Configuration
             from kubernetes.config import load_kube_config
@@ -364,7 +368,7 @@ class ProviderToken:
         try:
             load_kube_config(found.path, found.context, client_configuration=configuration)
         except Exception as error:
-            # The loader asks an identity provider over HTTP and translates none of the errors.
+            # The loader asks an identity provider over HTTP and translates no errors.
             raise found.without_token(error) from error
         return cls(found, lambda: configuration.get_api_key_with_prefix("BearerToken"))
 

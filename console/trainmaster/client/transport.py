@@ -1,7 +1,7 @@
 """`Transport` sends requests with raw dicts to the API server: here over urllib3, in `asynchronous` over aiohttp.
 
-urllib3 imports fastest of all that can do this: 0.11 s of processor, against 0.20 for httpx2, 0.28 for aiohttp and 0.40
-for httpx. The official client takes longer to import than a whole command.
+Of the suitable libraries, urllib3 imports fastest: 0.11 s of processor time, against 0.20 for httpx2, 0.28 for aiohttp
+and 0.40 for httpx. The official client takes longer to import than a whole command.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ JSON = "application/json"
 # Services behind the API server's proxy read the viewer's token here, because the proxy removes Authorization.
 PASSED_ON = "X-Trainmaster-Authorization"
 CHUNK_BYTES = 65536
-# Bytes of a line of a log; a longer one comes in pieces.
+# Size limit of a log's line in bytes; a longer line is split.
 MOST_LOG_LINE = 1024 * 1024
-# Requests that are sent at once, such as to a job's agents.
+# Limit of simultaneous requests, for example to a job's agents.
 MOST_CONNECTIONS = 16
-# Connections that are kept open, for workers' logs; urllib3 warns of each one that it doesn't keep.
+# Limit of connections kept open for workers' logs; urllib3 warns of each one beyond it.
 MOST_KEPT = 256
 
 
 class Transport(Protocol):
-    """Transport is what `JobClient` needs of a connection; tests replace it."""
+    """Transport is the connection that `JobClient` needs; tests replace it."""
 
     def request(
         self,
@@ -62,11 +62,11 @@ class Transport(Protocol):
         """Yields the lines of a streaming answer (a watch, a log), until it ends."""
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object."""
+        """Returns the first bytes of an answer that isn't JSON."""
 
 
 class AsyncTransport(Protocol):
-    """AsyncTransport is what `AsyncJobClient` needs of a connection."""
+    """AsyncTransport is the connection that `AsyncJobClient` needs."""
 
     async def request(
         self,
@@ -83,23 +83,23 @@ class AsyncTransport(Protocol):
         """Yields the lines of a streaming answer (a watch, a log), until it ends."""
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object."""
+        """Returns the first bytes of an answer that isn't JSON."""
 
     async def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Waits for some seconds."""
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs several coroutines, which raise nothing, at once, and returns what they return."""
+        """Runs several coroutines at once and returns their results. They must not raise."""
 
     def readers(self) -> Readers:
-        """Returns what reads several streams at once."""
+        """Returns readers that read several streams at once."""
 
 
 class LineSplitter:
-    """LineSplitter makes lines of a streaming answer's chunks. A very long line of a log comes in pieces."""
+    """LineSplitter splits a streaming answer into lines, and very long lines of logs into pieces."""
 
     def __init__(self, path: str) -> None:
-        # The lines of a watch are objects, and stay whole.
+        # A line of a watch is a JSON object, so it stays whole.
         self._longest = MOST_LOG_LINE if path.endswith("/log") else math.inf
         self._rest = b""
 
@@ -111,7 +111,7 @@ class LineSplitter:
         return whole
 
     def end(self) -> list[bytes]:
-        """Returns the last line, if it has no end."""
+        """Returns the rest as the last line, if there is any."""
         return [self._rest] if self._rest else []
 
 
@@ -119,9 +119,9 @@ class HttpTransport:
     """HttpTransport sends requests over urllib3."""
 
     def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS, reader: Reader | None = None) -> None:
-        """`seconds` is the time limit of a whole answer that isn't streamed; None: no limit.
+        """`seconds` limits the time of a whole answer that isn't streamed; None: no limit.
 
-        `reader` has the sentences if the server isn't a Kubernetes API server.
+        `reader` words the errors if the server isn't a Kubernetes API server.
         """
         self.server = server
         self._seconds = seconds
@@ -151,13 +151,13 @@ class HttpTransport:
                 yield from splitter.feed(chunk)
             yield from splitter.end()
         except HTTPError:
-            # The connection broke or was silent: the caller starts again where it was.
+            # The connection broke or was silent: the caller resumes from its last line.
             return
         finally:
             response.close()
 
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that is no object. Raises NoCluster if they don't come in time."""
+        """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
         time_limit = _Limit(seconds)
         response = self._send("GET", path, {}, None, JSON, time_limit)
         found = b""
@@ -175,7 +175,7 @@ class HttpTransport:
     def _send(
         self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str, limit: _Limit
     ) -> urllib3.BaseHTTPResponse:
-        """Returns a successful answer before its body. Raises a ClientError."""
+        """Returns a successful answer whose body is still unread. Raises a ClientError."""
         try:
             with self._silence():
                 response = self._pool.request(
@@ -188,7 +188,7 @@ class HttpTransport:
                     redirect=False,
                 )
         except KubeconfigError as error:
-            # The plugin ran for new credentials.
+            # The plugin failed to provide new credentials.
             raise NoCluster(f"{error}.") from error
         except (SSLError, ssl.SSLError) as error:
             raise self._reader.untrusted(error) from error
@@ -216,15 +216,15 @@ class HttpTransport:
 
 
 class _Limit:
-    """_Limit is the time limit of a whole answer; urllib3 limits only each wait for more of it."""
+    """_Limit limits the time of a whole answer; urllib3 limits only each wait for more data."""
 
     def __init__(self, seconds: float | None, read_seconds: float | None = None) -> None:
-        """`seconds` limits the whole answer, from now on; `read_seconds` each wait for more of it."""
+        """`seconds` limits the whole answer, from now on; `read_seconds` limits each wait for more data."""
         self.seconds, self.read_seconds = seconds, read_seconds
         self._until = None if seconds is None else time.monotonic() + seconds
 
     def chunks(self, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-        """Yields the answer's body as it comes. Raises TimeoutError at the limit, and urllib3's errors."""
+        """Yields the answer's body as it arrives. Raises TimeoutError at the limit, and urllib3's errors."""
         while True:
             if self._until is not None:
                 left = self._until - time.monotonic()
@@ -258,7 +258,7 @@ def request_headers(server: Server, content_type: str) -> dict[str, str]:
 
 
 def encoded(body: Any) -> bytes:
-    """Returns the body of a request. Raises InvalidRequest for what can't be JSON, such as an array's number."""
+    """Encodes the body of a request. Raises InvalidRequest for values that can't be JSON, such as an array's number."""
     try:
         return encode(body)
     except (TypeError, ValueError, RecursionError) as error:
@@ -291,19 +291,19 @@ def _pool(server: Server) -> urllib3.PoolManager:
 
 
 def connect(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
-    """Connects by kubeconfig, or from inside a pod. Returns the context's namespace, too. Raises NoCluster."""
+    """Connects by kubeconfig or from inside a pod, and returns the context's namespace too. Raises NoCluster."""
     server = server_for(kubeconfig, context)
     return HttpTransport(server), server.namespace
 
 
 @dataclass(frozen=True)
 class ReadOnlyTransport:
-    """ReadOnlyTransport passes GET on and refuses every other request, for programs that read for others."""
+    """ReadOnlyTransport sends GET and refuses every other request, for programs that read for others."""
 
     transport: Transport
 
     def request(self, method: str, path: str, *, body: Any = None, **options: Any) -> Any:
-        """Sends a GET. Raises NotAllowed for anything else."""
+        """Sends a GET. Raises NotAllowed for other requests."""
         if method != "GET" or body is not None:
             raise NotAllowed(f"{method} {path} was not sent: this connection only reads.")
         return self.transport.request("GET", path, **options)

@@ -1,7 +1,7 @@
-"""`JobView` is a job as people see it: the same figures and sentences in every command, notebook, diagnosis and page.
+"""`JobView` presents a job: the same figures and sentences in every command, notebook, diagnosis and page.
 
-`view_of` reads the raw object. Anybody may have edited it, so a value of another type is None or empty, and the texts
-that lists show are cut. Figures that only mean something while a job runs (speed, ETA) are None when it doesn't.
+`view_of` reads the raw object. Users may have edited it, so a value of another type becomes None or empty, and texts in
+lists are cut. Figures that have a meaning only while a job runs (speed, ETA) are otherwise None.
 
 Renderers: `job_text` and `job_html` (notebooks) here, `cli/show` and `cli/top_picture` for terminals, and `row_of` in
 `dashboard/board` (JSON). The history's records have no object to read; they use the functions for single figures.
@@ -24,23 +24,23 @@ from trainmaster_operator.wire.values import mapping, mappings, number, text, wh
 UNSEEN = "No operator has accepted this job yet. If this lasts, check that an operator serves its namespace."
 MAX_SENTENCE = 300
 _MAX_MESSAGE = 4_000
-# How a failure's message begins (reconciling/policies/attribution.py); the lines of the rank stand behind it.
+# The beginning of a failure's message (reconciling/policies/attribution.py); the rank's lines follow it.
 _WHO = re.compile(r"worker (?P<worker>\d{1,10}) \((?:rank (?P<rank>\d{1,10}), )?pod [^()]{1,600}\) ")
-# Reasons for which a job of any phase waits without pods.
+# Reasons for which a job waits without pods in any phase.
 _HELD = ("Queued", "SchedulingBackoff")
-# A recovery's phases in their order, by the fields of api/v1alpha1/status.py's RecoveryTimes.
+# A recovery's phases in order, by the fields of api/v1alpha1/status.py's RecoveryTimes.
 _RECOVERY = {
     **{name: name for name in ("detected", "assigned", "stopped", "launched", "joined", "restored")},
     "firstStep": "first step",
 }
 _COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
-# Failures that a notebook shows; kubectl dtj status shows all that the job keeps.
+# Number of failures that a notebook shows; kubectl dtj status shows all that the job keeps.
 _NOTEBOOK_FAILURES = 3
 
 
 @dataclass(frozen=True)
 class FailureView:
-    """FailureView is what ended one attempt."""
+    """FailureView is the cause that ended one attempt."""
 
     attempt: int
     reason: str
@@ -56,25 +56,25 @@ class FailureView:
 
     @property
     def recovery(self) -> str:
-        """Returns how long the recovery took, in a sentence; empty where that isn't known."""
+        """Returns the recovery's duration in a sentence, or an empty text if unknown."""
         return recovery_sentence(self.recovery_times)
 
     @property
     def place(self) -> str:
-        """Returns where it happened: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137."""
+        """Returns the failure's place: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137."""
         facts = {"attempt": self.attempt, "rank": self.rank, "pod": self.pod, "node": self.node}
         known = {**facts, "exit code": self.exit_code}
         return ", ".join(f"{name} {value}" for name, value in known.items() if value not in (None, ""))
 
     @property
     def summary(self) -> str:
-        """Returns it in a few words: Error of rank 1, exit code 1."""
+        """Returns the failure in a few words: Error of rank 1, exit code 1."""
         rank = "" if self.rank is None else f" of rank {self.rank}"
         return f"{self.reason}{rank}" + ("" if self.exit_code is None else f", exit code {self.exit_code}")
 
     @property
     def last_line(self) -> str:
-        """Returns who failed and the last line that the rank wrote: rank 1 ended with exit code 1: ValueError: lost."""
+        """Returns the culprit and its last line: rank 1 ended with exit code 1: ValueError: lost."""
         first = self.message[:_MAX_MESSAGE].strip().partition("\n")[0]
         match = _WHO.match(first)
         if match is not None:
@@ -132,17 +132,20 @@ class JobView:
 
     @property
     def reason(self) -> str:
-        """Returns why the job doesn't run, in a word; empty for one that runs or has succeeded."""
+        """Returns in one word why the job isn't running; empty if it is running or has succeeded."""
         return "" if self.phase in ("Running", "Succeeded") else self.news_reason
 
     @property
     def waits(self) -> str:
-        """Returns what the job waits for, such as its place in the queue; empty for one that doesn't wait."""
+        """Returns what a waiting job waits for, such as its place in the queue; otherwise empty."""
         is_waiting = self.phase in ("Pending", "Starting") or self.news_reason in _HELD
         return first_line(self.news_message) if is_waiting else ""
 
     def obstacle(self, program: str = "kubectl dtj") -> str:
-        """Returns what keeps the job from running, or ended it. `program` names the program in commands."""
+        """Returns the obstacle that keeps the job from running, or that ended it.
+
+        `program` names the program in commands.
+        """
         if not self.is_accepted:
             return UNSEEN
         if self.phase == "Suspended" and self.news_reason == "Suspended":
@@ -151,7 +154,7 @@ class JobView:
 
     @property
     def failure(self) -> str:
-        """Returns what ended a failed job, in a few words; empty for other jobs."""
+        """Returns the cause of a job's failure in a few words; empty for other jobs."""
         if self.phase != "Failed":
             return ""
         if self.ended_otherwise:
@@ -160,26 +163,26 @@ class JobView:
 
     @property
     def ended_otherwise(self) -> bool:
-        """Returns whether something else than the newest failure of a rank ended the job: a deadline, an image."""
+        """Returns whether something other than a rank's newest failure ended the job: a deadline, an image."""
         if self.phase != "Failed":
             return False
         return not self.failures or self.end_reason not in ("", "MaxRestartsExceeded", self.failures[0].reason)
 
     @property
     def last_failure(self) -> str:
-        """Returns in one line what ended a failed job, else what ended the last attempt; empty without a failure."""
+        """Returns in one line why the job failed, or else its last attempt; empty without a failure."""
         if self.ended_otherwise:
             return first_line(self.end_message) or self.end_reason
         return self.failures[0].last_line if self.failures else ""
 
     @property
     def outcome(self) -> str:
-        """Returns what a command prints after it has waited for the job: raises: Failed (Error of rank 1)."""
+        """Returns the line that a command prints after waiting for the job: raises: Failed (Error of rank 1)."""
         return f"{self.name}: {self.phase}" + (f" ({self.failure})" if self.failure else "")
 
     @property
     def end(self) -> str:
-        """Returns a sentence about how the job ended, with the operator's message."""
+        """Returns a sentence about the job's end, with the operator's message."""
         if self.phase != "Failed":
             return f"Job {self.name} has ended: {self.phase}."
         return f"Job {self.name} has failed: " + (
@@ -188,22 +191,22 @@ class JobView:
 
     @property
     def workers(self) -> str:
-        """Returns how many workers run, or have finished once the job has ended: 3/4."""
+        """Returns the number of running workers, or of finished ones after the job's end: 3/4."""
         return f"{self.ended_workers if self.is_finished else self.running}/{self.desired}"
 
     @property
     def steps(self) -> str:
-        """Returns the steps done, and the total where it is known: 120/1000."""
+        """Returns the completed steps, and the total if known: 120/1000."""
         return steps_text(self.step, self.total_steps)
 
     @property
     def share(self) -> float | None:
-        """Returns the share of the steps that is done."""
+        """Returns the completed share of the steps."""
         return min(1.0, self.step / self.total_steps) if self.step is not None and self.total_steps else None
 
     @property
     def figures(self) -> dict[str, str]:
-        """Returns the known figures of the training by name, in the order in which people look for them."""
+        """Returns the training's known figures by name, the most wanted first."""
         known = {
             "step": self.steps,
             "loss": figure(self.loss),
@@ -217,32 +220,32 @@ class JobView:
 
     @property
     def progress(self) -> str:
-        """Returns how far training is, within a sentence: step 120 of 1000, 62 samples/s; empty before a step."""
+        """Returns the progress within a sentence: step 120 of 1000, 62 samples/s; empty before the first step."""
         if self.step is None:
             return ""
         speed = "" if self.samples_per_second is None else f", {rate(self.samples_per_second)} samples/s"
         return f"step {self.step}{f' of {self.total_steps}' if self.total_steps else ''}{speed}"
 
     def members(self, now: datetime) -> str:
-        """Returns who trains and for how long: with 3 of 4 workers for 14 s; empty where all ranks do."""
+        """Returns the training members, if ranks are missing, and their time: with 3 of 4 workers for 14 s."""
         if not self.training_with:
             return ""
         seconds = api_times.since(now.timestamp(), self.attempt_started_at)
         return f"with {self.training_with} for {api_times.duration(seconds)}"
 
     def age(self, now: datetime) -> str:
-        """Returns how long ago the job was created."""
+        """Returns the time since the job was created."""
         created = parse_time(self.created_at)
         return "" if created is None else duration((now - created).total_seconds())
 
     def elapsed(self, now: datetime) -> str:
-        """Returns how long the job has run, or ran; empty where it hasn't begun."""
+        """Returns the job's running time so far or in total; empty before its start."""
         start = parse_time(self.started_at)
         return "" if start is None else duration(((parse_time(self.completed_at) or now) - start).total_seconds())
 
 
 def view_of(raw: Mapping[str, Any]) -> JobView:
-    """Returns the view of a job object of the API server."""
+    """Returns the view of a job object from the API server."""
     metadata, status = mapping(raw.get("metadata")), mapping(raw.get("status"))
     progress, workers = mapping(status.get("progress")), mapping(status.get("workers"))
     phase = text(status.get("phase"), 20)
@@ -293,7 +296,7 @@ def view_of(raw: Mapping[str, Any]) -> JobView:
 
 
 def _news(conditions: Any) -> Mapping[str, Any]:
-    """Returns the condition that changed last of those with a message; that a spec can be run is no news."""
+    """Returns the last changed condition with a message, except for the acceptance of the spec."""
     found = [
         one for one in conditions if one.get("message") and (one.get("type"), one.get("status")) != ("Accepted", "True")
     ]
@@ -301,7 +304,7 @@ def _news(conditions: Any) -> Mapping[str, Any]:
 
 
 def failure_of(raw: Mapping[str, Any]) -> FailureView:
-    """Returns the view of a failure of a status, or of a history's record."""
+    """Returns the view of a failure from a status or a history's record."""
     return FailureView(
         attempt=whole(raw.get("attempt")) or 0,
         reason=text(raw.get("reason"), 100),
@@ -326,7 +329,7 @@ def _time(value: object) -> str | None:
 
 
 def recovery_sentence(times: Mapping[str, Any]) -> str:
-    """Returns how long the recovery took until the next attempt's first step, with its phases; empty if unknown."""
+    """Returns the recovery's duration until the next attempt's first step, with its phases; empty if unknown."""
     seconds, steps = number(times.get("seconds")), whole(times.get("repeatedSteps"))
     if seconds is None:
         return ""
@@ -337,32 +340,32 @@ def recovery_sentence(times: Mapping[str, Any]) -> str:
 
 
 def first_line(message: str) -> str:
-    """Returns the first line of a text, which isn't empty where the text isn't."""
+    """Returns the first line of a text, ignoring blank lines before it."""
     return message[:MAX_SENTENCE].strip().partition("\n")[0]
 
 
 def steps_text(step: int | None, total: int | None) -> str:
-    """Returns the steps done, and the total where it is known; empty before the first report."""
+    """Returns the completed steps, and the total if known; empty before the first report."""
     return "" if step is None else f"{step}/{total}" if total else str(step)
 
 
 def figure(value: float | None) -> str:
-    """Returns a loss or another figure with four digits."""
+    """Formats a loss or another figure with four digits."""
     return "" if value is None else f"{value:.4g}"
 
 
 def rate(value: float | None) -> str:
-    """Returns a speed: 5,123 or 0.42, for large models do less than one sample a second."""
+    """Formats a speed: 5,123 or 0.42, because large models process less than one sample per second."""
     return "" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def percent(share: float | None) -> str:
-    """Returns a share in percent."""
+    """Formats a share in percent."""
     return "" if share is None else f"{share:.0%}"
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds as kubectl writes them: 42s, 3m5s, 2h7m, 4d3h."""
+    """Formats seconds as kubectl does: 42s, 3m5s, 2h7m, 4d3h."""
     rounded = max(0, round(seconds))
     if rounded < 120:
         return f"{rounded}s"
@@ -374,7 +377,7 @@ def duration(seconds: float) -> str:
 
 
 def parse_time(value: str | None) -> datetime | None:
-    """Returns a time of the API (RFC 3339) as an aware datetime; None for a text that is no time."""
+    """Parses a time of the API (RFC 3339) into an aware datetime; returns None for any other text."""
     try:
         time = datetime.fromisoformat(value or "")
     except ValueError:
@@ -388,12 +391,12 @@ def plural(count: int, noun: str) -> str:
 
 
 def job_text(view: JobView) -> str:
-    """Returns the job in a few lines, as a notebook in a terminal shows it."""
+    """Formats the job in a few lines, for a notebook in a terminal."""
     return "\n".join([f"{view.name}: {view.phase}", *(f"  {name}: {value}" for name, value in _facts(view))])
 
 
 def job_html(view: JobView) -> str:
-    """Returns the job as a table with the notebook's own look: no script, no style sheet, nothing from a network."""
+    """Formats the job as a table in the notebook's own style: no script, no style sheet, nothing from a network."""
     colour = _COLOURS.get(view.phase, "inherit")
     head = f'<b>{_safe(view.name)}</b> <span style="color:{colour}">{_safe(view.phase)}</span>'
     if view.share is not None:

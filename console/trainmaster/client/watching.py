@@ -1,4 +1,4 @@
-"""Watches jobs and Events. Whenever a watch breaks, ends or expires, the state is read again."""
+"""Watches jobs and Events, and reads the state again whenever a watch breaks, ends or expires."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.wire.values import mapping
 
-# A watch is reopened after this long without a line, so that a half-open connection is noticed.
+# A watch is reopened after this many silent seconds, to detect half-open connections.
 WATCH_SECONDS = 60
 REOPEN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """Watcher watches the jobs of a namespace; None: of all namespaces."""
+    """Watcher watches the jobs of a namespace, or of all namespaces for None."""
 
     transport: AsyncTransport
     namespace: str | None
@@ -34,7 +34,7 @@ class Watcher:
         return collection_path(self.namespace)
 
     async def one(self, name: str) -> AsyncGenerator[TrainingJob, None]:
-        """Yields the job now and at every change, until it is deleted."""
+        """Yields the job's state, then each change, until the job is deleted."""
         while True:
             try:
                 job = await read_job(self.transport, self.namespace, name)
@@ -48,7 +48,7 @@ class Watcher:
                     yield changed
 
     async def all(self) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs, then each one that changes or is deleted, forever; a deleted one with True."""
+        """Yields all jobs, then each changed or deleted job, forever. The flag is True for a deleted job."""
         known: dict[str, TrainingJob] = {}
         while True:
             answer = await self.transport.request("GET", self._path, query=label_query(self.selector))
@@ -69,7 +69,10 @@ class Watcher:
                     yield job, kind == "DELETED"
 
     async def until(self, name: str, reached: Callable[[TrainingJob], bool], seconds: float | None) -> TrainingJob:
-        """Waits until `reached` holds of a job. Raises WaitTimeout, and JobNotFound when it is deleted meanwhile."""
+        """Waits until `reached` returns True for a job.
+
+        Raises WaitTimeout, and JobNotFound if the job is deleted meanwhile.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
         job = await read_job(self.transport, self.namespace, name)
         while not reached(job):
@@ -92,7 +95,7 @@ class Watcher:
     async def _events(
         self, version: str, *, name: str | None = None, seconds: float = WATCH_SECONDS
     ) -> AsyncGenerator[tuple[str, TrainingJob], None]:
-        """Yields the changes of jobs until the watch ends; the caller then reads the state again."""
+        """Yields the changes of jobs until the watch ends; the caller must then read the state again."""
         narrowed = label_query(self.selector)
         if name is not None:
             narrowed["fieldSelector"] = f"metadata.name={name}"
@@ -113,7 +116,7 @@ async def changes(
     narrowed: Mapping[str, str] | None = None,
     seconds: float = WATCH_SECONDS,
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields a watch's events until it ends or sends something else; the caller then reads the state again."""
+    """Yields a watch's events until it ends or fails; the caller must then read the state again."""
     query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
     query |= narrowed or {}
     began = time.monotonic()
@@ -126,22 +129,23 @@ async def changes(
                     break
                 yield kind, changed
     except (InvalidRequest, ValueError, TypeError, KeyError):
-        # 410: the version is too old. What isn't an event comes from a proxy, and is no reason to give up.
+        # 410 means that the version is too old. Anything that isn't an event comes from a proxy, so the caller tries
+        # again.
         pass
     if time.monotonic() - began < REOPEN_SECONDS:
-        # A server that ends watches at once isn't asked in a tight loop.
+        # This prevents a tight loop with a server that ends watches at once.
         await transport.sleep(REOPEN_SECONDS)
 
 
 async def list_events(transport: AsyncTransport, namespace: str | None) -> list[Mapping[str, Any]]:
-    """Returns the Events of a namespace; None: of all."""
+    """Returns the Events of a namespace, or of all namespaces for None."""
     return items_of(await transport.request("GET", _path(namespace)))
 
 
 async def watch_events(
     transport: AsyncTransport, namespace: str | None
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields the existing Events as ADDED, then each that is added or changed, forever."""
+    """Yields the existing Events as ADDED, then each added or changed one, forever."""
     path = _path(namespace)
     known: dict[str, str] = {}
     while True:

@@ -1,8 +1,8 @@
-"""The commands, in the help's sections and order. A module has its command's name and an `app`, or is in `SHARED`.
+"""Lists the commands in the help's sections and order. A module has its command's name and an `app`, or is in `SHARED`.
 
-`jobs` has what shows jobs, `files` what works on files, `pages` what serves the page, `programs` small ones; `submit`,
-`push`, `logs`, `events`, `wait`, `history` (with `history_server`, its `serve`), `stacks`, `evidence`, `suspend`,
-`resume`, `scale`, `restart` and `local` are modules of their own. To add a command:
+`jobs` shows jobs, `files` works on files, `pages` serves the page, and `programs` has small commands; `submit`, `push`,
+`logs`, `events`, `wait`, `history` (with `history_server`, its `serve`), `stacks`, `evidence`, `suspend`, `resume`,
+`scale`, `restart` and `local` are modules of their own. To add a command:
 
     app = Part()
 
@@ -12,9 +12,10 @@
         '''Resume a suspended job from its checkpoint.'''
         connection.client().resume(name)
 
-In a module that is shared the decorator names the command. A module imports what its command needs when it runs, so
-that `--help` and completion answer at once. A command that asks the API server is `@connected`; names of jobs are
-`arguments.JobName`; what prints objects takes `output.Output`. `terminal.called()` is how the user calls this program.
+In a shared module, the decorator names the command. A module imports its command's dependencies when it runs, so that
+`--help` and completion answer at once. A command that asks the API server is `@connected`; names of jobs are
+`arguments.JobName`; a command that prints objects takes `output.Output`. `terminal.called()` returns the name by which
+the user called this program.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The operator": ("crd", "operator", "dashboard"),
     "This program": ("completion", "mcp"),
 }
-# The commands of modules that have several.
+# Commands that share a module with others.
 SHARED: Mapping[str, str] = {
     **dict.fromkeys(("list", "status", "top", "why"), "jobs"),
     **dict.fromkeys(("init", "validate", "render", "convert"), "files"),
     **dict.fromkeys(("open", "dashboard"), "pages"),
     **dict.fromkeys(("crd", "operator", "completion", "mcp", "demo"), "programs"),
 }
-# What kubectl itself does with jobs.
+# Verbs that kubectl itself applies to jobs.
 KUBECTLS = frozenset({"annotate", "apply", "create", "delete", "describe", "edit", "get", "label", "patch"})
 
 

@@ -1,4 +1,4 @@
-"""`kubectl dtj events` shows what happened to jobs, their StatefulSets and their pods."""
+"""`kubectl dtj events` shows the events of jobs, their StatefulSets and their pods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES = ("Normal", "Warning")
 
 
 def known_types(value: str | None) -> str | None:
-    """Returns the types of events as given, separated by commas. Raises BadParameter."""
+    """Returns the event types as given, separated by commas. Raises BadParameter."""
     for each in (value or "").split(",") if value else ():
         if each.strip().capitalize() not in TYPES:
             raise typer.BadParameter(f"{each!r} is no type of event; use {' or '.join(TYPES)}")

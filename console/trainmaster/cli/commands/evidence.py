@@ -1,4 +1,4 @@
-"""`kubectl dtj evidence` shows what was kept of attempts that failed."""
+"""`kubectl dtj evidence` shows the evidence of failed attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`list`, `status`, `top` and `why` show jobs: as a table, whole, as they run, and why they are as they are."""
+"""`list`, `status`, `top` and `why` show jobs: as a table, in full, live, and with the reason for their state."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ StateDir = Annotated[
 
 
 def _cluster() -> ModuleType:
-    """Returns the module that starts and stops clusters; it is an optional distribution."""
+    """Returns the module that starts and stops clusters, from an optional distribution."""
     try:
         from trainmaster_local import cluster
     except ModuleNotFoundError as error:
@@ -39,7 +39,7 @@ def _cluster() -> ModuleType:
 
 
 def _failed(error: Exception) -> typer.Exit:
-    """Prints the error, and returns the exit."""
+    """Prints the error, and returns the exit to raise."""
     say(f"error: {error}", error=True)
     return typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""`dashboard` serves the page about jobs in a cluster or on a laptop; `open` serves it here and opens the browser."""
+"""`dashboard` serves the page about jobs in a cluster or on a laptop; `open` serves it here and opens a browser."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def mcp(connection: Connection) -> None:
 
 
 def _require(module: str, what: str, extra: str) -> None:
-    """Exits with a sentence where a module isn't installed."""
+    """Prints an error and exits if a module isn't installed."""
     if find_spec(module) is None:
         say(f"error: {what} isn't installed: pip install 'trainmaster[{extra}]'", error=True)
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.client import TrainingJob
 
 app = Part()
-# Pods that are lost meanwhile may take this long.
+# Replacing lost pods may take this long (seconds).
 WAIT_SECONDS = 600.0
 
 

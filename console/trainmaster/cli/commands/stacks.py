@@ -1,4 +1,4 @@
-"""`kubectl dtj stacks` shows where all ranks of a running job are now."""
+"""`kubectl dtj stacks` shows the current stacks of a running job's ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stacks(
     found = jobs.stacks(name, timeout=timeout)
     sentences = missing_stacks(found, rank)
     if output is not None:
-        # The object names what is missing.
+        # The object itself names missing answers.
         print_value(stacks_json(found, rank), output)
     else:
         for line in stacks_lines(found, rank):

@@ -18,7 +18,7 @@ app = Part()
 
 
 class _Submit(Command):
-    """_Submit keeps the `--` among its words, which click would remove."""
+    """_Submit keeps the `--` among its arguments, which click would remove."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments."""

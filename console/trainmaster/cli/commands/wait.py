@@ -26,7 +26,7 @@ def wait_targets() -> list[str]:
 
 
 def complete_phase(incomplete: str) -> list[str]:
-    """Returns the values of `wait --for` with this beginning, for tab completion."""
+    """Returns the values of `wait --for` with the given beginning, for tab completion."""
     return [each for each in wait_targets() if each.startswith(incomplete.lower())]
 
 

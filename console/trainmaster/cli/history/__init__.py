@@ -1,4 +1,4 @@
-"""`kubectl dtj history` shows what was recorded of jobs, and writes their curves to files.
+"""`kubectl dtj history` shows the records of jobs, and writes their curves to files.
 
 `open_history` opens the history that the options name; `showing` prints and exports, `page` has the tables and curves.
 """
@@ -22,7 +22,7 @@ FORMATS = ("csv", "json", "parquet")
 
 @dataclass(frozen=True)
 class HistoryOptions:
-    """HistoryOptions name the history; None leaves it to TRAINMASTER_HISTORY and the cluster."""
+    """HistoryOptions selects the history; None leaves the choice to TRAINMASTER_HISTORY and the cluster."""
 
     history: str | None = None
     token: str | None = None
@@ -32,14 +32,14 @@ class HistoryOptions:
 
 @dataclass(frozen=True)
 class OpenHistory:
-    """OpenHistory is a history that can be read, and the default namespace."""
+    """OpenHistory is a readable history, and the default namespace."""
 
     reader: HistoryReader
     namespace: str
 
 
 def open_history(connection: Connection, options: HistoryOptions) -> OpenHistory:
-    """Returns the history. Raises ClientError, and BadParameter for a bad option of the connection."""
+    """Opens the history. Raises ClientError, and BadParameter for a wrong connection option."""
     from trainmaster.client.history import blocking_history, find_history
 
     limit, server = connection.answer_seconds(), connection.server()
@@ -50,7 +50,7 @@ def open_history(connection: Connection, options: HistoryOptions) -> OpenHistory
 
 
 def recorded_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of the namespace's recorded jobs with this beginning, newest first, for tab completion."""
+    """Returns the namespace's recorded job names with the given beginning, newest first, for tab completion."""
     from trainmaster.client.blocking import run
 
     options = HistoryOptions(*(ctx.params.get(name) for name in ("history", "token", "account", "authority")))

@@ -1,4 +1,4 @@
-"""Shows recorded jobs: a table of them, and one job with its attempts, what ended them, its time and its curves."""
+"""Shows recorded jobs: a table of all, and one job with its attempts, failures, time and curves."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from trainmaster_operator.wire.values import is_number, mapping, text
 DELETED = " (deleted)"
 STYLES = {**PHASE_STYLES, **{f"{phase}{DELETED}": style for phase, style in PHASE_STYLES.items()}}
 OUTCOME_STYLES = {"Succeeded": "green", "Failed": "red", "Disrupted": "yellow", "Running": "cyan"}
-# The newest attempts are shown; -o json has all.
+# Only the newest attempts are shown; -o json has all.
 MOST_ATTEMPTS = 20
-# Columns of curves into a pipe, at most (a longer line can't be read at a glance), and at least.
+# Width of curves: in a pipe, at most (a longer line can't be read at a glance), and at least, in columns.
 PIPE_WIDTH, MOST_WIDTH, LEAST_WIDTH = 100, 160, 8
 LABEL_WIDTH = 15
-# A curve that varies by less than this share of its value is drawn as a flat line, and not as noise.
+# A curve that varies by less than this share of its value is drawn flat, so that noise isn't shown.
 FLAT = 0.005
-# Without a point for so many times the usual distance of two, nothing was reported.
+# A distance of this many times the usual one between two points is a gap without reports.
 GAP = 3.0
 
 
@@ -71,14 +71,14 @@ def phase_of(job: Mapping[str, Any]) -> str:
 
 
 def steps_of(job: Mapping[str, Any]) -> str:
-    """Returns how many steps are done, of how many; empty if that isn't known."""
+    """Returns the completed steps, and the total if known."""
     if job["step"] is None:
         return ""
     return f"{job['step']}/{job['totalSteps']}" if job["totalSteps"] else str(job["step"])
 
 
 def ran_for(started: str | None, ended: str | None, now: datetime) -> str:
-    """Returns the time from start to end, or until now; empty before the start."""
+    """Returns the time from start to end or until now; empty before the start."""
     begin = parse_time(started)
     return "" if begin is None else duration(((parse_time(ended) or now) - begin).total_seconds())
 
@@ -86,7 +86,7 @@ def ran_for(started: str | None, ended: str | None, now: datetime) -> str:
 def failure_words(failure: Mapping[str, Any] | None) -> str:
     """Returns a failure of the API in one line: `Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …`.
 
-    The last line that the rank wrote has the error itself.
+    The rank's last line has the error itself.
     """
     if failure is None:
         return ""
@@ -104,7 +104,7 @@ def _known(value: int | None) -> str:
 def job_page(
     job: Mapping[str, Any], series: Mapping[str, Any], width: int | None, now: datetime | None = None
 ) -> Iterator[RenderableType]:
-    """Yields the page of a checked RecordedJobDetail and its Series, in lines of at most `width` columns."""
+    """Yields the page of a validated RecordedJobDetail and its Series, in lines of at most `width` columns."""
     now = now or datetime.now(UTC)
     yield _headline(job, now)
     yield from _facts(job, width, now)
@@ -161,7 +161,7 @@ def _facts(job: Mapping[str, Any], width: int | None, now: datetime) -> Iterator
 
 
 def _attempts(job: Mapping[str, Any], width: int | None, now: datetime) -> Iterator[Text]:
-    """Yields a table of the attempts, with the failure's sentence below each that failed."""
+    """Yields a table of the attempts, with a sentence below each failed one."""
     shown = job["attempts"][-MOST_ATTEMPTS:]
     rows = []
     for attempt in shown:
@@ -196,7 +196,7 @@ def _time(job: Mapping[str, Any], now: datetime) -> list[RenderableType]:
     try:
         last = TrainingJob.of(job["job"])
     except ClientError:
-        # The object wasn't recorded, or is from another release: the page leaves it out.
+        # The object wasn't recorded or is of another release, so the page leaves it out.
         return []
     spent = last.status.time_spent
     return [] if spent is None else where_time_went(last, spent, (), parse_time(job["deletedAt"]) or now)
@@ -211,7 +211,7 @@ def _moment(at: datetime) -> str:
     try:
         return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     except OverflowError:
-        # In UTC it would be before the year 1 or after 9999.
+        # In UTC, this time would be before the year 1 or after 9999.
         return at.isoformat()
 
 
@@ -233,7 +233,7 @@ _CURVES: Mapping[str, tuple[str, Callable[[float], str], str]] = {
 
 
 def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
-    """Yields a checked series as lines of at most `width` columns; none if fewer than two points are known."""
+    """Draws a validated series in lines of at most `width` columns, or none if it has fewer than two points."""
     times: list[float] = series["at"]
     if len(times) < 2 or times[-1] == times[0]:
         return
@@ -245,7 +245,7 @@ def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
     for name in drawn:
         words, values = _CURVES[name][1], known[name]
         figures[name] = f"{words(values[-1])}  ({words(min(values))} to {words(max(values))})"
-    # One scale for both, so that the distance between them shows a rank that is slower than the others.
+    # Both curves share one scale, so that their distance reveals a rank that is slower than the others.
     steps = [value for name in ("stepSeconds", "slowestStepSeconds") for value in known[name]]
     beside = max(map(len, figures.values()))
     room = max(LEAST_WIDTH, min(width or PIPE_WIDTH, MOST_WIDTH) - LABEL_WIDTH - 2 - beside)
@@ -264,9 +264,9 @@ def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
 
 
 def spread(times: Sequence[float], values: Sequence[float | None], columns: int) -> list[float | None]:
-    """Returns the mean of the values in each of some equal stretches of time; None for one without any.
+    """Returns the mean value in each of `columns` equal periods, or None for a period without values.
 
-    If points are further apart than the stretches, each counts until the next, unless the distance is a gap.
+    If points are further apart than the periods, each one counts until the next, except across a gap.
     """
     sums, counts = [0.0] * columns, [0] * columns
     for at, value in zip(times, values, strict=True):
@@ -285,14 +285,14 @@ def spread(times: Sequence[float], values: Sequence[float | None], columns: int)
 
 
 def blocks(values: Sequence[float | None], least: float, most: float) -> str:
-    """Returns values as blocks on a scale from `least` to `most`; a blank for None."""
+    """Draws values as blocks on a scale from `least` to `most`; None as a blank."""
     is_flat = most - least <= FLAT * max(abs(least), abs(most))
     scale = 0.0 if is_flat else (len(BLOCKS) - 1) / (most - least)
     return "".join(" " if value is None else BLOCKS[round(scale * (value - least))] for value in values)
 
 
 def _starts(times: Sequence[float], attempts: Sequence[int | None], columns: int) -> list[str]:
-    """Returns each attempt's number where it begins, without numbers that would overlap an earlier one."""
+    """Returns each attempt's number at its beginning, except for numbers that would overlap an earlier one."""
     line = [" "] * columns
     seen, free = 0, 0
     for at, attempt in zip(times, attempts, strict=True):

@@ -1,4 +1,4 @@
-"""Prints what `kubectl dtj history` shows of an open history, and writes curves to files."""
+"""Prints an open history for `kubectl dtj history`, and writes curves to files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 def show_list(opened: OpenHistory, namespace: str | None, limit: int, output: str | None) -> None:
-    """Shows the newest recorded jobs of a namespace, or of all; 0 is no limit. Raises ClientError."""
+    """Shows the newest recorded jobs of one or all namespaces; a limit of 0 means all jobs. Raises ClientError."""
     jobs, more = run(recorded_jobs(opened.reader, namespace, limit))
     if output == "name":
         for each in dict.fromkeys(job["name"] for job in jobs):
@@ -67,7 +67,7 @@ def show_job(opened: OpenHistory, name: str, uid: str | None, output: str | None
 
 
 def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, output: str | None) -> None:
-    """Shows what was kept of an attempt, or prints its evidence as json or yaml. Raises ClientError."""
+    """Shows an attempt's evidence, or prints it as json or yaml. Raises ClientError."""
     reader, namespace = opened.reader, opened.namespace
     job = run(reader.job(namespace, name, uid=uid))
     attempt = next((each for each in job["attempts"] if each["attempt"] == number), None)
@@ -81,7 +81,7 @@ def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, o
         return
     print_page(attempt_lines(evidence, attempt))
     if attempt is job["attempts"][-1]:
-        # The logs that are kept are the last attempt's; those of other attempts are in their evidence.
+        # The kept logs are the last attempt's; those of other attempts are in their evidence.
         try:
             print_page(log_lines(run(reader.logs(namespace, name, uid=job["uid"], tail=TAIL_LINES))))
         except ClientError as error:
@@ -91,7 +91,7 @@ def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, o
 def export_job(opened: OpenHistory, name: str, uid: str | None, file: str, format: str, *, ranks: bool) -> None:
     """Writes a job's curves, or the figures of its ranks, to a file. Raises ClientError."""
     reader, namespace = opened.reader, opened.namespace
-    # The name is resolved to one job here, and an unknown one is an error and no empty file.
+    # This resolves the name to one job, and prevents an empty file for an unknown name.
     uid = run(reader.job(namespace, name, uid=uid))["uid"]
     left_out = 0
     if ranks:
@@ -108,7 +108,7 @@ def export_job(opened: OpenHistory, name: str, uid: str | None, file: str, forma
 async def recorded_jobs(
     reader: HistoryReader, namespace: str | None, limit: int
 ) -> tuple[list[Mapping[str, Any]], bool]:
-    """Returns the newest recorded jobs (all with a limit of 0), and whether there are more. Raises ClientError."""
+    """Returns the newest recorded jobs (all for a limit of 0), and whether there are more. Raises ClientError."""
     found: list[Mapping[str, Any]] = []
     after = ""
     while True:
@@ -116,14 +116,14 @@ async def recorded_jobs(
         page = await reader.jobs(namespace, limit=wanted, after=after)
         found += page["items"]
         more = page["continue"]
-        # A history whose list never ends would repeat its place, or have no jobs behind it.
+        # Stops at a faulty history that repeats its position or returns no jobs.
         if not more or more == after or not page["items"] or (limit and len(found) >= limit):
             return found[: limit or None], bool(more) or bool(limit and len(found) > limit)
         after = more
 
 
 def evidence_of(answer: Mapping[str, Any], attempt: int) -> AttemptEvidence | None:
-    """Returns an attempt's evidence of a checked EvidenceList; None if none was kept, or none that can be read."""
+    """Returns an attempt's evidence from a validated EvidenceList, or None if it is missing or unreadable."""
     for item in answer["items"]:
         if item["attempt"] == attempt:
             return AttemptEvidence.parse(json.dumps(item))
@@ -131,7 +131,7 @@ def evidence_of(answer: Mapping[str, Any], attempt: int) -> AttemptEvidence | No
 
 
 def attempt_lines(evidence: AttemptEvidence | None, attempt: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the evidence, or else how the attempt ended according to its job's status."""
+    """Yields the evidence, or else the attempt's end according to the job's status."""
     number = attempt["attempt"]
     if evidence is None and attempt["failure"] is not None:
         evidence = AttemptEvidence(attempt=number, failure=attempt["failure"])
@@ -142,16 +142,16 @@ def attempt_lines(evidence: AttemptEvidence | None, attempt: Mapping[str, Any]) 
 
 
 def log_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the ends of the workers' logs of a checked LogList."""
+    """Yields the ends of the workers' logs of a validated LogList."""
     for item in answer["items"]:
         yield f"  The log of worker {item['worker']} ends:"
         yield from (f"    {line}" for line in item["lines"][-TAIL_LINES:])
 
 
 def export_format(file: str, given: str | None, *, force: bool) -> str:
-    """Returns the format that is given or that the file's suffix names, before anything is requested for it.
+    """Returns the given format or that of the file's suffix, before any request.
 
-    Raises BadParameter, and ClientError for a file that can't be written.
+    Raises BadParameter, and ClientError if the file can't be written.
     """
     found = given or Path(file).suffix.removeprefix(".").lower()
     if found not in FORMATS:
@@ -170,7 +170,7 @@ def export_format(file: str, given: str | None, *, force: bool) -> str:
 
 
 def export(columns: Columns, file: str, format: str) -> None:
-    """Writes columns of one length. Raises ClientError for a file that can't be written."""
+    """Writes columns of equal length. Raises ClientError if the file can't be written."""
     content = {"csv": _csv, "json": _json, "parquet": _parquet}[format](columns)
     if file == STDOUT:
         write(content.decode())

@@ -1,11 +1,11 @@
-"""A job can run the user's code without an image: a folder becomes an archive, which is put where the pods mount it.
+"""Uploads the user's code, so that a job needs no image for it: a folder becomes an archive that the pods mount.
 
-- `archive` makes the same bytes from the same files, so the digest shows whether anything has changed; it leaves out
+- `archive` makes the same bytes from the same files, so the digest shows any change; it leaves out
   files that may hold secrets.
-- `scripts` refuses an archive that lacks the script that the job runs.
+- `scripts` refuses an archive without the job's script.
 - `submitting` writes code and job in the right order: `submit_with_code`, `push_code`. The code is in the job's
   ConfigMap.
-- `claims` copies what is too large for that onto a volume, by a pod of the job's own image.
+- `claims` copies a larger archive onto a volume, with a pod of the job's own image.
 """
 
 from trainmaster.client.code.archive import Archive, archive_files, archive_folder

@@ -1,9 +1,9 @@
 """Makes an archive of a folder: the same bytes from the same files, on any machine at any time.
 
-Caches and environments are left out. So are files that may hold secrets, what `.gitignore` and `.trainmasterignore`
-exclude (each folder's own, as git reads them), links out of the folder and what is no file; these are named, because a
-script may need them. Everybody who may read the namespace's ConfigMaps can read a job's code, so only a
-`.trainmasterignore` can include a secret (`!.env`); a `.gitignore` is about git.
+It leaves out caches and environments. It also leaves out files that may hold secrets, files that `.gitignore` and
+`.trainmasterignore` exclude (each folder's own, as git reads them), links out of the folder and special files; it names
+these, because a script may need them. Everybody who may read the namespace's ConfigMaps can read a job's code, so only
+a `.trainmasterignore` can include a secret (`!.env`); a `.gitignore` is about git.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 # Marks all objects that hold a job's code.
 CODE_LABEL = "trainmaster.dev/code-of"
-# Bytes of an archive in a ConfigMap: with base64 an object stays below etcd's 1.5 MB, and a pod's start below a second.
+# Size limit in bytes: with base64, the object stays below etcd's 1.5 MB and a pod's start below a second.
 MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
-# In one folder, the later one precedes.
+# In a folder with both, the later one takes precedence.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 ALWAYS_LEFT_OUT = frozenset(
     {
@@ -50,7 +50,7 @@ ALWAYS_LEFT_OUT = frozenset(
         ".tox",
     }
 )
-# Files that a sentence names.
+# Number of files that a sentence names.
 NAMED_FILES = 5
 SECRET = "may hold secrets; to take one along, name it in .trainmasterignore, as !{path}"
 _KB = 1000
@@ -59,7 +59,7 @@ _MB = 1_000_000
 
 @dataclass(frozen=True)
 class LeftOut:
-    """LeftOut is a file, link or folder (its path ends with a slash) that isn't in an archive, and why."""
+    """LeftOut is a file, link or folder (its path ends with a slash) outside the archive, with the reason."""
 
     path: str
     reason: str
@@ -67,10 +67,10 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Archive:
-    """Archive is a tar file, compressed with gzip, and what is in it.
+    """Archive is a tar file, compressed with gzip, and a description of its content.
 
-    `sizes` has the bytes of each file by its path. `left_out` names what isn't in it, except for caches and
-    environments. `folder` is the files' folder, if they are from one.
+    `sizes` has the bytes of each file by its path. `left_out` names the files left out, except for caches and
+    environments. `folder` is the source folder, if there is one.
     """
 
     data: bytes
@@ -84,12 +84,12 @@ class Archive:
         return _largest(self.sizes)
 
     def summary(self) -> str:
-        """Returns one line: how many files and bytes, and what was left out for which reason."""
+        """Returns one line: the number of files, their bytes, and the files left out with their reasons."""
         files = "1 file" if len(self.sizes) == 1 else f"{len(self.sizes)} files"
         return "; ".join([f"{files}, {size_text(len(self.data))}", *([self.left()] if self.left_out else [])])
 
     def left(self) -> str:
-        """Returns what was left out for which reason, for a line; empty: nothing."""
+        """Returns the files left out with their reasons, for a line; empty if there are none."""
         reasons: dict[str, list[str]] = {}
         for each in self.left_out:
             reasons.setdefault(each.reason, []).append(each.path)
@@ -98,7 +98,7 @@ class Archive:
 
 
 def archive_folder(folder: str | Path) -> Archive:
-    """Returns the archive of a folder's code. Raises InvalidRequest for what no job can take."""
+    """Returns the archive of a folder's code. Raises InvalidRequest if no job can use it."""
     root = Path(folder)
     if not root.is_dir():
         what = "is no folder" if root.exists() else "is not there"
@@ -136,15 +136,15 @@ def archive_folder(folder: str | Path) -> Archive:
 
 
 def archive_files(files: Mapping[str, bytes]) -> Archive:
-    """Returns the archive of files by their paths in it. Raises InvalidRequest if they are too large."""
+    """Returns the archive of files, given by their paths in it. Raises InvalidRequest if they are too large."""
     return _pack(dict(files), set(), (), "")
 
 
 def size_text(count: int) -> str:
-    """Returns a number of bytes for a sentence: 512 bytes, 34.1 KB, 1.5 MB."""
+    """Formats a number of bytes for a sentence: 512 bytes, 34.1 KB, 1.5 MB."""
     if count < _KB:
         return f"{count} byte{'' if count == 1 else 's'}"
-    # 999,950 bytes are 1.0 MB and not 1000.0 KB.
+    # Writes 999,950 bytes as 1.0 MB, not as 1000.0 KB.
     return f"{count / _KB:.1f} KB" if count < _MB - _KB / 20 else f"{count / _MB:.1f} MB"
 
 
@@ -159,8 +159,8 @@ class _Ignore(NamedTuple):
 def _walk(
     root: Path, folder: PurePosixPath, ignores: tuple[_Ignore, ...], left_out: list[LeftOut]
 ) -> Iterator[tuple[PurePosixPath, os.stat_result, bool]]:
-    """Yields files and links below a folder in the order of their names, and if `.trainmasterignore` names them."""
-    # Here, because no other command needs it.
+    """Yields the files and links below a folder, sorted by name, and whether `.trainmasterignore` includes them."""
+    # Imported here, because no other command needs it.
     from pathspec import GitIgnoreSpec
 
     try:
@@ -200,9 +200,9 @@ def _walk(
 
 
 def _ignored(path: PurePosixPath, ignores: tuple[_Ignore, ...], *, is_folder: bool) -> tuple[bool, str | None]:
-    """Returns whether `.trainmasterignore` names a path to be taken, and why it is left out; None: it isn't.
+    """Returns whether `.trainmasterignore` includes a path, and the reason for leaving it out, or None.
 
-    The nearest ignore file that has a pattern for the path decides.
+    The nearest ignore file with a pattern for the path decides.
     """
     slash = "/" if is_folder else ""
     decisions = [
@@ -242,9 +242,9 @@ def _stays_inside(path: PurePosixPath, target: str) -> bool:
 def _pack(
     files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[LeftOut, ...], folder: str
 ) -> Archive:
-    """Returns the archive of files (bytes) and links (their targets)."""
+    """Packs files (bytes) and links (their targets) into an archive."""
     packed = io.BytesIO()
-    # The name, time and owner of a file's making are no part of it.
+    # The archive holds no name, time or owner of its creation, so that equal files make equal bytes.
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
             content = files[name]
@@ -279,11 +279,11 @@ def _largest(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({size_text(sizes[name])})" for name in largest)
 
 
-# As lines of a .gitignore.
+# Patterns in the syntax of .gitignore.
 SECRET_FILES = (
-    # Environment files, without the examples that projects publish.
+    # Environment files, except for published examples.
     *(".env", ".env.*", "*.env", ".envrc", "!.env.example", "!.env.sample", "!.env.template", "!.env.dist"),
-    # Private keys and their stores.
+    # Private keys and key stores.
     *("*.key", "*.pem", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx", ".ssh/", ".gnupg/"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
     # Clouds, clusters and registries.
@@ -320,8 +320,8 @@ _PEM, _PRIVATE = b"-----BEGIN ", b"PRIVATE KEY-----"
 
 @cache
 def secret_files() -> GitIgnoreSpec:
-    """Returns what matches the paths of secrets."""
-    # Here, because no other command needs it.
+    """Returns the patterns that match the paths of secrets."""
+    # Imported here, because no other command needs it.
     from pathspec import GitIgnoreSpec
 
     return GitIgnoreSpec.from_lines(SECRET_FILES)

@@ -1,9 +1,9 @@
 """Copies an archive that is too large for a ConfigMap onto a volume, by a short-lived pod.
 
-The pod has the job's image, mounts the claim and the archive in pieces, joins them, and compares the digest. The pieces
-are ConfigMaps that the pod owns, so they are removed with it. This program removes the pod in any case, even at Ctrl-C;
-if it is killed, the pod ends by its deadline, and the next upload removes it. The archive that the job names stays,
-because replaced pods need it until the job names the new one.
+The pod has the job's image, mounts the claim and the pieces of the archive, joins them, and compares the digest. The
+pod owns the pieces, which are ConfigMaps, so they are removed with it. This program always removes the pod, even at
+Ctrl-C; if the program is killed, the pod ends at its deadline and the next upload removes it. The archive that the job
+names stays, because replaced pods need it until the job names the new one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.2
 KEPT_ARCHIVES = 2
 UPLOAD_ANNOTATION = "trainmaster.dev/upload"
 """Identifies the run of this program that made the pod."""
-# Fields of the job's podTemplate that let a pod start where its workers do.
+# Fields of the job's podTemplate that the pod needs to start on the workers' nodes.
 _TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
 NO_NODE = "it has no node"
 _WAITING = {
@@ -40,9 +40,10 @@ _WAITING = {
     "CreateContainerError": "its container can't be made",
 }
 
-# `python3 -c` runs this with the folder, the digest, the number of pieces, the archives to keep, the digest that the
-# job names (or nothing), and the job. Others' files may be in the folder: a list there names the archives that the job
-# has brought, the newest last, and whether it made each. It removes only these, and none that another job's list names.
+# `python3 -c` runs this with the folder, the digest, the number of pieces, the number of archives to keep, the digest
+# that the job names (or nothing), and the job. The folder may hold other users' files, so a list in it names the job's
+# archives, the newest last, and whether the job made each. The program removes only these, and none that another job's
+# list names.
 _PROGRAM = """
 import hashlib, json, os, sys
 folder, digest, pieces, kept, named, job = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]
@@ -99,9 +100,9 @@ except (ValueError, AttributeError):
 def upload_to_claim(
     jobs: JobClient, name: str, spec: Mapping[str, Any], archive: Archive, *, beside: TrainingJob | None = None
 ) -> None:
-    """Puts the archive onto the claim that `spec.code` names; `beside`: the job whose pods mount it already.
+    """Puts the archive onto the claim that `spec.code` names. `beside` is the job whose pods already mount it.
 
-    Raises InvalidRequest and NotAllowed with what stood in the way.
+    Raises InvalidRequest and NotAllowed with the cause.
     """
     pieces = [
         archive.data[start : start + MAX_CONFIG_MAP_BYTES]
@@ -130,7 +131,7 @@ def upload_to_claim(
                 _replace(jobs, config_map)
             _wait(jobs, path, pod, uid)
         finally:
-            # The pod comes first: it takes its pieces with it, should this be interrupted too.
+            # Deletes the pod first: its pieces then go too, even if this is interrupted.
             _delete(jobs, path, uid)
             for number in range(len(pieces)):
                 _delete(jobs, f"/api/v1/namespaces/{jobs.namespace}/configmaps/{_piece(pod, number)}")
@@ -138,7 +139,7 @@ def upload_to_claim(
 
 @contextmanager
 def _refusals_explained(claim: str) -> Iterator[None]:
-    """Adds to a refusal (rights, quotas, admission) what the pod is for, and what needs none."""
+    """Adds the pod's purpose and an alternative without a pod to a refusal (rights, quotas, admission)."""
     try:
         yield
     except NotAllowed as error:
@@ -150,7 +151,7 @@ def _refusals_explained(claim: str) -> Iterator[None]:
 
 @contextmanager
 def _made_pod(jobs: JobClient, body: dict[str, Any]) -> Iterator[str]:
-    """Makes a pod and gives its uid. If it isn't known whether it was made, it is removed."""
+    """Creates a pod and yields its uid. Deletes it if the outcome is unknown."""
     pods = f"/api/v1/namespaces/{jobs.namespace}/pods"
     pod, token = body["metadata"]["name"], secrets.token_hex(8)
     body["metadata"]["annotations"] = {UPLOAD_ANNOTATION: token}
@@ -163,14 +164,14 @@ def _made_pod(jobs: JobClient, body: dict[str, Any]) -> Iterator[str]:
     except (InvalidRequest, NotAllowed, JobExists, JobNotFound):
         raise
     except BaseException:
-        # Ctrl-C, or the connection broke: the request may have come through all the same.
+        # After Ctrl-C or a broken connection, the pod may exist all the same.
         _delete_own(jobs, f"{pods}/{pod}", token)
         raise
     yield made["metadata"]["uid"]
 
 
 def _remove_ended(jobs: JobClient, path: str, pod: str) -> None:
-    """Removes the pod of a killed upload. Raises InvalidRequest if it may still be at work."""
+    """Removes the pod of a killed upload. Raises InvalidRequest if it may still be working."""
     try:
         present = jobs.transport.request("GET", path)
     except JobNotFound:
@@ -187,7 +188,7 @@ def _delete_own(jobs: JobClient, path: str, token: str) -> None:
     try:
         present = jobs.transport.request("GET", path)
     except ClientError:
-        # It wasn't made; or the connection is gone for good, and the next upload removes it.
+        # The pod wasn't created, or the cluster is unreachable and the next upload removes the pod.
         return
     if (present["metadata"].get("annotations") or {}).get(UPLOAD_ANNOTATION) == token:
         _delete(jobs, path, present["metadata"]["uid"])
@@ -203,7 +204,7 @@ def _pod(
     if "securityContext" not in taken:
         taken["securityContext"] = {"fsGroup": BUNDLED_USER, "seccompProfile": {"type": "RuntimeDefault"}}
     if beside is not None:
-        # A volume that one node mounts at a time is where its pods are.
+        # If only one node at a time can mount the volume, the pod should run on that node.
         taken["affinity"] = {
             "podAffinity": {
                 "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -261,7 +262,7 @@ def _piece(pod: str, number: int) -> str:
 
 
 def _replace(jobs: JobClient, body: Mapping[str, Any]) -> None:
-    """Creates a piece, in place of one that another upload has left."""
+    """Creates a piece, and replaces one left by another upload."""
     path = f"/api/v1/namespaces/{jobs.namespace}/configmaps"
     try:
         jobs.transport.request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=body)
@@ -297,9 +298,9 @@ def _wait(jobs: JobClient, path: str, pod: str, uid: str) -> None:
 
 
 def _warning(jobs: JobClient, uid: str) -> str:
-    """Returns the newest warning about a pod; empty if there is none or it can't be read.
+    """Returns the newest warning about a pod, or an empty text if there is none or it can't be read.
 
-    A volume that can't be mounted is in no status, and the pod is gone before anybody can describe it.
+    No status names a volume that can't be mounted, and the pod is gone before anybody can describe it.
     """
     try:
         events = jobs.events()
@@ -311,14 +312,14 @@ def _warning(jobs: JobClient, uid: str) -> str:
 
 
 def _problem(status: Mapping[str, Any]) -> str:
-    """Returns the problem in a pod's status; empty if there is none."""
+    """Returns the problem in a pod's status, or an empty text."""
     for container in status.get("containerStatuses") or []:
         state = container.get("state") or {}
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
         if waiting.get("reason") in _WAITING:
             return f"{_WAITING[waiting['reason']]} ({waiting.get('message') or waiting['reason']})"
         if ended.get("exitCode"):
-            # The last line of a traceback has the error.
+            # The last line of a traceback names the error.
             lines = str(ended.get("message") or ended.get("reason") or "").strip().splitlines()
             return f"exit code {ended['exitCode']}: {lines[-1] if lines else 'it said nothing'}"
     for condition in status.get("conditions") or []:
@@ -328,10 +329,10 @@ def _problem(status: Mapping[str, Any]) -> str:
 
 
 def _delete(jobs: JobClient, path: str, pod_uid: str | None = None) -> None:
-    """Deletes an object, a pod (of that uid, and no other) at once."""
+    """Deletes an object; deletes a pod at once, and only the one with this uid."""
     body = None if pod_uid is None else {"gracePeriodSeconds": 0, "preconditions": {"uid": pod_uid}}
     try:
         jobs.transport.request("DELETE", path, body=body)
     except ClientError:
-        # It is gone; or the next upload removes it.
+        # It is gone, or the next upload removes it.
         return

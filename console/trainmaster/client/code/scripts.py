@@ -1,7 +1,7 @@
-"""A job's code must have the script that the job runs, or every attempt would fail.
+"""Refuses code without the script that the job runs, because every attempt would fail.
 
-A job is refused only if that is certain: its command is plain Python or torchrun with the script's relative path, which
-Python looks for in the folder of the code. That folder has only the archive's files.
+A job is refused only if the failure is certain: its command is plain Python or torchrun with the script's relative
+path. Python looks for it in the code's folder, which has only the archive's files.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
 from trainmaster_operator.wire.names import is_python
 
-# https://docs.python.org/3/using/cmdline.html; after -c and -m there is no script.
+# https://docs.python.org/3/using/cmdline.html; -c and -m are followed by no script.
 _PYTHON_FLAGS, _PYTHON_FLAGS_WITH_VALUE = "bBdEiIOPqRsSuvx", "WX"
-# With these torchrun runs no script by its path, or not as Python's own command line does.
+# With these options, torchrun runs no script, or treats its path differently from Python.
 _NO_SCRIPT = {"module", "no_python", "use_env"}
-# A container of the user's that knows the folder of the code may write into it (rendering/environment.py).
+# A user's container that knows the code's folder may write into it (rendering/environment.py).
 _STATE = re.compile("trainmaster.state")
 
 
 def require_script(name: str, spec: Mapping[str, Any], archive: Archive) -> None:
-    """Raises InvalidRequest if the job would certainly lack the script that it runs."""
+    """Raises InvalidRequest if the job would certainly lack its script."""
     script = missing_script(spec, archive)
     if script is None:
         return
@@ -45,16 +45,16 @@ def require_script(name: str, spec: Mapping[str, Any], archive: Archive) -> None
 
 
 def missing_script(spec: Mapping[str, Any], archive: Archive) -> str | None:
-    """Returns the script that a job of this spec runs if the archive certainly lacks it."""
+    """Returns the job's script if the archive certainly lacks it."""
     if spec.get("setup") or _STATE.search(str(spec.get("podTemplate"))):
-        # These may create the script, or change the folder.
+        # The setup or a container may create the script or change the folder.
         return None
     script = _script([*_words(spec.get("command")), *_words(spec.get("args"))])
     if script is None or "$" in script or script.startswith("/") or ".." in script.split("/"):
         return None
     path = posixpath.normpath(script)
     folders = [path[:at] for at, letter in enumerate(path) if letter == "/"]
-    # A link may lead to it, and Python also runs a folder with a __main__.py.
+    # A link may lead to the script, and Python runs folders with a __main__.py too.
     known = any(each in archive.sizes for each in (path, *folders)) or any(
         each.startswith(f"{path}/") for each in archive.sizes
     )
@@ -66,7 +66,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """Returns the script of a command of Python or torchrun, if it has one that is known."""
+    """Returns the script of a Python or torchrun command, or None if there is none or it is unknown."""
     program = posixpath.basename(words[0]) if words else ""
     if program == "torchrun":
         return _script_of_torchrun(words[1:])

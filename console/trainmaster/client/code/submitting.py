@@ -1,6 +1,6 @@
-"""Submits jobs with code, in an order in which no pod waits for anything and nothing is left behind.
+"""Submits jobs with code, in an order in which no pod has to wait and nothing is left behind.
 
-The code is in the ConfigMap `<job>-code`, which the job owns once it is there, or on a claim (`claims`).
+The code is in the ConfigMap `<job>-code`, which the job owns once the job exists, or on a claim (`claims`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Pushed:
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
     """Returns a job's manifest with `spec.code`.
 
-    Raises InvalidRequest if there is no place for the archive, or it lacks the script that the job runs.
+    Raises InvalidRequest if there is no place for the archive, or it lacks the job's script.
     """
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
@@ -64,14 +64,14 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
 def submit_with_code(
     jobs: JobClient, manifest: Mapping[str, Any], archive: Archive, *, claim: str | None = None
 ) -> TrainingJob:
-    """Creates a job that runs the archive's code; `claim` is a volume for it, in place of a ConfigMap.
+    """Creates a job that runs the archive's code; `claim` is a volume for the code, in place of a ConfigMap.
 
     Raises JobExists, InvalidRequest, NotAllowed.
     """
     body = with_code(manifest, archive, claim)
     name = body["metadata"]["name"]
     if "claim" in body["spec"]["code"]:
-        # This archive would replace that job's.
+        # The archive would replace that of an existing job of this name.
         require_free(jobs, name)
         upload_to_claim(jobs, name, body["spec"], archive)
         return jobs.submit(body)
@@ -88,8 +88,8 @@ def submit_with_code(
 def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
     """Uploads new code into a job; its ranks save a checkpoint and restart with it, in the same pods.
 
-    Raises JobNotFound, and InvalidRequest for a job that has ended, was submitted without code, or runs a script that
-    the archive lacks.
+    Raises JobNotFound. Raises InvalidRequest for a job that has ended or was submitted without code, and if the archive
+    lacks the job's script.
     """
     job = jobs.get(name)
     if job.finished:
@@ -123,22 +123,22 @@ def _checkpoint_claim(spec: Mapping[str, Any]) -> str | None:
     return claim if isinstance(claim, str) else None
 
 
-# Bytes of all data of a ConfigMap (k8s.io/kubernetes pkg/apis/core/types.go, MaxSecretSize: 1 MiB).
+# Size limit of a ConfigMap's data in bytes (k8s.io/kubernetes pkg/apis/core/types.go, MaxSecretSize: 1 MiB).
 MAX_DATA_BYTES = 1_000_000
 
 
 def config_map_name(job: str) -> str:
-    """Returns the name of a job's ConfigMap of code."""
+    """Returns the name of the ConfigMap with a job's code."""
     return f"{job}-code"
 
 
 def fits_config_map(archive: Archive) -> bool:
-    """Returns whether a ConfigMap holds the archive."""
+    """Returns whether the archive fits into a ConfigMap."""
     return len(archive.data) <= MAX_CONFIG_MAP_BYTES
 
 
 def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
-    """Creates a new job's ConfigMap, in place of one that a former job of this name has left. Raises JobExists."""
+    """Creates a new job's ConfigMap, and replaces one left by a former job of this name. Raises JobExists."""
     name = config_map_name(job)
     body = {
         "apiVersion": "v1",
@@ -157,13 +157,13 @@ def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
                 f"ConfigMap {name} is there and isn't a job's code: give the job another name, or remove it"
             )
         require_free(jobs, job)
-        # It is replaced, because the garbage collector may be about to remove it with the previous job.
+        # The garbage collector may be about to remove it with the previous job, so it is replaced.
         _delete_map(jobs, name, present["metadata"].get("uid"))
     _create_map(jobs, body)
 
 
 def require_free(jobs: JobClient, job: str) -> None:
-    """Raises JobExists if there is a job of this name."""
+    """Raises JobExists if a job of this name exists."""
     try:
         jobs.get(job)
     except JobNotFound:
@@ -172,18 +172,18 @@ def require_free(jobs: JobClient, job: str) -> None:
 
 
 def give_to_job(jobs: JobClient, job: TrainingJob) -> None:
-    """Makes the job the ConfigMap's owner, so that it is removed with the job."""
+    """Makes the job the ConfigMap's owner, so that both are deleted together."""
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}
     _patch_map(jobs, config_map_name(job.name), {"metadata": {"ownerReferences": [owner]}})
 
 
 def remove_config_map(jobs: JobClient, job: str) -> None:
-    """Removes the ConfigMap of a job that was refused."""
+    """Removes the ConfigMap of a refused job."""
     _delete_map(jobs, config_map_name(job), None)
 
 
 def replace_archive(jobs: JobClient, job: TrainingJob, name: str, archive: Archive) -> None:
-    """Puts new code beside the running code, which replaced pods need until the job names the new one."""
+    """Puts new code beside the running code, which replacement pods need until the job names the new one."""
     present = _get_map(jobs, name)
     data: dict[str, str | None] = {CODE_ARCHIVE: b64encode(archive.data).decode()}
     if present is None:
@@ -236,5 +236,5 @@ def _delete_map(jobs: JobClient, name: str, uid: str | None) -> None:
     try:
         jobs.transport.request("DELETE", _map_path(jobs, name), body=body)
     except JobNotFound:
-        # Somebody was faster.
+        # Another client was faster.
         return

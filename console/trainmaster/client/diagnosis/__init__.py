@@ -2,15 +2,15 @@
 
 Everything here is pure; `trainmaster.client.gathering` reads a situation from a cluster. In the order of reading:
 
-- `situation`: what rules read (all that could be read of a job, as raw objects) and what they return (findings);
+- `situation`: the input of the rules (a job's raw objects, as far as readable) and their output (findings);
 - the rules, in the order of a job's life: `refusals` (not served, or refused by the API server), `queueing` (Kueue,
   gangs), `scheduling` (pods without a node, with the scheduler's words and the nodes' `capacity`), `pods` (nodes,
   volumes, images, containers, ranks that don't come up), `failures` (what ended an attempt, with the `endings` of
   programs) and `running` (a job that trains: without some of its ranks, slowly, or well).
 
-`diagnose` asks the rules in one order, because what holds a job up first hides the rest: a job that nobody serves has
-no other cause, one that waits in a queue has no pods, and pods that can't be created can't be scheduled. The first
-finding is the cause.
+`diagnose` asks the rules in one order, because an early obstacle hides later ones: a job that nobody serves has no
+other cause, a queued job has no pods, and pods that can't be created can't be scheduled. The first finding is the
+cause.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _RULES: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
     *(node_findings, volume_findings, image_findings, container_findings),
     *(continuing_findings, failure_findings, progress_findings),
 )
-# Findings beside the cause that are worth a line; those of every job that has no trouble aren't.
+# Limit of the findings listed beside the cause; the ordinary ones of a healthy job are left out.
 MAX_OTHERS = 4
 _ORDINARY = ("Healthy", "Starting", "Unknown")
 _VERBS = {"Failed": "has failed", "Succeeded": "has succeeded"}
 
 
 def diagnose(situation: Situation) -> Diagnosis:
-    """Returns why the job is as it is."""
+    """Returns the reason for the job's state."""
     found: list[Finding] = []
     for rule in _RULES:
         found.extend(finding for finding in rule(situation) if finding.cause not in {each.cause for each in found})

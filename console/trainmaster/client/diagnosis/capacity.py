@@ -1,13 +1,13 @@
 """Compares the nodes' free resources with pods, and reads the scheduler's messages about pods that fit nowhere.
 
-A node's free amount is what it can give (allocatable) less what the pods on it request. kube-scheduler writes, for a
-pod that fits nowhere (FitError in pkg/scheduler/framework, 1.25 to 1.36):
+A node's free amount is its allocatable amount less the requests of its pods. For a pod that fits nowhere,
+kube-scheduler writes (FitError in pkg/scheduler/framework, 1.25 to 1.36):
 
     0/7 nodes are available: 3 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {dedicated: infra},
     2 node(s) didn't match Pod's node affinity/selector. preemption: 0/7 nodes are available: ...
 
-The parts are sorted and counted. A node that fails several checks counts in the first one that its filter reached, and
-in each resource that it lacks, so the counts can exceed the number of nodes. A part without a count rules the pod out
+The parts are sorted and counted. A node that fails several checks counts for the first failed filter, and for each
+resource that it lacks, so the counts can exceed the number of nodes. A part without a count rules the pod out
 everywhere. Newer schedulers don't name taints ("untolerated taint(s)"). Volcano writes "are unavailable".
 """
 
@@ -24,10 +24,10 @@ from trainmaster_operator.wire.values import mapping
 
 _NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage", "pods": "places for pods"}
 _BEGINNING = re.compile(r"0/(\d+) nodes are (?:un)?available: ")
-# A sentence ends before a blank or the end: names of resources and taints have dots in them.
+# A sentence ends with a dot before a blank or the end; names of resources and taints contain dots.
 _END = re.compile(r"\.(?= |$)")
 _PART = re.compile(r"(?:(\d+) )?(.+)", re.DOTALL)
-# What excludes a node, and a part's words for it; the first that matches.
+# Pairs of a kind and the pattern of its message; the first match counts.
 _KINDS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -58,7 +58,7 @@ _KINDS = tuple(
 
 @dataclass(frozen=True)
 class Room:
-    """Room is what one node can give of a resource, and what is free of it (None: its pods weren't read)."""
+    """Room is a node's allocatable amount of a resource, and its free amount (None: its pods weren't read)."""
 
     node: str
     allocatable: Decimal
@@ -67,7 +67,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Exclusion says why `nodes` nodes don't take the pod; `about` is the resource, taint or claim that it names."""
+    """Exclusion is a reason why `nodes` nodes reject the pod; `about` is the named resource, taint or claim."""
 
     kind: str
     nodes: int | None
@@ -77,7 +77,7 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class SchedulerWords:
-    """SchedulerWords is a message of the scheduler in its parts."""
+    """SchedulerWords is a parsed message of the scheduler."""
 
     nodes: int
     exclusions: tuple[Exclusion, ...]
@@ -88,7 +88,7 @@ class SchedulerWords:
 
 
 def requests_of(pod: Object) -> Mapping[str, Decimal]:
-    """Returns what a pod requests: its containers together, or its largest init container where that is more."""
+    """Returns a pod's requests: the sum of its containers, or its largest init container if that is more."""
     total: dict[str, Decimal] = {"pods": Decimal(1)}
     for container in items(pod, "spec", "containers"):
         for name, amount in _requests(container):
@@ -100,7 +100,7 @@ def requests_of(pod: Object) -> Mapping[str, Decimal]:
 
 
 def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str) -> list[Room]:
-    """Returns the nodes' room for a resource, the most free first."""
+    """Returns the nodes' room for a resource, most free first."""
     used: dict[str, Decimal] = {}
     for pod in pods or ():
         host = text(pod, "spec", "nodeName")
@@ -120,7 +120,7 @@ def is_ready(node: Object) -> bool:
 
 
 def shown(amount: Decimal, resource: str) -> str:
-    """Returns an amount in a manifest's form: 8, 500m, 128Gi."""
+    """Formats an amount as in a manifest: 8, 500m, 128Gi."""
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
         for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
             if abs(amount) >= size:
@@ -134,12 +134,12 @@ def resource_noun(resource: str) -> str:
 
 
 def too_little(resource: str) -> str:
-    """Returns what a node lacks that can't hold a pod: too little memory, too few GPUs."""
+    """Names a node's shortage of a resource: too little memory, too few GPUs."""
     return f"too {'few' if is_counted(resource) else 'little'} {resource_noun(resource)}"
 
 
 def is_counted(resource: str) -> bool:
-    """Returns whether a resource is counted, as GPUs are, and not measured, as memory is."""
+    """Returns whether a resource is counted, like GPUs, rather than measured, like memory."""
     return resource not in ("cpu", "memory", "ephemeral-storage")
 
 
@@ -157,7 +157,7 @@ def _amount(value: object) -> Decimal:
 
 
 def read_words(message: str) -> SchedulerWords | None:
-    """Returns the parts of a scheduler's message; None for any other message."""
+    """Parses a scheduler's message; returns None for any other message."""
     beginning = _BEGINNING.search(message)
     if beginning is None:
         return None

@@ -1,6 +1,6 @@
 """Translates a failed program's last lines, as Python, torch, NCCL and Hugging Face print them, into plain sentences.
 
-Each ending is a pattern on the end of a log, its meaning, and what to do. Specific patterns come before general ones,
+Each ending is a pattern for the end of a log, its meaning, and the remedy. Specific patterns come before general ones,
 because the last lines of a failed rank often match several (an NCCL error below the cause). If no pattern matches, the
 exception's own line is shown.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ending:
-    """Ending is the meaning of a log's end: one word for programs, and a clause behind "rank 3" for people."""
+    """Ending is the meaning of a log's end: a word for programs, and a clause to follow "rank 3"."""
 
     cause: str
     clause: str
@@ -24,7 +24,7 @@ class Ending:
     """What the line names: a file, a module, an amount; empty where it names nothing."""
 
 
-# Pattern, cause, clause (with the pattern's groups), what to do.
+# Pattern, cause, clause (with the pattern's groups), remedy.
 _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate ([\d.]+ \w+)", "CudaOutOfMemory",
      "has no GPU memory left for {0} more",
@@ -125,17 +125,17 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
 _COMPILED = tuple(
     (re.compile(pattern, re.MULTILINE), cause, clause, remedy) for pattern, cause, clause, remedy in _ENDINGS
 )
-# The last line of a traceback: an exception's name, perhaps dotted, and its message.
+# A traceback's last line: an exception's name, perhaps dotted, and its message.
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?:: .*)?)$"
 )
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Diverged)\b")
-# Characters of a log's end that are searched.
+# Limit of the searched end of a log, in characters.
 MAX_LOG = 64_000
 
 
 def read_ending(log: str) -> Ending | None:
-    """Returns the meaning of a log's end; None where it has no known error."""
+    """Returns the meaning of a log's end, or None if it shows no known error."""
     log = log[-MAX_LOG:]
     for pattern, cause, clause, remedy in _COMPILED:
         # The last match counts.

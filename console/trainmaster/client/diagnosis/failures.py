@@ -18,21 +18,21 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.wire import values
 
 MAX_LOG_LINES = 12
-# The agent's own texts about what couldn't be started, and about a hang.
+# The agent's own messages about a failed start, and about a hang.
 _NO_TORCH, _NO_PROGRAM = "has no torch", re.compile(r"command not found: '?([^'\s]+)'?")
 _SILENT = "no progress"
 _FIRST_LINE = re.compile(r"^.*?(?:ended with exit code \d+|was killed by \S+)(?:: )?")
 _NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 OTHERS, DEVICE = "waits in a collective", "waits for its device"
-# A frame as faulthandler prints it, and as py-spy does.
+# A frame as printed by faulthandler and by py-spy.
 _FAULTHANDLER = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _PY_SPY = re.compile(r"^\s+(?P<function>\S+) \((?P<file>[^():]+):(?P<line>\d+)\)", re.MULTILINE)
-# Frames of the standard library and of torch say where a thread waits, not whose code waits.
+# Frames of libraries show where a thread waits, but not whose code waits.
 _LIBRARIES = ("/site-packages/", "/lib/python", "/dist-packages/", "<frozen ")
 
 
 def failure_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields why the newest attempt ended, and what ended the job where that was something else."""
+    """Yields why the newest attempt ended, and what ended the job if that differs."""
     job, reason = situation.job, situation.failed_reason
     message = situation.shown_message.rstrip(".")
     if reason == "DeadlineExceeded":
@@ -40,7 +40,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
         yield Finding("DeadlineExceeded", f"its time was over: {message}", (), (raised,))
     if job.phase == "Failed" and reason and not job.status.failures:
         yield Finding(reason, message or reason)
-    # What a running job has recovered from doesn't say how it is.
+    # Failures that a running job has recovered from don't explain its state.
     if not job.status.failures or job.phase not in ("Failed", "Restarting", "Starting", "Pending"):
         return
     failure = job.status.failures[0]
@@ -51,7 +51,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _finding(situation: Situation, failure: Failure) -> Finding:
-    """Returns the finding on a failure: first what its reason says, then what its log says, then what is left."""
+    """Returns the finding on a failure, from its reason, else from its log, else a general one."""
     evidence = next((one for one in situation.evidence if one.attempt == failure.attempt), None)
     log = _log(situation, failure, evidence)
     reason, message, who = failure.reason, short(failure.message), _who(failure)
@@ -110,7 +110,7 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
 
 
 def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Finding) -> Finding:
-    """Returns a finding from a log's end with the log's line, and with the remedy where it is the job's own program."""
+    """Returns a finding with the log's line, and with a remedy if the job's own program is missing."""
     evidence = found.evidence
     if ending.line and ending.line not in log[-2_000:]:
         evidence += (f"its log: {ending.line}",)
@@ -130,7 +130,7 @@ def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Find
 
 
 def _program(situation: Situation, ending: Ending) -> str:
-    """Returns the file or package that the job's command starts, where that is what the rank didn't find."""
+    """Returns the file or package that the job's command starts, if the rank didn't find it."""
     spec = values.mapping(situation.job.raw.get("spec"))
     words = [str(word) for name in ("command", "args") for word in spec.get(name) or ()]
     if ending.cause == "FileNotFound" and ending.about:
@@ -141,7 +141,7 @@ def _program(situation: Situation, ending: Ending) -> str:
 
 
 def _ending(failure: Failure, evidence: AttemptEvidence | None, log: str) -> Ending | None:
-    """Returns what the culprit's log says; of workers that only lost their peers, what any other one's says."""
+    """Reads the end of the culprit's log; if the culprit only lost its peers, reads the others' logs."""
     own = read_ending(log)
     if own is not None or evidence is None or failure.reason not in ("PeerLost", "AgentLost", "MasterUnreachable"):
         return own
@@ -150,7 +150,7 @@ def _ending(failure: Failure, evidence: AttemptEvidence | None, log: str) -> End
 
 
 def _log(situation: Situation, failure: Failure, evidence: AttemptEvidence | None) -> str:
-    """Returns the end of the culprit's output: from the evidence, else the pod's log, else the status."""
+    """Returns the end of the culprit's output, from the evidence, the pod's log or the status."""
     found = [situation.logs.get(failure.pod or "", "")]
     if evidence is not None and failure.worker is not None:
         report = evidence.workers.get(failure.worker, {})
@@ -161,7 +161,7 @@ def _log(situation: Situation, failure: Failure, evidence: AttemptEvidence | Non
 
 
 def _budget(situation: Situation) -> tuple[str, ...]:
-    """Returns the failures before, and how many restarts have counted."""
+    """Returns the earlier failures and the number of counted restarts."""
     status = situation.job.status
     limit = at(situation.job.raw, "spec", "failurePolicy", "maxRestarts")
     counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
@@ -212,7 +212,7 @@ def _last(log: str) -> str:
 
 
 def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | None) -> Finding:
-    """Returns the finding about a hang: the rank that stopped, and where its main thread stands."""
+    """Returns the finding on a hang: the rank that stopped, and the position of its main thread."""
     ranks: Mapping[int, Mapping[str, Any]] = {} if evidence is None else evidence.ranks
     rank = failure.rank if failure.rank is not None else _behind(ranks)
     state = {} if rank is None else ranks.get(rank, {})
@@ -238,14 +238,14 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
 
 
 def waits_for(state: Mapping[str, Any]) -> str:
-    """Returns what a rank waits for by its evidence; empty where that isn't known, or nothing."""
+    """Returns what a rank waits for, according to its evidence; empty if unknown or nothing."""
     if state.get("waits") == "collective" or state.get("pending") is True:
         return OTHERS
     return DEVICE if state.get("waits") == "device" else ""
 
 
 def top_frame(stacks: str) -> str:
-    """Returns the innermost frame of the first thread outside of libraries: function, file and line."""
+    """Returns the first thread's innermost frame outside libraries: function, file and line."""
     found = list(_FAULTHANDLER.finditer(stacks)) or list(_PY_SPY.finditer(stacks))
     own = [frame for frame in found if not any(library in frame["file"] for library in _LIBRARIES)]
     frame = next(iter(own or found), None)
@@ -253,7 +253,7 @@ def top_frame(stacks: str) -> str:
 
 
 def _behind(ranks: Mapping[int, Mapping[str, Any]]) -> int | None:
-    """Returns the rank that is furthest behind, and in no collective where one isn't."""
+    """Returns the rank that is furthest behind; ranks outside a collective come first."""
 
     def order(rank: int) -> tuple[bool, int, int]:
         return waits_for(ranks[rank]) == OTHERS, values.whole(ranks[rank].get("step")) or 0, rank

@@ -1,6 +1,7 @@
-"""Pods that have a node and don't train: the node, volumes, images, containers, and ranks that don't come up.
+"""Explains pods that have a node but don't train: the node, volumes, images, containers, and ranks that don't start.
 
-The words are those of the kubelet, the attach-detach controller, containerd (remotes/docker), CRI-O and registries.
+The patterns match messages of the kubelet, the attach-detach controller, containerd (remotes/docker), CRI-O and
+registries.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _PULL = frozenset(
 _IMAGE = re.compile(r'(?:image|pull) "?([^"\s]+?)"?(?:[:,]? |$)')
 _QUOTED = re.compile(r'"([^"\s]+)"')
 _FORMAT = "exec format error"
-# What a message about an image matches (in any case), the cause, the clause, and what to do. The first that matches.
+# Pattern of a message about an image (in any case), cause, clause, and remedy. The first match counts.
 _IMAGES: tuple[tuple[str, str, str, str], ...] = (
     (r"couldn't parse image name|invalid reference format|InvalidImageName", "ImageNameInvalid",
      "{image} is no valid image name: {why}", "correct spec.image (small letters, digits, one ':' before the tag)"),
@@ -67,12 +68,12 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
     (r"no space left on device", "DiskFull", "node {node} has no disk space left for the image {image}",
      "free the node's disk, or choose another node"),
 )  # fmt: skip
-# Ranks are up within a few seconds of their pods; torch on a slow processor or a cold disk may take as long as this.
+# Ranks usually start within seconds of their pods; torch on a slow processor or a cold disk may take this long.
 ORDINARY_SECONDS = 60.0
 
 
 def waiting_pods(situation: Situation) -> Iterator[tuple[Object, str, str]]:
-    """Yields each pod that has a node and whose worker doesn't run, with its name and node, while the job starts."""
+    """While the job starts, yields each pod that has a node but no running worker, with its name and node."""
     if not situation.is_starting:
         return
     for pod in situation.pods:
@@ -83,7 +84,7 @@ def waiting_pods(situation: Situation) -> Iterator[tuple[Object, str, str]]:
 
 
 def _waiting(status: Object) -> tuple[str, str]:
-    """Returns reason and message with which a container waits, or empty texts."""
+    """Returns the reason and message of a waiting container, or empty texts."""
     return text(status, "state", "waiting", "reason"), text(status, "state", "waiting", "message")
 
 
@@ -92,7 +93,7 @@ def _describe(situation: Situation, pod: str) -> Step:
 
 
 def node_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the first node that isn't ready and has a pod of the job."""
+    """Yields the first of the job's nodes that isn't ready."""
     for node in () if situation.job.finished else situation.nodes or ():
         name = name_of(node)
         pods = [name_of(pod) for pod in situation.pods if text(pod, "spec", "nodeName") == name]
@@ -111,7 +112,7 @@ def node_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def volume_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the volume of a waiting pod that can't be attached or mounted, from the pod's events."""
+    """Yields the volume that can't be attached or mounted in a waiting pod, from the pod's events."""
     for _, name, node in waiting_pods(situation):
         for event in situation.events_about("Pod", name):
             message = text(event, "message")
@@ -147,7 +148,7 @@ def _mount(situation: Situation, pod: str, node: str, message: str) -> Finding:
 
 
 def _absent(situation: Situation, found: re.Match[str], evidence: tuple[str, ...], need: str) -> Finding:
-    """Returns the finding for a Secret or ConfigMap that doesn't exist."""
+    """Returns the finding on a missing Secret or ConfigMap."""
     kind = {"secret": "Secret", "configmap": "ConfigMap"}[found[1].lower()]
     step = Step(
         "create it in the job's namespace; the pods then continue by themselves",
@@ -157,7 +158,7 @@ def _absent(situation: Situation, found: re.Match[str], evidence: tuple[str, ...
 
 
 def image_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields what is wrong with the image of the first container that waits for one."""
+    """Yields the problem of the first container that waits for its image."""
     for pod, name, node in waiting_pods(situation):
         for container, status in containers(pod):
             reason, message = _waiting(status)
@@ -177,7 +178,7 @@ def image_findings(situation: Situation) -> Iterator[Finding]:
 
 def _pull(source: str, image: str, node: str, reason: str, message: str) -> Finding:
     evidence = (f"{source}: {reason}: {message}" if message else f"{source}: {reason}",)
-    # The runtime resolves the image's whole name.
+    # The longest quoted name is the image's full name, as the runtime resolved it.
     full = max([image, *(one for one in _QUOTED.findall(message) if image and one.endswith(image))], key=len) or "?"
     registry = full.partition("/")[0] if "." in full.partition("/")[0] else "docker.io"
     why = " ".join(message.split()).rpartition(": ")[2].rstrip(".")
@@ -204,7 +205,7 @@ def _named(message: str) -> str:
 
 
 def container_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields what keeps the first container that doesn't run from running, or the ranks from coming up."""
+    """Yields the obstacle of the first container that doesn't run, or of the ranks."""
     for pod, name, node in waiting_pods(situation):
         for event in situation.events_about("Pod", name):
             if event.get("reason") == "FailedCreatePodSandBox":
@@ -267,7 +268,7 @@ def _sandbox(pod: str, node: str, message: str) -> Finding:
 
 
 def _starting(situation: Situation) -> Iterator[Finding]:
-    """Yields what a starting job waits for, or what it has waited for in vain."""
+    """Yields what a starting job waits for, or waited for until its deadline."""
     if situation.job.phase != "Starting" and situation.failed_reason != "StartupDeadlineExceeded":
         return
     workers = situation.job.status.workers
@@ -292,7 +293,7 @@ def _starting(situation: Situation) -> Iterator[Finding]:
 
 
 def _not_up(situation: Situation, up: str, log: Step) -> Finding:
-    """Returns which workers' ranks aren't up, though all containers run."""
+    """Returns the workers whose ranks haven't started although all containers run."""
     status = situation.job.status
     late = [one for one in situation.worker_states if _is_late(situation, one)]
     pods = {worker_index(pod): pod for pod in situation.pods}
@@ -320,7 +321,7 @@ def _not_up(situation: Situation, up: str, log: Step) -> Finding:
 def _is_late(situation: Situation, one: WorkerState) -> bool:
     spec = at(situation.job.raw, "spec")
     if one.state == "Waiting" and any(at(each, "spares") for each in (spec, *items(spec, "workerGroups"))):
-        # Perhaps it is a spare, which has no ranks.
+        # It may be a spare, which has no ranks.
         return False
     attempt = situation.job.status.attempt
     return one.attempt < attempt or (one.attempt == attempt and one.state in ("Waiting", "Starting"))

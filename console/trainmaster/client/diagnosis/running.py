@@ -1,4 +1,4 @@
-"""A job that trains: without some of its ranks, slowly (status.timeSpent, a slow rank), or well."""
+"""Explains a training job that lacks some ranks, is slow (status.timeSpent, a slow rank), or is healthy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trainmaster.client.metrics import RankMetrics
 from trainmaster.client.view import percent, plural
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
-# A share of the time that deserves attention, and seconds below which shares mean nothing.
+# The share of time that deserves attention, and the seconds below which shares mean nothing.
 LARGE_SHARE, FEW_SECONDS = 0.2, 20.0
-# A rank this much slower than the median holds up the others; ranks of one machine differ by a few percent.
+# A rank slower than the median by this factor holds up the others; ranks of one machine differ by a few percent.
 STRAGGLES = 1.3
-# Category: cause, what the time goes into, and what shortens it.
+# Category: cause, activity, and remedy.
 _LOSSES = {
     "data": ("DataWait", "waiting for data", "use more data loader workers, more CPU, or data on a faster volume"),
     "checkpoint": ("CheckpointStall", "checkpoints", "save them asynchronously, less often, or to a faster volume"),
@@ -28,12 +28,12 @@ _LOSSES = {
     "pull": ("SlowStart", "pulling images and mounting volumes", "use a smaller image, or pull it onto nodes before"),
     "schedule": ("SlowStart", "waiting for nodes", "ask for what is free more often, or use a queue"),
 }
-# Categories that come once in each attempt, before its first step.
+# Categories that occur once in each attempt, before its first step.
 _ONCE = ("load", "rendezvous", "pull", "schedule")
 
 
 def continuing_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields what the absent ranks wait for, where nothing else keeps their pods from starting."""
+    """Yields what the absent ranks wait for, if nothing else keeps their pods from starting."""
     if situation.lacks_ranks:
         failures = situation.job.status.failures[:1]
         evidence = tuple(f"attempt {one.attempt} ended: {one.reason}: {one.message[:200]}" for one in failures)
@@ -42,7 +42,7 @@ def continuing_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def progress_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields what makes a running job slow, and for any other phase what the operator says."""
+    """Yields why a running job is slow; in other phases, yields the operator's message."""
     if situation.job.phase == "Running":
         yield from _straggler(situation)
         yield from _losses(situation)
@@ -53,7 +53,7 @@ def progress_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _straggler(situation: Situation) -> Iterator[Finding]:
-    """Yields the rank whose own time for a step is far above the others'."""
+    """Yields a rank whose own time per step is far above the others'."""
     ranks = {rank.rank: rank for rank in situation.ranks if rank.own_seconds is not None}
     if len(ranks) < 2:
         return
@@ -81,7 +81,7 @@ def _own_seconds(rank: RankMetrics) -> float:
 
 
 def _losses(situation: Situation) -> Iterator[Finding]:
-    """Yields the largest share of the time that didn't go into new steps, where it is large."""
+    """Yields the largest share of time that didn't go into new steps, if it is large."""
     status = situation.job.status
     if status.time_spent is None:
         return

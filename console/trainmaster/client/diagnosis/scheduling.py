@@ -1,4 +1,4 @@
-"""Pods without a node: decodes what the scheduler says, and compares it with what the nodes have free."""
+"""Explains pods without a node: compares the scheduler's message with the nodes' free resources."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from trainmaster.client.diagnosis.situation import (
 from trainmaster.client.view import plural
 from trainmaster_operator.wire.values import mapping
 
-# The fields in which users ask for a resource.
+# Fields in which users request a resource.
 _FIELDS = {"cpu": "spec.resources.cpu", "memory": "spec.resources.memory"}
 _FIELDS |= {"ephemeral-storage": "podTemplate's ephemeral-storage"}
-# The taint of nodes that are no place for work in any cluster; it is no news.
+# The taint of control-plane nodes, which never run jobs and so aren't worth a mention.
 _CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-# Constraints by kind: the cause, the clause, what to do, and a command for it.
+# Constraints by kind: cause, clause, remedy, and a command for it.
 _CONSTRAINTS = {
     "device": ("DeviceClaim", "no node can give all devices that the pod's resource claims ask for",
                "claimed and existing devices", "kubectl get resourceclaims,resourceslices {where}"),
@@ -65,7 +65,7 @@ _MEANINGS = {
 
 
 def scheduling_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields why the first pod without a node has none."""
+    """Yields the reason why the first pod without a node has none."""
     if not situation.is_starting:
         return
     pod, message = _unscheduled(situation)
@@ -77,7 +77,7 @@ def scheduling_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _unscheduled(situation: Situation) -> tuple[Object, str]:
-    """Returns a pod that the scheduler has refused, with its words; or what the operator kept of them."""
+    """Returns a pod that the scheduler refused, with its message, or the message that the operator kept."""
     for pod in situation.pods:
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False" and not text(pod, "spec", "nodeName"):
@@ -88,7 +88,7 @@ def _unscheduled(situation: Situation) -> tuple[Object, str]:
 
 
 class _Reading:
-    """_Reading has the pod, the scheduler's words about it, and the nodes where they could be read."""
+    """_Reading has the pod, the scheduler's message about it, and the nodes if they could be read."""
 
     def __init__(self, situation: Situation, pod: Object, message: str, words: SchedulerWords) -> None:
         self.situation, self.pod, self.message, self.words = situation, pod, message, words
@@ -98,7 +98,7 @@ class _Reading:
         self.labels = mapping(at(pod, "spec", "nodeSelector"))
 
     def finding(self) -> Finding:
-        """Returns the constraint that a person would change first, with the scheduler's words as evidence."""
+        """Returns the constraint to change first, with the scheduler's message as evidence."""
         found = self._constraint()
         lines = [f"the scheduler about pod {self.name}: {self.message}"]
         lines += [f"{plural(one.nodes, 'node')} {_meaning(one)}" for one in self.words.exclusions if one.nodes]
@@ -106,10 +106,10 @@ class _Reading:
         return Finding(found.cause, found.clause, (*found.evidence, *lines), (*found.steps, events), found.is_certain)
 
     def _constraint(self) -> Finding:
-        """Returns the finding without the scheduler's words.
+        """Returns the finding without the scheduler's message.
 
-        What rules the pod out everywhere comes first. Too little room comes before taints and selectors, because a
-        cluster has nodes that aren't meant for the job; unless all nodes that are large enough are ruled out.
+        Constraints that exclude every node come first. A lack of room comes before taints and selectors, because a
+        cluster has nodes that aren't meant for the job; but not if all large enough nodes are excluded.
         """
         if claim := self._claim():
             return claim
@@ -134,7 +134,7 @@ class _Reading:
         return f"kubectl {words} {self.situation.where}"
 
     def _claim(self) -> Finding | None:
-        """Returns the finding for claims that don't exist, or aren't bound to a volume."""
+        """Returns the finding on claims that don't exist or aren't bound to a volume."""
         claims = self.situation.claims
         for missing in self.words.of("claim missing"):
             others = ", ".join(map(name_of, claims or ())) or "none"
@@ -161,7 +161,7 @@ class _Reading:
         return Finding("ClaimUnbound", f"{which} has no volume yet{why}", (), steps)
 
     def _that_rules_out_large_nodes(self, resources: set[str]) -> str:
-        """Returns the exclusion for which no node can hold the pod that could if it were empty; empty for none."""
+        """Returns the exclusion that rules out every node large enough for the pod; empty if there is none."""
         large = [node for node in self.nodes or () if all(self._could_hold(node, name) for name in resources)]
         if not large or not self.pod:
             return ""
@@ -173,7 +173,7 @@ class _Reading:
         return rooms([node], None, resource)[0].allocatable >= self.asked.get(resource, Decimal(0))
 
     def _no_room(self, lacking: tuple[Exclusion, ...]) -> Finding:
-        """Returns the finding on the resource that most nodes lack, an accelerator before CPU and memory."""
+        """Returns the finding on the resource that most nodes lack, accelerators before CPU and memory."""
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
         resource = max(lacking, key=lambda one: (one.about not in ordinary, _count(one))).about
         asked, noun = self.asked.get(resource), resource_noun(resource)
@@ -214,14 +214,14 @@ class _Reading:
         return Finding("InsufficientResources", clause, (*lines, *evidence), (wait, look))
 
     def _usable(self) -> list[Object]:
-        """Returns the nodes that only lack room."""
+        """Returns the nodes that lack nothing but room."""
         nodes = list(self.nodes or ())
         return [
             node for node in nodes if not (self._taints_of(node) or self._lacks_labels(node) or _is_cordoned(node))
         ] or nodes
 
     def _scale_up(self) -> tuple[str, ...]:
-        """Returns what a cluster autoscaler says about the pod."""
+        """Returns the cluster autoscaler's message about the pod."""
         for event in self.situation.events_about("Pod"):
             if event.get("reason") in ("NotTriggerScaleUp", "TriggeredScaleUp"):
                 return (f"the cluster autoscaler: {text(event, 'message')}",)
@@ -243,7 +243,7 @@ class _Reading:
         return f"port {joined(sorted(found))}" if found else "a port"
 
     def _excluded(self, kind: str) -> Finding:
-        """Returns the finding for nodes that a taint, labels, a cordon or their state rules out."""
+        """Returns the finding on nodes excluded by a taint, labels, a cordon or their state."""
         if kind == "taint":
             return self._tainted()
         if kind == "selector":
@@ -289,7 +289,7 @@ class _Reading:
         return Finding("NoMatchingNode", f"no node that could take the pod has {what}", tuple(evidence), steps)
 
     def _taints_of(self, node: Object) -> list[str]:
-        """Returns the node's taints that keep the pod away; a cordon's own is none of them."""
+        """Returns the node's taints that exclude the pod, except for a cordon's own."""
         found = []
         for taint in items(node, "spec", "taints"):
             key, value = text(taint, "key"), text(taint, "value")
@@ -319,7 +319,7 @@ def claims_of(pod: Object) -> list[str]:
 
 
 def _asked(situation: Situation) -> Mapping[str, Decimal]:
-    """Returns what a worker asks for by the job's own spec, for pods that are gone."""
+    """Returns a worker's requests according to the job's spec, in case its pods are gone."""
     spec = mapping(situation.job.raw.get("spec"))
     resources, accelerator = mapping(spec.get("resources")), mapping(spec.get("accelerator"))
     kinds = {"amd": "amd.com/gpu", "intel": "gpu.intel.com/i915", "ascend": "huawei.com/Ascend910"}

@@ -1,7 +1,7 @@
 """Rules read a situation of raw objects, and return findings with their evidence and next steps.
 
-A situation is all that could be read of a job and of what it depends on. The readers at the end take values out of raw
-objects; what isn't there, or is of another type, is empty.
+A situation is the readable state of a job and of everything it depends on. The readers at the end extract values from
+raw objects; a missing value, or one of another type, is empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainmaster_operator.wire.values import mapping, mappings
 
 Object = Mapping[str, Any]
 
-# A job that has failed with one of these never had all its ranks up, so what kept it from starting is the cause.
+# A job that failed for one of these never had all its ranks up, so the obstacle to its start is the cause.
 START_REASONS = frozenset(
     {"ImagePull", "InvalidImageName", "CreateContainer", "InitFailed", "Unschedulable", "QuotaExceeded", "Refused"}
     | {"NotInstalled", "NameTaken", "StartupDeadlineExceeded"}
@@ -30,7 +30,7 @@ START_REASONS = frozenset(
 
 @dataclass(frozen=True)
 class Step:
-    """Step is something to do next, and the command that does or shows it where there is one."""
+    """Step is a suggested action, with its command if there is one."""
 
     text: str
     command: str = ""
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Finding:
-    """Finding is one cause. `clause` reads behind the job's name and phase: "big is pending: <clause>"."""
+    """Finding is one cause. `clause` follows the job's name and phase: "big is pending: <clause>"."""
 
     cause: str
     """One word for programs, such as InsufficientResources."""
@@ -51,9 +51,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Diagnosis is the answer to "why": one cause with its evidence and what to do next.
+    """Diagnosis is the answer to "why": one cause with its evidence and next steps.
 
-    `others` are further findings, `unread` says what couldn't be read and so isn't part of the answer.
+    `others` are further findings. `unread` names unreadable objects, which the answer therefore ignores.
     """
 
     namespace: str
@@ -68,7 +68,7 @@ class Diagnosis:
     unread: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the same for a program."""
+        """Returns the diagnosis as JSON for programs."""
         return {
             **{name: getattr(self, name) for name in ("namespace", "name", "phase", "cause", "sentence")},
             "certainty": "certain" if self.is_certain else "likely",
@@ -83,7 +83,7 @@ class Diagnosis:
 class Situation:
     """Situation is the job with everything around it.
 
-    None is a thing that wasn't read: it isn't needed, or the user may not read it (listed in `unread`).
+    None is an object that wasn't read, because it isn't needed or the user may not read it (listed in `unread`).
     """
 
     job: TrainingJob
@@ -131,13 +131,13 @@ class Situation:
 
     @property
     def failed_reason(self) -> str:
-        """Returns the reason of the job's end; empty for one that hasn't failed."""
+        """Returns the reason of the job's failure; empty if it hasn't failed."""
         failed = self.condition("Failed")
         return "" if failed is None else failed.reason
 
     @property
     def is_starting(self) -> bool:
-        """Returns whether something may keep the ranks from starting, or has done so until the job failed."""
+        """Returns whether an obstacle may keep the ranks from starting, or did so until the job failed."""
         if self.job.phase == "Failed":
             return self.failed_reason in START_REASONS
         return self.job.status.phase in ("Pending", "Starting", "Restarting") or self.lacks_ranks
@@ -149,7 +149,7 @@ class Situation:
 
     @property
     def shown_reason(self) -> str:
-        """Returns the reason that the operator shows: of the end, else of not running."""
+        """Returns the operator's reason for the failure, or else for not running."""
         running = self.condition("Running")
         return self.failed_reason or (running.reason if running is not None and running.status != "True" else "")
 
@@ -164,7 +164,7 @@ class Situation:
         return next((one for one in self.job.status.conditions if one.type == kind), None)
 
     def events_about(self, kind: str, name: str | None = None) -> Iterator[Object]:
-        """Yields the events about objects of a kind, or about one of them, the newest first."""
+        """Yields the events about objects of a kind, or about one of them, newest first."""
         for event in reversed(self.events):
             about = event.get("involvedObject")
             if text(about, "kind") == kind and name in (None, text(about, "name")):
@@ -172,7 +172,7 @@ class Situation:
 
 
 def at(value: object, *path: str) -> Any:
-    """Returns what stands at a path of keys, or None."""
+    """Returns the value at a path of keys, or None."""
     for key in path:
         value = mapping(value).get(key)
     return value
@@ -207,12 +207,12 @@ def containers(pod: Object) -> Iterator[tuple[str, Object]]:
 
 
 def joined(names: Sequence[str], most: int = 3) -> str:
-    """Returns names as a person lists them; of many only the first."""
+    """Lists names in a sentence; of many, names only the first."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def short(message: str, most: int = 300) -> str:
-    """Returns a message in one line, without its last period."""
+    """Returns a message as one line, without its final period."""
     return " ".join(message.split()).rstrip(".; ")[:most]

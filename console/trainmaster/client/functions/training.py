@@ -15,33 +15,33 @@ from trainmaster.client.jobs import JobClient
 from trainmaster.client.metrics import JobMetrics
 from trainmaster_operator.api.v1alpha1 import API_VERSION, DEFAULT_IMAGE, KIND, JobStatus
 
-# Characters of the part of a job's name that is the function's.
+# Length limit of the function's part of a job's name, in characters.
 _MAX_NAME = 40
 
 
 class TrainOptions(TypedDict, total=False):
-    """TrainOptions are the function's arguments and where it runs."""
+    """TrainOptions are the function's arguments and the settings of its job."""
 
-    # By name: None, True, False, finite numbers, text, and lists and mappings of these.
+    # Arguments by name: None, True, False, finite numbers, text, and lists and mappings of these.
     arguments: Mapping[str, Any]
     workers: int
-    # Per worker.
+    # GPUs per worker.
     gpus: int
     image: str
-    # Statements before the function: "import torch\nfrom pathlib import Path".
+    # Statements that precede the function: "import torch\nfrom pathlib import Path".
     imports: str
-    # The job's; default: the function's name and a few random letters.
+    # The job's name; default: the function's name and a few random letters.
     name: str
-    # More fields of the job's spec; they override the other options.
+    # Further fields of the job's spec; they override the other options.
     spec: Mapping[str, Any]
 
 
 def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **options: Unpack[TrainOptions]) -> JobHandle:
     """Submits a job whose ranks call the function, each with the same arguments.
 
-    Only its source is sent, so it imports what it needs, or gets it as an argument. `jobs` defaults to the current
-    context's namespace. Raises InvalidRequest before anything is submitted if the function can't run alone, and what
-    `JobClient.submit` raises.
+    Only the source is sent, so the function must import its modules and get its values as arguments. `jobs` defaults to
+    the current context's namespace. If the function can't run alone, raises InvalidRequest before anything is
+    submitted. Raises the errors of `JobClient.submit` too.
 
     >>> def fit(steps: int) -> None:
     ...     import torch.distributed as dist
@@ -77,7 +77,7 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
 
 
 def _check(jobs: object, options: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for unknown options, and for values of another type."""
+    """Raises InvalidRequest for unknown options and for values of a wrong type."""
     known = TrainOptions.__annotations__
     if unknown := [option for option in options if option not in known]:
         raise InvalidRequest(f"{', '.join(unknown)}: train has no such option; it has {', '.join(known)}")
@@ -95,7 +95,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 class JobHandle:
-    """JobHandle has the methods of `JobClient` for one job. A notebook shows it as a table, and `live` updates that."""
+    """JobHandle has the methods of `JobClient` for one job. A notebook shows it as a table; `live` keeps it current."""
 
     def __init__(self, jobs: JobClient, name: str) -> None:
         self.jobs = jobs
@@ -116,11 +116,11 @@ class JobHandle:
         return self.jobs.wait(self.name, timeout=timeout)
 
     def watch(self) -> Iterator[TrainingJob]:
-        """Yields the job now and at every change, until it is deleted."""
+        """Yields the job's state, then each change, until the job is deleted."""
         return self.jobs.watch(self.name)
 
     def logs(self, worker: int | None = None, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yields a worker's output line by line, or that of all workers by time. Raises JobNotFound."""
+        """Yields the output of one worker line by line, or of all workers sorted by time. Raises JobNotFound."""
         return self.jobs.logs(self.name, worker, follow=follow, tail=tail)
 
     def metrics(self) -> JobMetrics:

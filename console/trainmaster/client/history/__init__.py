@@ -1,8 +1,8 @@
-"""Reads what was recorded of jobs (`trainmaster history`), even of jobs that are long gone.
+"""Reads the records of jobs (`trainmaster history`), even of jobs that are long gone.
 
-| module | what is in it |
+| module | content |
 |---|---|
-| `finding` | `find_history`: where the history is, by which token it knows the viewer, and errors about it |
+| `finding` | `find_history`: the history's address, the viewer's token for it, and its errors |
 | `answers` | the JSON objects that a history answers, validated |
 | `reading` | `HistoryReader` asks a history over HTTP; `curves` and `rank_figures` read a job's whole curves |
 """

@@ -1,8 +1,8 @@
-"""The JSON objects that a history answers: the server makes them, and the client validates them before anybody reads.
+"""Defines the JSON answers of a history: the server makes them, and the client validates them before use.
 
-A missing field is null, like an unknown value: a history of another release may lack it. A field of
-another kind is an error that names it. Bounds keep a hostile answer from filling memory: a list ends at its maximum or
-at its first wrong item.
+A missing field is null, like an unknown value, because a history of another release may lack it. A field of another
+kind is an error that names it. Bounds keep a hostile answer from filling memory: a list ends at its maximum or at its
+first invalid item.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
 
-# What an answer has at most: jobs of a list, points of curves, columns and ranks of a heat map, and other items.
+# Limits of an answer: jobs of a list, points of curves, columns and ranks of a heat map, and other items.
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
 MOST_LINES = 1_000_000
 Item = TypeVar("Item")
@@ -57,18 +57,18 @@ class _Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        """Returns the fields that aren't null: the others have their defaults."""
+        """Removes null fields, so that they get their defaults."""
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class HistoryAnswer(_Part):
-    """HistoryAnswer is an answer."""
+    """HistoryAnswer is a whole answer of a history."""
 
     kind: str
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """Returns an answer with fields of JSON."""
+        """Returns an answer with the given fields."""
         return cls.model_validate(fields)
 
     def to_data(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class HistoryAnswer(_Part):
 
     @classmethod
     def checked(cls, data: Mapping[str, Any], address: str) -> dict[str, Any]:
-        """Returns the JSON object that the history at an address answered, whole. Raises NoCluster."""
+        """Validates an answer of the history at an address, and returns it complete. Raises NoCluster."""
         try:
             return cls.model_validate({"kind": "", **data}).to_data()
         except ValidationError as error:
@@ -86,7 +86,7 @@ class HistoryAnswer(_Part):
 
 
 class RecordedJob(_Part):
-    """RecordedJob is what a list shows of a job. Times are RFC 3339."""
+    """RecordedJob is a job's entry in a list. Times are RFC 3339."""
 
     uid: str
     namespace: str
@@ -108,7 +108,7 @@ class RecordedJob(_Part):
 
 
 class WorkerPlace(_Part):
-    """WorkerPlace is where a worker of an attempt was."""
+    """WorkerPlace is the pod and node of a worker in an attempt."""
 
     worker: Index
     pod: str | None = None
@@ -139,7 +139,7 @@ class Life(_Part):
 
 
 class RecordedJobList(HistoryAnswer):
-    """RecordedJobList is a part of a list of jobs, newest first; `more` is where the next part begins."""
+    """RecordedJobList is a part of a list of jobs, newest first; `more` is the start of the next part."""
 
     kind: Literal["RecordedJobList"] = "RecordedJobList"
     items: Annotated[Listed[RecordedJob], Field(max_length=MOST_JOBS)] = []
@@ -147,7 +147,7 @@ class RecordedJobList(HistoryAnswer):
 
 
 class RecordedJobDetail(RecordedJob, HistoryAnswer):
-    """RecordedJobDetail is a job with its attempts, its last object, and the lives of its name."""
+    """RecordedJobDetail is a job with its attempts, its last object, and all jobs that had its name."""
 
     kind: Literal["RecordedJobDetail"] = "RecordedJobDetail"
     job: dict[str, Any] = {}
@@ -156,13 +156,13 @@ class RecordedJobDetail(RecordedJob, HistoryAnswer):
 
 
 class _Timed(HistoryAnswer):
-    """_Timed is an answer with points in the order of time."""
+    """_Timed is an answer with points in order of time."""
 
     resolution_seconds: Time = 0.0
     at: Annotated[Listed[Time], Field(max_length=MOST_POINTS)] = []
     attempt: Column[Whole] | None = None
 
-    # Fields that have a value for each point.
+    # Fields with a value for each point.
     columns: ClassVar[tuple[str, ...]] = ("attempt",)
 
     @model_validator(mode="after")
@@ -175,7 +175,7 @@ class _Timed(HistoryAnswer):
 
 
 class Series(_Timed):
-    """Series is a job's curves, each with a value for each point; `redone`: an earlier attempt did the step too."""
+    """Series is a job's curves, each with a value for each point; `redone` marks repeated steps."""
 
     kind: Literal["Series"] = "Series"
     step: Column[Whole] | None = None
@@ -202,7 +202,7 @@ class Series(_Timed):
 
 
 class RankHeat(_Timed):
-    """RankHeat is a figure of each rank over time: for each point a row with a value for each rank."""
+    """RankHeat is a figure of each rank over time: a row for each point, with a value for each rank."""
 
     kind: Literal["RankHeat"] = "RankHeat"
     figure: str | None = None
@@ -212,7 +212,7 @@ class RankHeat(_Timed):
         Listed[Annotated[list[float | None], Field(fail_fast=True, max_length=MOST_RANKS)]],
         Field(max_length=MOST_COLUMNS),
     ] = []
-    # Ranks that there was no room for.
+    # Number of ranks that exceed the limit.
     left_out: Whole = 0
 
     @model_validator(mode="after")
@@ -232,14 +232,14 @@ class KeptEvidence(_Part):
 
 
 class EvidenceList(HistoryAnswer):
-    """EvidenceList is the evidence of the newest attempts, the oldest first."""
+    """EvidenceList is the evidence of the newest attempts, oldest first."""
 
     kind: Literal["EvidenceList"] = "EvidenceList"
     items: Items[KeptEvidence] = []
 
 
 class WorkerLog(_Part):
-    """WorkerLog is the end of a worker's log; `times` has when each line came, if it is known."""
+    """WorkerLog is the end of a worker's log; `times` has each line's time of arrival, if known."""
 
     worker: Index
     lines: Annotated[Listed[str], Field(max_length=MOST_LINES)] = []
@@ -254,21 +254,21 @@ class WorkerLog(_Part):
 
 
 class LogList(HistoryAnswer):
-    """LogList is the ends of workers' logs."""
+    """LogList has the ends of workers' logs."""
 
     kind: Literal["LogList"] = "LogList"
     items: Items[WorkerLog] = []
 
 
 def columns_of(series: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns a checked Series as columns: `at`, each of its lists, and `timeSpent.CATEGORY` of each category."""
+    """Returns a validated Series as columns: `at`, each of its lists, and `timeSpent.CATEGORY` for each category."""
     spent, unknown = series["timeSpent"], [None] * len(series["at"])
     named = {name: series[name] for name in ("at", *map(to_camel, Series.columns))}
     return {**named, **{f"timeSpent.{name}": spent.get(name, unknown) for name in TIME_CATEGORIES}}
 
 
 def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
-    """Returns a list that must have so many items; nulls if it is missing."""
+    """Returns a list after checking its length, or as many nulls if it is missing."""
     if values is None:
         return [None] * length
     if len(values) != length:
@@ -278,7 +278,7 @@ def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
 
 
 def _problem(error: ValidationError) -> str:
-    """Returns the first thing that is wrong."""
+    """Describes the first validation error."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     wanted = _WANTED.get(first["type"])

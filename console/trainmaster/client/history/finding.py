@@ -1,19 +1,19 @@
-"""Finds the history that a viewer asks, and the token by which it knows them.
+"""Finds a viewer's history, and the token that identifies the viewer to it.
 
-The history is where the user says, else where the kubeconfig or an administrator of the cluster says:
+The first of these names the history:
 
 1. `--history`, or else TRAINMASTER_HISTORY: the address of a history;
 2. the extension `trainmaster.dev/history` of the kubeconfig's cluster, `{url: https://…}`;
-3. the service that the cluster announces, through the API server's proxy. Viewers' tokens are sent to whatever runs
-   there, and anybody who may create namespaces and services could own one of some name. So it is announced by an
-   annotation of a cluster role, which only administrators write. The chart makes the role, and everybody who is
-   authenticated can read it.
+3. the service that the cluster announces, through the API server's proxy. That service receives viewers' tokens, and
+   anybody who may create namespaces and services could own one with a given name. So an annotation of a cluster role
+   announces it, because only administrators write cluster roles. The chart creates the role, and every authenticated
+   user can read it.
 
-A history knows a viewer by the bearer token that the API server knows, and asks the API server what may be seen with
-it. It gets the kubeconfig's token, through the proxy in a header of its own, because the proxy keeps Authorization for
-itself. A user without a bearer token (with a certificate, say) asks as a service account of theirs: the API server
-makes a token for it (TokenRequest) for users who may create `serviceaccounts/token`. A token for the history's own
-audience would need rights for the history to check it, and nobody could make one for users of an identity provider.
+A history identifies a viewer by the API server's bearer token, and asks the API server what that token may see. It gets
+the kubeconfig's token; through the proxy in a separate header, because the proxy keeps Authorization for itself. A user
+without a bearer token (with a certificate, say) asks as one of their service accounts: the API server makes a token for
+it (TokenRequest) for users who may create `serviceaccounts/token`. For a token with its own audience, the history would
+need rights to check it, and nobody could make one for users of an identity provider.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VARIABLE, ACCOUNT_VARIABLE = "TRAINMASTER_HISTORY", "TRAINMASTER_HISTORY_SERVICE
 EXTENSION = "trainmaster.dev/history"
 ROLE, ANNOTATION = "trainmaster-history", "trainmaster.dev/history"
 ROLE_PATH = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{ROLE}"
-# Lifetime of a service account's token, the shortest that Kubernetes makes, and how long before its end it is replaced.
+# Lifetime of a service account's token, the shortest that Kubernetes offers, and how early it is replaced (seconds).
 TOKEN_SECONDS, EARLY_SECONDS = 600, 60.0
 NO_SUCH_PATH = "the server could not find the requested resource"
 ELSEWHERE = f"--history or {VARIABLE} names one elsewhere"
@@ -48,14 +48,14 @@ _ACCOUNT = re.compile(r"(?:([a-z0-9][-a-z0-9]{0,62})/)?([a-z0-9][-a-z0-9.]{0,252
 
 
 class NoWay(NotAllowed):
-    """This viewer can't reach the history: they have no token, or no right to the API server's proxy."""
+    """The viewer can't reach the history: they have no token, or no right to the API server's proxy."""
 
 
 @dataclass(frozen=True)
 class FoundHistory:
-    """FoundHistory is a history as one viewer reaches it.
+    """FoundHistory is one viewer's way to a history.
 
-    `is_announced`: the cluster at `server` announces where it is, which is read before the first request.
+    `is_announced`: the cluster at `server` announces the history's address, which is read before the first request.
     """
 
     server: Server
@@ -63,7 +63,7 @@ class FoundHistory:
 
     @property
     def answers(self) -> HistoryErrors:
-        """Returns what makes errors of its answers, for a transport."""
+        """Returns the reader that a transport uses for its errors."""
         return HistoryErrors(self.server.address, proxied=self.is_announced)
 
 
@@ -77,9 +77,9 @@ def find_history(
 ) -> FoundHistory:
     """Returns the history that `given` names, else that of the cluster. Raises NoCluster and InvalidRequest.
 
-    `server` is the cluster as the viewer reaches it. The history gets its token unless there is a `token` or a service
-    account `account` (ACCOUNT_VARIABLE). `authority` is a file with the authority that vouches for a history behind
-    https; without it the system's authorities do.
+    `server` is the cluster with the viewer's credentials. The history gets the server's token, unless there is a
+    `token` or a service account `account` (ACCOUNT_VARIABLE). `authority` is a file with the certificate authority of a
+    history behind https; by default, the system's authorities are used.
     """
     if server.acting_as is not None:
         raise InvalidRequest("A history knows you by your token, so it can't be asked on behalf of others: no --as.")
@@ -93,7 +93,7 @@ def find_history(
         address = _address(given, server)
         if address is None:
             return FoundHistory(replace(server, passed_on=bearer), is_announced=True)
-        # An API server's proxy may be behind this address too, so the token goes there in both headers.
+        # This address may be that of an API server's proxy, so both headers carry the token.
         found = Server(
             address.rstrip("/"),
             _tls(address, authority),
@@ -110,7 +110,7 @@ def find_history(
 
 
 async def announced_prefix(transport: AsyncTransport) -> str:
-    """Returns what the history's paths begin with at the API server's proxy. Raises ClientError."""
+    """Returns the prefix of the history's paths at the API server's proxy. Raises ClientError."""
     role = await transport.request("GET", ROLE_PATH)
     place = mapping(mapping(role.get("metadata")).get("annotations")).get(ANNOTATION)
     found = _PLACE.fullmatch(place) if isinstance(place, str) else None
@@ -124,7 +124,7 @@ async def announced_prefix(transport: AsyncTransport) -> str:
 
 @dataclass(frozen=True)
 class BearerToken:
-    """BearerToken passes on the authorization of a user who has a token, and refuses any other."""
+    """BearerToken passes on a user's bearer token, and refuses other kinds of authorization."""
 
     authorization: Authorization
 
@@ -152,7 +152,7 @@ class AccountToken:
 
     @classmethod
     def of(cls, server: Server, account: str) -> AccountToken:
-        """Returns that of `[NAMESPACE/]NAME`, by default in the context's namespace. Raises InvalidRequest."""
+        """Parses `[NAMESPACE/]NAME`; the default namespace is the context's. Raises InvalidRequest."""
         found = _ACCOUNT.fullmatch(account)
         if found is None:
             raise InvalidRequest(f"--service-account: {account!r} is no service account; give NAME or NAMESPACE/NAME.")
@@ -193,7 +193,7 @@ class AccountToken:
 
 @dataclass(frozen=True)
 class HistoryErrors(Reader):
-    """HistoryErrors makes errors of a history's answers, which are `Status` objects as an API server's are.
+    """HistoryErrors makes errors from a history's answers, which are `Status` objects like an API server's.
 
     `proxied`: the history is behind the API server at the address.
     """
@@ -214,7 +214,7 @@ class HistoryErrors(Reader):
                 f"The cluster at {self.address} announces no history (cluster role {ROLE}: {message}): an "
                 f"administrator switches it on in the chart; {ELSEWHERE}."
             )
-        # An API server that has no proxy of Services, such as that of `trainmaster local`, has no such path.
+        # An API server without a proxy of Services, such as that of `trainmaster local`, doesn't have this path.
         missing = mapping(found.get("details")).get("kind") == "services" or message == NO_SUCH_PATH
         if self.proxied and status == 404 and missing:
             return NoCluster(
@@ -232,15 +232,15 @@ class HistoryErrors(Reader):
         return kinds.get(status, InvalidRequest)(message)
 
     def unreachable(self, error: BaseException) -> NoCluster:
-        """Returns what to raise if no connection was made, or none that answers."""
+        """Returns the error for a history that can't be connected to or doesn't answer."""
         return NoCluster(f"{self._who} doesn't answer: {innermost(error)}; is that its address, and is it up?")
 
     def broken_off(self, error: BaseException) -> NoCluster:
-        """Returns what to raise if an answer began and didn't end."""
+        """Returns the error for an answer that broke off."""
         return NoCluster(f"The answer of the history at {self.address} broke off: {innermost(error)}.")
 
     def untrusted(self, error: BaseException) -> NoCluster:
-        """Returns what to raise if TLS failed."""
+        """Returns the error for a failed TLS handshake."""
         if self.proxied or "CERTIFICATE" not in str(error):
             return super().untrusted(error)
         return NoCluster(
@@ -249,7 +249,7 @@ class HistoryErrors(Reader):
         )
 
     def no_such_server(self, answer: Answer) -> NoCluster:
-        """Returns what to raise if something else answers."""
+        """Returns the error for an answer that no history gives."""
         return NoCluster(f"What answers at {self.address} is no history ({self.description(answer)}); {ELSEWHERE}.")
 
     @property
@@ -266,12 +266,12 @@ class HistoryErrors(Reader):
 
 
 def _address(given: str | None, server: Server) -> str | None:
-    """Returns the address that is named; None for the one that the cluster announces. Raises KubeconfigError."""
+    """Returns the user's address of a history, or None if the cluster announces it. Raises KubeconfigError."""
     place, address = ("--history", given) if given else (VARIABLE, os.environ.get(VARIABLE, ""))
     if not address and EXTENSION in server.extensions:
         place = f"the kubeconfig's cluster: extensions[{EXTENSION}].url"
         found = mapping(server.extensions[EXTENSION]).get("url")
-        # What isn't text is refused as an empty address is.
+        # A value that isn't text is refused like an empty address.
         address = found if isinstance(found, str) else "" if found is None else str(found)
     elif not address:
         return None

@@ -1,12 +1,12 @@
 """Reads a history over HTTP, and a job's whole curves piece by piece.
 
-Every method returns the JSON object that the history answers, validated (`answers`). Times are seconds since the epoch
-in series, and RFC 3339 in jobs and attempts; what isn't known is None. A job is named by its namespace and name, and by
-`uid` if it isn't the newest of that name.
+Every method returns the history's JSON answer, validated (`answers`). Times are seconds since the epoch in series, and
+RFC 3339 in jobs and attempts; unknown values are None. A job is named by its namespace and name, and by `uid` if it
+isn't the newest of that name.
 
-An answer about a long time has few points, so whole curves are read in pieces as short as their points are dense. A
-history keeps old points less dense than new ones: the pieces begin with the newest, and each is as long as so many
-points of the resolution before it. Times in which nothing was recorded are skipped.
+The number of points in an answer is limited, so whole curves are read in pieces: the denser the points, the shorter the
+piece. A history keeps old points less densely than new ones, so reading begins with the newest piece, and each piece is
+sized by the resolution of the previous one. Periods without records are skipped.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from trainmaster.client.job import require_name, require_namespace
 from trainmaster.client.server import Server
 from trainmaster.client.transport import READ_SECONDS, AsyncTransport, HttpTransport
 
-# Points of an answer about curves by default.
+# Default number of points in an answer about curves.
 POINTS = 1000
-# Seconds for which the announced place of a history is remembered.
+# How long a history's announced address is cached (seconds).
 ANNOUNCED_SECONDS = 60.0
 STEP_SECONDS, GRADIENT_NORM, LOSS = "stepSeconds", "gradNorm", "loss"
 FIGURES = (STEP_SECONDS, GRADIENT_NORM, LOSS)
-# The densest points that a history has (--history-seconds is 2 by default).
+# The highest resolution of a history (--history-seconds is 2 by default).
 FINEST_SECONDS = 0.5
-# Points of a piece: a megabyte.
+# Limit of points in a piece: about a megabyte.
 PIECE_POINTS = 5_000
-# The share of a piece's points that it is expected to have: one more than all would halve the resolution.
+# How far to fill a piece: a single point beyond the limit would halve the resolution.
 FILLED = 0.9
 Columns = dict[str, list[Any]]
-# Asks for the time between two moments.
+# Requests the series between two times.
 Ask = Callable[[float, float], Awaitable[Mapping[str, Any]]]
 
 
 class HistoryReader:
-    """HistoryReader asks a history over a transport to it, or to the API server of the cluster that announces it.
+    """HistoryReader asks a history, directly or through the API server of the cluster that announces it.
 
-    An announced history is looked up by the first request, and again after a minute. Each method raises a ClientError.
+    The first request looks up an announced history, and a later one repeats that after a minute. Each method raises a
+    ClientError.
     """
 
     def __init__(self, transport: AsyncTransport, *, is_announced: bool = False, address: str = "this address") -> None:
-        """`address` is the history's, for sentences."""
+        """`address` is the history's address for error messages."""
         self._transport = transport
         self._is_announced = is_announced
         self._prefix, self._prefix_until = "", -math.inf
@@ -58,7 +59,7 @@ class HistoryReader:
     async def jobs(
         self, namespace: str | None = None, *, name: str | None = None, limit: int = answers.MOST_JOBS, after: str = ""
     ) -> Mapping[str, Any]:
-        """Returns recorded jobs, newest first; `continue` is the `after` of the next ones."""
+        """Returns recorded jobs, newest first; `continue` is the `after` of the next request."""
         query = {"namespace": namespace, "name": name, "limit": limit, "continue": after or None}
         return await self._get(answers.RecordedJobList, "/v1/jobs", query)
 
@@ -76,7 +77,7 @@ class HistoryReader:
         until: float | None = None,
         points: int = POINTS,
     ) -> Mapping[str, Any]:
-        """Returns a job's curves from `since` to `until`, in at most so many points."""
+        """Returns a job's curves from `since` to `until`, in at most `points` points."""
         query = {"uid": uid, "from": since, "to": until, "points": points}
         return await self._of_job(answers.Series, namespace, name, "/series", query)
 
@@ -96,7 +97,7 @@ class HistoryReader:
         return await self._of_job(answers.RankHeat, namespace, name, "/heat", query)
 
     async def evidence(self, namespace: str, name: str, *, uid: str | None = None) -> Mapping[str, Any]:
-        """Returns what was kept of attempts that ended badly."""
+        """Returns the evidence of failed attempts."""
         return await self._of_job(answers.EvidenceList, namespace, name, "/evidence", {"uid": uid})
 
     async def logs(
@@ -128,7 +129,7 @@ class HistoryReader:
 
 
 def blocking_history(found: FoundHistory, *, seconds: float | None = READ_SECONDS) -> HistoryReader:
-    """Returns a reader that waits where it is called (`blocking.run`)."""
+    """Returns a reader whose coroutines block (`blocking.run`)."""
     transport = HttpTransport(found.server, seconds=seconds, reader=found.answers)
     return HistoryReader(Blocking(transport), is_announced=found.is_announced, address=found.server.address)
 
@@ -137,7 +138,7 @@ def blocking_history(found: FoundHistory, *, seconds: float | None = READ_SECOND
 async def history_beside(
     transport: AsyncTransport, history: str | None, token: str | None
 ) -> AsyncIterator[HistoryReader]:
-    """Yields the named history, else that of the cluster of a job client's transport; its connection is of its own."""
+    """Yields the named history, else that of a job client's cluster, over a connection of its own."""
     server = getattr(transport.transport if isinstance(transport, Blocking) else transport, "server", None)
     if not isinstance(server, Server):
         raise InvalidRequest("This client's transport doesn't name its cluster: make the client without a transport.")
@@ -155,7 +156,10 @@ async def history_beside(
 
 
 async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
-    """Returns a job's curves as columns of one length, by time; `pandas.DataFrame` takes them. Raises JobNotFound."""
+    """Returns a job's curves as columns of equal length, by time; `pandas.DataFrame` accepts them.
+
+    Raises JobNotFound.
+    """
     overview = await reader.series(namespace, name, uid=uid)
 
     async def ask(since: float, until: float) -> Mapping[str, Any]:
@@ -165,7 +169,7 @@ async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str |
     found: Columns = {column: [] for column in answers.columns_of(overview)}
     newest = -1.0
     for piece in reversed(pieces):
-        # A piece may begin with the last point of the one before it.
+        # A piece may repeat the last point of the previous one.
         first = next((at for at, time in enumerate(piece["at"]) if time > newest), len(piece["at"]))
         for column, values in piece.items():
             found[column].extend(values[first:])
@@ -176,7 +180,7 @@ async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str |
 async def rank_figures(
     reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None
 ) -> tuple[Columns, int]:
-    """Returns what each rank reported, a row for each rank and time, and how many ranks the history left out."""
+    """Returns the ranks' figures, one row for each rank and time, and the number of ranks that the history left out."""
     overview = await reader.series(namespace, name, uid=uid)
     left_out = 0
     rows: dict[tuple[float, int, int], dict[str, Any]] = {}
@@ -199,9 +203,9 @@ async def rank_figures(
 
 
 async def _pieces(ask: Ask, overview: Mapping[str, Any], points: int) -> AsyncIterator[Mapping[str, Any]]:
-    """Yields what was recorded in pieces of at most so many points, the newest first."""
+    """Yields the records in pieces of at most `points` points, newest first."""
     left: list[float] = list(overview["at"])
-    # A point covers so many seconds around it.
+    # A point covers this many seconds around it.
     around = max(overview["resolutionSeconds"], FINEST_SECONDS)
     resolution = FINEST_SECONDS
     until = float("inf")
