@@ -150,7 +150,9 @@ class Continuation:
 
 
 def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kept: bool, divided: bool) -> str | None:
-    """Returns why a script with this optimizer can't continue; None if nothing known before the first step prevents it."""
+    """Returns why a script with this optimizer can't continue; None if nothing known before the first step is in the
+    way.
+    """
     if not kept:
         return "no state is kept in memory"
     if divided:

@@ -166,7 +166,7 @@ class Generations:
         raise OSError("one is being written, and the other one has the newest snapshot")
 
     def writing(self) -> AbstractContextManager[Any]:
-        """Returns a lock for the ranks of a worker that write the same state, so that they write one after the other."""
+        """Returns a lock for the ranks of a worker that write the same state, to make them take turns."""
         return alone(self._directory / f"{self._name}.lock")
 
     def _ages(self) -> dict[File, tuple[int, int]]:

@@ -26,7 +26,7 @@ _MULTIPLE = 256
 
 
 def packed(device: torch.device) -> bytes:
-    """Returns the state of this process's generators: torch's, Python's, numpy's if it is imported, and the device's."""
+    """Returns the state of this process's generators: torch's, Python's, an imported numpy's, and the device's."""
     gauss = _PYTHON.gauss_next
     pieces = [_bytes(torch.default_generator.get_state()), _python()]
     pieces += [b"" if gauss is None else _GAUSS.pack(gauss), *_numpy()]
@@ -67,7 +67,7 @@ def restore(state: torch.Tensor, device: torch.device) -> None:
 
 
 def seed(number: int, device: torch.device | None = None) -> None:
-    """Seed the generators with a number below 2 ** 63, including those of accelerator `device`, or of all accelerators."""
+    """Seed the generators with a number below 2 ** 63, and those of accelerator `device`, or of all accelerators."""
     global _numpys_last
     if device is None:
         torch.manual_seed(number)

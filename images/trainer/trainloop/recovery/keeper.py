@@ -298,7 +298,7 @@ class Keeper:
         making = threading.Thread(target=self._generations.make_all, args=arguments, daemon=True, name="memory")
         making.start()
         if not self._resumed:
-            making.join()  # a resumed run has its pages, and the state that it continues from is good enough for a while
+            making.join()  # a resumed run has its pages, and its old state is good enough for a while
 
     def _keep_own(self, step: int) -> None:
         if self._slots is None:
