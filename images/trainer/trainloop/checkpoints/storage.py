@@ -80,7 +80,7 @@ class Survey(NamedTuple):
 
 
 def named(directory: Path, name: str) -> Checkpoint | None:
-    """Returns the checkpoint of this name in `directory`, which may not exist; None if the name isn't a checkpoint's."""
+    """Returns the checkpoint of this name in `directory`, existing or not; None if the name isn't a checkpoint's."""
     form = _NAME.fullmatch(name)
     checkpoint = Checkpoint(int(form[1]), int(form[2]), directory) if form else None
     return checkpoint if checkpoint and checkpoint.name == name else None

@@ -30,12 +30,12 @@ __all__ = ["Recovery"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when used: the loop has no use for it, and its start is part of every recovery.
+    # Imported on use: the loop doesn't need it, and import time is part of every recovery.
     if name == "Recovery":
         from trainloop.continuing.start import install
         from trainloop.recovery.script import Recovery
 
-        # Before the script makes its process group, and not at this package's import: a rank may be forked after that.
+        # Before the script makes its process group, but not at this package's import: a rank may be forked after that.
         install()
         return Recovery
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
