@@ -107,9 +107,7 @@ def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[
     """
     directory = checkpoints.path
     state = model.state_dict()
-    own = {
-        name: value for name, value in state.items() if isinstance(value, torch.Tensor)
-    }  # else it is a module's own state
+    own = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}  # else a module's own state
     try:
         layout = Layout({name: (tensor.dtype, tensor.shape) for name, tensor in own.items()}, {})
     except CheckpointError as error:

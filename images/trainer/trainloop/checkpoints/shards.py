@@ -41,7 +41,7 @@ def write_own(folder: Path, rank: int, pieces: list[dict[str, Any]]) -> None:
 
 
 class Shards:
-    """Shards are all ranks' pieces of a checkpoint. Raises CheckpointError unless they have the form of `own_pieces`."""
+    """Shards are all ranks' pieces of a checkpoint. Raises CheckpointError unless they look like `own_pieces`."""
 
     def __init__(self, folder: Path, ranks: Iterable[tuple[object, Any]] | None = None) -> None:
         """Reads a checkpoint's folder, or takes each rank's pieces, with a name for messages."""

@@ -155,9 +155,7 @@ class Idle:
             raise SystemExit(0)
 
     def _attend(self, order: Order) -> None:
-        with suppress(
-            RuntimeError, OSError
-        ):  # a failure means that the serving rank is lost, and another attempt follows
+        with suppress(RuntimeError, OSError):  # the serving rank is lost, and another attempt follows
             store = self._continuing.serve_or_find(order, time.monotonic() + WAITING)
             while not store.check(["ended"]):
                 if self._continuing.superseded(order):

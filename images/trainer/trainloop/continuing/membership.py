@@ -87,7 +87,7 @@ class Membership:
 
 def exchange(steps: Mapping[int, int], unit: int = 1) -> tuple[int, dict[int, int]]:
     """Returns the newest step of the complete units that have met, and the source for each rank that lacks its state:
-    the lowest rank that has it at the same place. Raises ValueError if no rank has the state.
+    the lowest rank at the same place with that state. Raises ValueError if no rank has the state.
     """
     lacking = {rank // unit for rank, step in steps.items() if step == NO_STATE}
     known = {rank: step for rank, step in steps.items() if rank // unit not in lacking}

@@ -353,7 +353,7 @@ class Keeper:
                 file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
                 seconds = time.monotonic() - began
                 self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
-        # Whatever the device does after the end of a collective isn't a step.
+        # After the end of a collective the device's results are no step.
         self._over = ends
         return True
 
