@@ -222,7 +222,7 @@ class InMemory(NothingInMemory):
         return False
 
     def loading(self, found: Found) -> Callable[[], None]:
-        """Returns a function that loads weights and moments. Raises ValueError or KeyError if they are foreign."""
+        """Returns a function that loads weights and moments. Raises ValueError or KeyError if they don't fit."""
         replica, saved = self._run.replica, found.state()
         own = {name: tensor.shape for name, tensor in replica.model.named_parameters()}
         for name, shape in own.items():

@@ -77,7 +77,7 @@ class Real:
         gloo._set_default_timeout(waits)
         self._backends: dict[str, Any] = {"cpu": gloo}
         self._works = list[Any]()  # gloo's collectives, some still running
-        self._are_all = True  # there are no others
+        self._are_all = True  # whether `_works` lists all of them
         self._closing, self._closed_by = set[str](), 0.0
         if backend:
             self._store = torchs_store(store, rank, listener)

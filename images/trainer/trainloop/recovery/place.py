@@ -64,7 +64,7 @@ def memory_directory(say: Callable[[str], None]) -> Path | None:
         return None
 
 
-#: The path whose file, with the rank appended, reports that the rank is writing (docs/protocol.md).
+#: The path that, with the rank appended, is a file that reports that the rank is writing (docs/protocol.md).
 SAVING_VARIABLE = "TRAINMASTER_SAVING_FILE"
 #: The suffix of the file that reports a planned stop.
 PLANNED = ".planned"

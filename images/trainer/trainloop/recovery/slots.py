@@ -55,7 +55,7 @@ class Buffers:
         self._places = [(owner._buffers, key) for owner, key in places]
 
     def now(self) -> list[torch.Tensor]:
-        """Returns the tensors, in the order of `names`: of a sharded one this rank's part."""
+        """Returns the tensors in the order of `names`; of a sharded one, this rank's part."""
         tensors = (owner.get(key) for owner, key in self._places)
         return [_GONE if each is None else getattr(each, "_local_tensor", each) for each in tensors]
 

@@ -47,7 +47,7 @@ def spread_as(part: Any, parameter: Any) -> Any:
     if not hasattr(parameter, "device_mesh") or not isinstance(part, torch.Tensor):
         return part
     if part.shape != parameter.to_local().shape:
-        return part  # a step's number
+        return part  # a step count
     from torch.distributed.tensor import DTensor  # takes half a second, and only sharded tensors need it
 
     mesh, placements = parameter.device_mesh, parameter.placements
