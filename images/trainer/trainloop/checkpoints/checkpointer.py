@@ -1,9 +1,9 @@
 """The checkpointer saves and loads for a group of ranks: which rank writes, when a save counts, what all ranks load.
 
 The directory may be one that all ranks share (an RWX volume) or each node's own disk (an emptyDir). Ranks find out
-which: each leaves a file, and the lowest rank whose file a rank can see is its *writer*, which alone writes what was
-gathered from all. Before loading, a complete copy is sent to the directories that lack it, so a pod that came back with
-an empty disk continues from its peers' checkpoint.
+which one it is: each leaves a file, and the lowest rank whose file a rank can see is its *writer*. Only the writer
+writes the state gathered from all ranks. Before loading, a complete copy is sent to the directories that lack it, so a
+pod that came back with an empty disk continues from its peers' checkpoint.
 
 Training continues after the rename (`sync`), or after the copy to host memory (`thread`).
 """
@@ -59,7 +59,7 @@ class CheckpointSettings(Settings):
 
 
 class Checkpointer:
-    """Saves and finds checkpoints for all ranks; methods are collective unless documented otherwise."""
+    """A checkpointer saves and finds checkpoints for all ranks; methods are collective unless documented otherwise."""
 
     def __init__(self, settings: CheckpointSettings, world: World, path: Path) -> None:
         self.settings, self.world, self.path = settings, world, path
@@ -70,16 +70,16 @@ class Checkpointer:
         if not os.access(path, os.W_OK | os.X_OK):
             raise ConfigError(f"checkpoint.path {path} can't be written to: name a directory where this user may write")
         self._pending: Callable[[], Checkpoint] | None = None
-        self._found = storage.Survey([], {})  # what was there when the pending save began
+        self._found = storage.Survey([], {})  # the directory's content when the pending save began
         self.find_writer()
         if settings.format == "sharded" and any(writer != world.first for writer in world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
-        #: The name of the checkpoint that the run continues from: the one that was loaded or saved last.
+        #: The name of the last checkpoint that was loaded or saved, from which the run continues.
         self.parent: str | None = None
         self.parents: dict[str, str | None] = {}  # of the checkpoints in the directory
-        self.start: Checkpoint | None = None  # what `start_from` names
-        self._damaged: set[str] = set()  # those that were passed over here
+        self.start: Checkpoint | None = None  # the checkpoint that `start_from` names
+        self._damaged: set[str] = set()  # names of checkpoints that this rank passed over
         self._thread: saving.WritingThread | None = None
         if settings.mode == "thread":
             self._thread = saving.WritingThread()
@@ -88,7 +88,7 @@ class Checkpointer:
 
     @classmethod
     def from_settings(cls, settings: CheckpointSettings, world: World) -> Checkpointer | None:
-        """Returns the checkpointer of the directory that is named; None when none is."""
+        """Returns a checkpointer for the directory in the settings or the environment; None if none is named."""
         path = settings.path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR") or os.environ.get("SAVE_CHECKPOINT")
         if settings.start_from and not path:
             raise ConfigError(f"checkpoint.start_from is {settings.start_from!r} without a directory: set path too")
@@ -108,7 +108,8 @@ class Checkpointer:
         configuration: str = "",
     ) -> list[str]:
         """Save `state`, the same on every rank, under `step`, with the files that ranks have written into `partial`;
-        `about` and `parent` go into the manifest. Returns what went wrong with this or the previous one, as sentences.
+        `about` and `parent` go into the manifest. Returns sentences about problems with this or the previous
+        checkpoint.
 
         A checkpoint that can't be written is no reason to stop training: the caller reports it and continues.
         """
@@ -123,7 +124,7 @@ class Checkpointer:
         return problems + (self.wait() if self.settings.mode == "sync" else [])
 
     def wait(self) -> list[str]:
-        """Wait until what is being saved is on the disk, then delete what is too old.
+        """Wait until the pending checkpoint is on the disk, then delete the superseded ones.
 
         Returns problems as sentences, the same on every rank.
         """
@@ -145,15 +146,15 @@ class Checkpointer:
         return [text for _, text in outcomes if text]
 
     def has_saved(self, step: int) -> bool:
-        """Returns whether the checkpoint that was loaded or saved last is of `step` (not collective)."""
+        """Returns whether the last checkpoint that was loaded or saved is of `step` (not collective)."""
         return self.parent is not None and self.parent.startswith(f"step-{step:09d}.")
 
     def any_there(self) -> bool:
-        """Returns whether the directory contains a checkpoint, or the beginning of one."""
+        """Returns whether the directory contains a complete or partial checkpoint."""
         return any(self.world.gather(any(storage.survey(self.path))))
 
     def to_go_on_from(self) -> Iterator[Checkpoint]:
-        """Yields what a start may continue from, the newest first: the one that was written last shows where the run
+        """Yields the checkpoints that a start may continue from, the last written first, because it is where the run
         was.
 
         With `start_from` these are the checkpoints saved since, and then the one that `start_from` names. A rank that
@@ -165,7 +166,7 @@ class Checkpointer:
             rows = [(o.created, o.name, *map(o.about.get, ("parent", "start_from", "attempt"))) for o in whole]
             self._pass_over(*broken.values())
         rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda row: row[:2], reverse=True)
-        # Another line's may have got the name of a parent that was deleted: it was written later than its child.
+        # Another line's checkpoint may have the name of a deleted parent: it was written later than its child.
         when = {name: created for created, name, *_ in rows}
         self.parents = {name: parent for created, name, parent, *_ in rows if when.get(str(parent), 0) <= created}
         own = dict[str, Any]()
@@ -174,22 +175,22 @@ class Checkpointer:
                 own.setdefault(name, attempt)
         for name, attempt in own.items():
             if (checkpoint := storage.named(self.path, name)) is not None:
-                # Which is compared with that of a state in memory.
+                # The attempt is compared with that of a state in memory.
                 yield replace(checkpoint, about={"attempt": attempt})
         if start is not None:
-            from trainloop.checkpoints.spreading import agreed  # which few runs need
+            from trainloop.checkpoints.spreading import agreed  # few runs need it
 
             self.start = agreed(self.path, start.rstrip("/"), self.world)
             yield self.start
 
     def valid(self, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-        """Yields the first of `candidates` that verifies, with its state; then, if the caller wants another, the next.
+        """Yields the first of `candidates` that verifies, with its state; then the next one, and so on.
 
-        Every rank is given the same sequence. Damaged ones are passed over. `parent` is the one that was yielded.
+        Every rank gets the same sequence. Damaged ones are passed over. `parent` is the last one yielded.
         """
         self.wait()
         for checkpoint in candidates:
-            # All ranks see another directory, so one of them reads it.
+            # If it is in another directory, all ranks see it, so one of them reads it.
             own = checkpoint.directory == self.path
             there = (self.is_writer if own else self.world.is_main) and checkpoint.path.is_dir()
             problem = verify(checkpoint.path) if there else None
@@ -214,21 +215,21 @@ class Checkpointer:
             print(f"checkpoint passed over: {problem}", flush=True)
 
     def _read(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], str | None]:
-        """Returns the checkpoint's state, or what is wrong with it (not collective)."""
+        """Returns the checkpoint's state, or the problem with it (not collective)."""
         try:
             return storage.load(checkpoint), None
         except CheckpointError as error:
             return {}, str(error)
 
     def close(self) -> list[str]:
-        """Wait for what is being saved, and end the writing thread."""
+        """Wait for the pending save, and end the writing thread."""
         problems = self.wait()
         if self._thread:
             self._thread.close()
         return problems
 
     def find_writer(self) -> None:
-        """Have the lowest rank write that does so where this rank can read."""
+        """Choose the writer: the lowest rank whose files this rank can see."""
         self.writer = self.world.first
         if self.world.size == 1 or self.settings.storage == "shared" or self.writer < 0:
             return

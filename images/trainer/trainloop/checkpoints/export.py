@@ -38,14 +38,14 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-#: Numbers that are written, or computed with, at once [elements].
+#: The number of elements that are written, or computed with, at once.
 CHUNK = 4 << 20
 
 
 class Layout:
-    """Lays out a file for tensors of given types and shapes by name; `about` is text for the header.
+    """A layout describes a file for tensors of given types and shapes by name; `about` is text for the header.
 
-    Raises CheckpointError for a type that the format hasn't.
+    Raises CheckpointError for a type that the format lacks.
     """
 
     def __init__(self, forms: Mapping[str, tuple[torch.dtype, torch.Size]], about: dict[str, str]) -> None:
@@ -53,7 +53,7 @@ class Layout:
         for name, dtype in self._types.items():
             if dtype not in TYPES:
                 raise CheckpointError(f"{name} has type {dtype}, which safetensors hasn't")
-        #: The names in the file's order. Large types come first: every tensor then begins at a multiple of its size.
+        #: The names in the file's order. Large types come first, so every tensor begins at a multiple of its size.
         self.order = sorted(forms, key=lambda name: (-self._types[name].itemsize, name))
         header: dict[str, Any] = {"__metadata__": {"format": "pt", **about}}
         end = 0
@@ -64,12 +64,12 @@ class Layout:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         self._head = len(text).to_bytes(8, "little") + text
-        #: Bytes of the whole file.
+        #: The size of the whole file.
         self.bytes = len(self._head) + end
 
     def write(self, file: Path, partial: Path, tensors: Iterable[torch.Tensor]) -> list[str]:
-        """Write tensors, which come in `order`, to `file`, which appears when it is complete; until then it is called
-        `partial`. Returns the names of those with numbers that are too large for the type laid out. Raises OSError.
+        """Write tensors, given in `order`, to `partial`, and rename it to `file` when it is complete. Returns the names
+        of tensors with numbers too large for their type in the layout. Raises OSError.
         """
         infinite = []
         try:
@@ -100,8 +100,10 @@ def chunks(tensor: torch.Tensor, most: int = CHUNK) -> Iterator[torch.Tensor]:
 
 
 def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[str], None]) -> bool:
-    """Write the trained weights to `model.safetensors`; every rank takes part in gathering each tensor, and drops it
-    where it doesn't write. Returns whether this rank has written them; a failure is a warning.
+    """Write the trained weights to `model.safetensors`; returns whether this rank has written them. A failure is a
+    warning.
+
+    Every rank takes part in gathering each tensor, and drops it unless it writes.
     """
     directory = checkpoints.path
     state = model.state_dict()
@@ -120,11 +122,11 @@ def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[
         why = retention.lacking(directory, error, layout.bytes)
         warn(f"model.safetensors can't be written to {directory}: {why}")
     for _ in gathered:
-        pass  # a rank that doesn't write, or no longer can, takes part in each collective
+        pass  # a rank that doesn't write, or can't any more, still takes part in each collective
     return False
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """Returns a tensor on the host, gathered where it is sharded (a DTensor, whose module may not be imported here)."""
+    """Returns a tensor on the host, gathered if it is sharded (a DTensor, whose module may not be imported here)."""
     gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return gathered.detach().cpu()

@@ -1,7 +1,8 @@
-"""The state of the last finished step outlives its rank in the pod's memory, where the operator has given one.
+"""The state of the last finished step outlives its rank in the pod's memory, if the operator provides a directory
+there.
 
-`NothingInMemory` is what a run without such a directory has. `surviving` keeps a state, by `recovery`, which does so
-for any script.
+A run without such a directory has `NothingInMemory`. `surviving` keeps a state, by `recovery`, which does so for any
+script.
 """
 
 from __future__ import annotations
@@ -24,45 +25,45 @@ class NothingInMemory:
 
     #: Whether the run continues from a step whose evaluation and checkpoint may be missing.
     resumed = False
-    #: Why a step that isn't made can't be taken back; None where it can.
+    #: Why an unfinished step can't be taken back; None if it can.
     obstacle: str | None = "no state is kept in memory"
-    #: Whether a step has begun to change the state, and hasn't ended.
+    #: Whether a step has begun to change the state and hasn't ended.
     half_made = True
 
     def resume(self, newest: Checkpoint | None) -> bool:
-        """Restore the state in memory, if it isn't older than the `newest` checkpoint; returns whether it did."""
+        """Restore the state in memory unless it is older than the `newest` checkpoint; returns whether it did."""
         return False
 
     def begin(self) -> None:
-        """Note that the first step comes now."""
+        """Record that the first step begins now."""
 
     def changing(self) -> None:
-        """Note that the state changes from now on: nothing that a step changes is whole before `finished`."""
+        """Record that the state begins to change; until `finished` it is incomplete."""
 
     def finished(self) -> None:
-        """Note that the step is made: the whole run is as it is after that step."""
+        """Record that the step is made, so the run's whole state is that after the step."""
 
     def hold(self) -> None:
-        """Let the device make no step that it hasn't begun, because collectives are about to be ended."""
+        """Keep the device from beginning any further step, because collectives are about to end."""
 
     def go_back(self) -> None:
-        """Wait for the device, and put back what the run has changed since the last step that was made."""
+        """Wait for the device, and take back the run's changes since the last step that was made."""
 
     def loaded(self) -> None:
-        """Note that the run's state is another rank's now, and whole."""
+        """Record that the run has loaded another rank's complete state."""
 
     def random_after(self, step: int) -> torch.Tensor | None:
-        """Returns this rank's random state after `step`, which it may not have made; None where it isn't kept."""
+        """Returns this rank's random state after `step`, which it may not have made; None if it isn't kept."""
         return None
 
     def forget(self) -> None:
-        """Delete what is in memory: the run goes back to an older state."""
+        """Delete the state in memory, because the run goes back to an older one."""
 
     def end(self) -> None:
-        """Leave nothing in memory, because the run is at its end."""
+        """Delete everything from memory, because the run is at its end."""
 
     def continue_as(self, attempt: int) -> None:
-        """Continue as another attempt in the same processes, from the state that the run has."""
+        """Continue as another attempt in the same processes, from the run's current state."""
 
     def __enter__(self) -> NothingInMemory:
         return self

@@ -1,4 +1,4 @@
-"""A run's state is restored from a checkpoint: at a start that continues from one, and where steps stand out."""
+"""A run's state is restored from a checkpoint, at a start that continues from one, or after several odd steps."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def restore_newest(
     log: MetricsLog,
     sample_loss: Callable[[], float],
 ) -> bool:
-    """Restore the first of `candidates` that verifies and computes the loss that it was saved with; returns whether
-    there is one.
+    """Restore the first of `candidates` that verifies and computes the loss saved with it; returns whether there is
+    one.
     """
     for checkpoint, saved in restored(run, checkpoints, candidates, log):
         if computes_the_same(run, saved["sampleLoss"], sample_loss):
             run.judge.can_return = True
             log.info(f"resumed from {checkpoint.path}")
-            if not has_agent():  # which counts attempts
+            if not has_agent():  # an agent counts attempts itself
                 log.attempt = saved["attempt"] + 1
             about = {"world": run.world.size, "checkpoint": checkpoints.parent}
             log.write("event", {"event": "resumed", "step": run.train.step, **about})
@@ -44,7 +44,7 @@ def restore_newest(
 
 
 def computes_the_same(run: RunState, expected: float | None, sample_loss: Callable[[], float]) -> bool:
-    """Returns whether the loaded model computes the loss of the stored samples that it was saved with, on all ranks."""
+    """Returns whether the loaded model computes the saved loss of the stored samples, on all ranks."""
     if expected is None:
         return True
     whole = {run.precision.compute, run.train.precision} <= {"fp32", "fp64", ""}
@@ -58,9 +58,7 @@ def computes_the_same(run: RunState, expected: float | None, sample_loss: Callab
 def restored(
     run: RunState, checkpoints: Checkpointer, candidates: Iterable[Checkpoint], log: MetricsLog
 ) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-    """Restore the first valid checkpoint of `candidates`, and yield it with its state; then, if the caller wants
-    another, the next.
-    """
+    """Restore the first valid checkpoint of `candidates`, and yield it with its state; then the next one, and so on."""
     for checkpoint, saved in checkpoints.valid(candidates):
         try:
             restore(run, checkpoint, saved, checkpoints.settings.format, log)
@@ -71,10 +69,10 @@ def restored(
 
 
 def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: str, log: MetricsLog) -> None:
-    """Restore a state that `capture` returned, to this or another number of ranks. `form` is the format that the
-    configuration allows.
+    """Restore a state from `capture`, to this or another number of ranks. `form` is the format that the configuration
+    allows.
 
-    Raises CheckpointError, on every rank alike, where parts of a sharded one can't be read.
+    Raises CheckpointError, on every rank alike, if parts of a sharded one can't be read.
     """
     run.train.load(saved["train"])
     try:
@@ -86,7 +84,7 @@ def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: 
 
             load_shards(run, checkpoint)
         else:
-            # The configuration decides what is read, not who can write to the directory.
+            # The configuration decides which format is read, not anyone who can write to the directory.
             raise CheckpointError(f"{checkpoint.path} is sharded, and only checkpoint.format sharded reads such")
     except (CheckpointError, torch.OutOfMemoryError):
         raise
@@ -112,9 +110,9 @@ def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: 
 def roll_back(
     run: RunState, checkpoints: Checkpointer | None, memory: NothingInMemory, log: MetricsLog, most: int
 ) -> None:
-    """Restore the newest checkpoint and continue with the data after this step; what lies between is passed over.
+    """Restore the newest checkpoint and continue with the data after this step; the data in between is skipped.
 
-    Raises Diverged where there is no checkpoint to return to, or the run has returned `most` times.
+    Raises Diverged if there is no checkpoint to return to, or the run has returned `most` times.
     """
     before, judge = replace(run.train), run.judge
     odd = f"{run.history.odd_in_a_row} steps in a row stand out at step {before.step}"
@@ -125,13 +123,13 @@ def roll_back(
         raise Diverged(f"{odd}, after {judge.rollbacks} returns to a checkpoint: {advice}")
     run.optimizer.zero_grad(set_to_none=True)
     memory.changing()
-    memory.forget()  # the steps that are given up
+    memory.forget()  # drops the steps that are given up
     for checkpoint, _ in restored(run, checkpoints, ancestors(checkpoints), log):
         # The checkpoint may be of an attempt with another length, batch or precision.
         for name in ("position", "place", "total", "batch", "precision"):
             setattr(run.train, name, getattr(before, name))
         judge.rollbacks += 1
-        # The checkpoint may be of a moment between odd steps, whose data is passed over too.
+        # The checkpoint may have been saved between odd steps, whose data is skipped too.
         run.history.end_row()
         back = {"step": before.step, "to": run.train.step, "checkpoint": checkpoint.name}
         log.write("event", {"event": "rolledBack", **back})
@@ -142,7 +140,7 @@ def roll_back(
 
 
 def ancestors(checkpoints: Checkpointer) -> Iterator[Checkpoint]:
-    """Yields the checkpoints that the run, as it is now, has come from, the newest first."""
+    """Yields the checkpoints that the current run has come from, the newest first."""
     name, seen = checkpoints.parent, set[str]()
     while name is not None and name not in seen:
         seen.add(name)

@@ -1,7 +1,7 @@
 """Retention decides which checkpoints stay, usually and when the disk is full.
 
-Usually the ones that were written last, the best one, and those with a tag stay. On a full disk older ones make room
-for the next, and a refusal says how many bytes are missing.
+Usually the last written ones, the best one, and those with a tag stay. On a full disk older ones make room for the
+next, and a refusal names the missing bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trainloop.checkpoints.storage import Checkpoint, Survey, named, remove, tag
 
 
 def best(newest_first: Sequence[Checkpoint], result: str | None, order: str) -> Checkpoint | None:
-    """Returns the checkpoint with the best `result`, of equal ones the oldest; the `order` is max or min. A result that
-    is nan doesn't count.
+    """Returns the checkpoint with the best `result`, the oldest of equal ones; the `order` is max or min. A result of
+    nan doesn't count.
     """
     scored = [(one.results.get(result or "", math.nan), one) for one in reversed(newest_first)]
     sign = -1 if order == "min" else 1
@@ -29,7 +29,7 @@ def best(newest_first: Sequence[Checkpoint], result: str | None, order: str) -> 
 def prune(
     written: Checkpoint, found: Survey, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()
 ) -> None:
-    """Delete what `superseded` names."""
+    """Delete the checkpoints in `superseded`."""
     for checkpoint in superseded(written, found, keep, best, broken):
         remove(checkpoint)
 
@@ -37,10 +37,10 @@ def prune(
 def superseded(
     written: Checkpoint, found: Survey, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()
 ) -> list[Checkpoint]:
-    """Returns those of `found` that aren't among the `keep` newest checkpoints, the `best`, or those with a tag.
+    """Returns the checkpoints in `found` that aren't among the `keep` newest ones, the `best`, or those with a tag.
 
-    `written` stays: of it alone it is known that it can be read. Broken ones, by the survey or by their names in
-    `broken`, don't count; they are superseded when all that count have a later step.
+    `written` stays, because it alone is known to be readable. Broken ones, by the survey or by their names in `broken`,
+    don't count; they are superseded when all that count have a later step.
     """
     whole, damaged = found
     usable = [one for one in whole if one.name not in broken and one != written]
@@ -55,8 +55,8 @@ def make_room(directory: Path, error: BaseException, needed: int, parent: object
     """If `error` shows a full disk, delete all checkpoints but a verified one, and those with a tag; returns whether
     any was deleted.
 
-    The one that stays is the run's `parent`, or else the newest that verifies. Nothing is deleted if none verifies, or
-    if `needed` bytes wouldn't be free afterwards either.
+    The run's `parent` stays, or else the newest checkpoint that verifies. Nothing is deleted if none verifies, or if
+    `needed` bytes wouldn't be free even then.
     """
     cause = _cause(error)
     if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -93,7 +93,7 @@ def lacking(directory: Path, error: BaseException, needed: int) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Returns the disk's own error, where torch raised another one because of it."""
+    """Returns the disk's own error if torch raised another one because of it."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError):
         found = found.__context__

@@ -1,8 +1,8 @@
 """A checkpoint is written at once, or with `checkpoint.mode: thread` by a thread while training continues.
 
-For the thread the state is first copied into buffers in host memory (pinned where there is an accelerator), which are
-allocated once. An accelerator copies on a stream of its own, beside the next passes: only the optimizer's next step
-waits for the copy, on the device, and so does the thread.
+For the thread the state is first copied into buffers in host memory (pinned if there is an accelerator), which are
+allocated once. An accelerator copies on a separate stream, beside the next passes. The thread waits for the copy, and
+so does the optimizer's next step, on the device.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def write(
 ) -> Checkpoint:
     """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
 
-    `about` goes into the manifest, `configuration` (YAML) beside it; files that are in `partial` already become part of
-    the checkpoint. Without a `version` it gets the next free one; `found` is the directory's survey, where the caller
-    has made one. Raises CheckpointError when the disk refuses.
+    `about` goes into the manifest, `configuration` (YAML) beside it; files already in `partial` become part of the
+    checkpoint. The default `version` is the next free one; `found` is the directory's survey if the caller has made
+    one. Raises CheckpointError if the disk refuses.
     """
     checkpoint = Checkpoint(step, version or storage.next_version(directory, step), directory)
     partial, needed = partial or storage.partial_name(directory, step), storage.size_of(state)
@@ -47,21 +47,21 @@ def write(
             partial.mkdir(parents=True, exist_ok=True)
             if not storage.has_room(partial, needed):
                 raise storage.disk_full()
-            # As a stream, because torch hides the disk's own error where it opens the file itself.
+            # As a stream, because torch hides the disk's own error if it opens the file itself.
             with (partial / STATE).open("wb") as stream:
                 torch.save(state, stream)
             if configuration:
                 (partial / CONFIGURATION).write_text(configuration)
-            # Later than the newest one by its own clock too: another node's may be ahead.
+            # At least the newest one's time, because another node's clock may be ahead.
             created = max([time.time(), *(one.created + 0.001 for one in newest)])
             storage.write_manifest(partial, step, about, created)
             storage.place(partial, checkpoint)
         except (OSError, RuntimeError) as error:
             if (partial / STATE).is_file():
                 needed = max(needed, (partial / STATE).stat().st_size)
-                (partial / STATE).unlink()  # its bytes are free for the next try
+                (partial / STATE).unlink()  # frees its bytes for the next try
             if last or not retention.make_room(directory, error, needed, about.get("parent")):
-                # While what ranks have written before lies there: that is free afterwards, and was needed too.
+                # Before the ranks' earlier files are deleted: their bytes are free afterwards, but were needed too.
                 sentence = retention.refusal(directory, step, error, needed)
                 shutil.rmtree(partial, ignore_errors=True)
                 raise CheckpointError(sentence) from error
@@ -71,7 +71,7 @@ def write(
 
 
 class WritingThread:
-    """Writes one checkpoint after another."""
+    """A writing thread writes one checkpoint after another."""
 
     def __init__(self) -> None:
         # torch's and hashlib's loops release the interpreter's lock.
@@ -79,10 +79,10 @@ class WritingThread:
         self._copies = HostCopies()
 
     def save(self, directory: Path, step: int, state: dict[str, Any], *more: Any) -> Callable[[], Checkpoint]:
-        """Begin to do what `write` does; until the next step of an optimizer nothing of `state` may change that
-        is on an accelerator. Returns what waits for the end.
+        """Begin a `write` in the thread; returns a function that waits for its end. Tensors of `state` on an
+        accelerator mustn't change until the optimizer's next step.
 
-        Only when the one before has been written.
+        Call it only when the previous checkpoint is written.
         """
         copied, done = self._copies.begin(state)
 
@@ -99,18 +99,18 @@ class WritingThread:
 
 
 class HostCopies:
-    """Copies a state's tensors to the host, into the same memory each time."""
+    """Host copies are a state's tensors on the host, in the same memory each time."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
         self._stream: torch.Stream | None = None
         self._done: torch.Event | None = None  # of the newest copy, until the device's own queue waits for it
-        self._copied: Any = None  # what it reads; nobody else may get this memory before
+        self._copied: Any = None  # the copied state, whose memory mustn't be reused before
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.before_change())
 
     def begin(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.Event | None]:
-        """Begin to copy what the device's queue leaves `state` as; returns the copy, and the event at which it is there
-        (None: now). Only when the copy before is no longer needed.
+        """Begin to copy `state` behind the device's queued work; returns the copy, and the event at which it is
+        complete (None if it already is). Call it only when the previous copy is no longer needed.
         """
         device = next(iter(_devices(state)), None)
         if device is None:
@@ -123,7 +123,7 @@ class HostCopies:
         return copy, self._done
 
     def before_change(self) -> None:
-        """Have what is queued from now on, which may change the state, wait for the copy on the device."""
+        """Makes later changes of the state wait for the copy on the device."""
         if self._done is not None:
             self._done.wait()
             self._done = self._copied = None
@@ -146,7 +146,7 @@ class HostCopies:
 
 
 def _devices(state: Any) -> set[torch.device]:
-    """Returns the accelerators that nested values have tensors on."""
+    """Returns the accelerators that hold tensors of nested values."""
     found = set[torch.device]()
     mapped(state, lambda tensor: found.add(tensor.device))
     return {device for device in found if device.type != "cpu"}

@@ -1,9 +1,9 @@
-"""In a sharded checkpoint every rank writes its own part of weights and optimizer to a file of its own, and reads what
-it needs of all ranks' files, whatever number of ranks wrote them.
+"""In a sharded checkpoint every rank writes its own part of weights and optimizer to its own file.
 
-A rank's file is a list of pieces: name, whole shape, offset and data, read by torch's allow-list of tensors and plain
-values. torch.distributed.checkpoint is left aside, because its plans travel between ranks, and lie in the checkpoint,
-as pickles, which run code where they are read.
+For loading, a rank reads its part from all files, whatever number of ranks wrote them. A rank's file is a list of
+pieces: name, whole shape, offset and data, read by torch's allow-list of tensors and plain values.
+torch.distributed.checkpoint isn't used, because its plans travel between ranks, and lie in the checkpoint, as pickles,
+which run code on reading.
 """
 
 from __future__ import annotations
@@ -25,28 +25,26 @@ from trainloop.parallel import sharded
 from trainloop.parallel.strategies import NamedState, Replica
 from trainloop.state import RunState
 
-#: The part of a sharded checkpoint's directory that all ranks write.
+#: The folder in a sharded checkpoint's directory that all ranks write to.
 SHARDS = "shards"
 
 
 def write_own(folder: Path, rank: int, pieces: list[dict[str, Any]]) -> None:
-    """Write this rank's pieces into `folder`, and sync them. Raises OSError or RuntimeError when the disk refuses."""
+    """Write this rank's pieces into `folder`, and sync them. Raises OSError or RuntimeError if the disk refuses."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"rank-{rank:05d}.pt"
-    with file.open("wb") as stream:  # torch hides the disk's own error where it opens the file itself
+    with file.open("wb") as stream:  # torch hides the disk's own error if it opens the file itself
         torch.save(pieces, stream)
-    # By the rank that wrote it: on a file system of the network another one can't.
+    # By the rank that wrote it, because on a network file system no other rank can.
     storage.sync(file)
     storage.sync(folder)
 
 
 class Shards:
-    """Puts together all ranks' pieces of a checkpoint. Raises CheckpointError where they aren't what `own_pieces`
-    yields.
-    """
+    """Shards are all ranks' pieces of a checkpoint. Raises CheckpointError unless they look like `own_pieces`."""
 
     def __init__(self, folder: Path, ranks: Iterable[tuple[object, Any]] | None = None) -> None:
-        """Reads a checkpoint's folder, or takes each rank's pieces, with what they are called in a sentence."""
+        """Reads a checkpoint's folder, or takes each rank's pieces, with a name for messages."""
         self.folder = folder
         self.pieces: dict[str, list[dict[str, Any]]] = {}
         files = sorted(folder.glob("rank-*.pt")) if ranks is None else []
@@ -55,15 +53,15 @@ class Shards:
                 if not _is_piece(piece):
                     raise CheckpointError(f"{source} has something that is no piece of a tensor")
                 known = self.pieces.setdefault(piece["name"], [])
-                # Several ranks may have written what all of them have.
+                # Several ranks may have written the same piece.
                 if not known or all(piece.get("offset") != other.get("offset") for other in known):
                     known.append(piece)
         if not self.pieces:
             raise CheckpointError(f"{folder} has no files rank-*.pt that can be read: it is of another version")
 
     def model_state(self, replica: Replica, without: Container[str] = ()) -> dict[str, torch.Tensor]:
-        """Returns the model's state, sharded as `replica` is, `without` some names. Raises KeyError or RuntimeError
-        where it is of another model.
+        """Returns the model's state, sharded as `replica` is, `without` some names. Raises KeyError or RuntimeError if
+        it is another model's.
         """
         wanted = {name: own for name, own in replica.model.state_dict().items() if name not in without}
         return {name: self._like(f"model/{name}", own) for name, own in wanted.items()}
@@ -79,8 +77,8 @@ class Shards:
         return state
 
     def _like(self, name: str, own: torch.Tensor, *, moment: bool = False) -> Any:
-        """Returns the value of `name`, spread as `own` is where it has its shape; what belongs to a parameter (a
-        `moment`) may have another shape, and is then whole.
+        """Returns the value of `name`, sharded like `own` if it has the same shape; a parameter's `moment` may have
+        another shape, and is then whole.
         """
         first = self.pieces[name][0]
         if "value" in first:
@@ -94,7 +92,7 @@ class Shards:
         return sharded.from_part(self.region(name, list(offset), torch.Size(lengths)).to(own.device), own)
 
     def region(self, name: str, offset: list[int], shape: torch.Size) -> torch.Tensor:
-        """Returns the part of `name` that begins at `offset`, put together from the pieces of all ranks."""
+        """Returns the part of `name` that begins at `offset`, assembled from all ranks' pieces."""
         pieces = self.pieces[name]
         region, found = torch.empty(shape, dtype=pieces[0]["data"].dtype), 0
         for piece in pieces:
@@ -114,18 +112,20 @@ class Shards:
 def own_pieces(
     model: Mapping[str, Any], optimizer: NamedState, world: World, writes: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields what this rank writes of the model's and the optimizer's state by name, as far as it has them. Given a
-    name, `writes` returns whether this rank writes something that it has whole, into memory and not by torch.
+    """Yields the pieces that this rank writes of the model's and the optimizer's given state.
+
+    `writes` is for writing into memory rather than by torch; it returns whether this rank writes the whole value of a
+    name.
     """
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in model.items()}
     for name, state in optimizer.items():
         named |= {f"optimizer/{name}/{key}": value for key, value in state.items()}
     for name, value in named.items():
-        # One rank writes what all ranks have, another rank for each name.
+        # For a value that all ranks have, one rank writes it, a different one for each name.
         mine = writes(name) if writes else is_mine(name, world)
         if isinstance(value, DTensor):
             local = value.to_local().detach()
-            # Alone, a rank finds its own part again, if only that it is empty.
+            # In memory even an empty part is kept, because a rank alone must find its own part again.
             if (local.numel() or writes) and not _is_copy(value, world):
                 offset = [begin for begin, _ in sharded.region(value)]
                 data = local if writes else _alone(local)
@@ -138,18 +138,18 @@ def own_pieces(
 
 
 def is_mine(name: str, world: World) -> bool:
-    """Returns whether it is this rank of its replica that writes what all ranks have under a name."""
+    """Returns whether this rank of its replica writes the value of a name that all ranks have."""
     return zlib.crc32(name.encode()) % world.unit == world.rank % world.unit
 
 
 def _is_copy(tensor: DTensor, world: World) -> bool:
-    """Returns whether a rank before this one, of those that share each layer, has the same part of the tensor."""
+    """Returns whether an earlier one of the ranks that share each layer has the same part of the tensor."""
     placed = dict(zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True))
     return not hasattr(placed.get("tensor"), "dim") and world.rank % world.tensor > 0
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor without what else is in its memory, because torch.save writes that too."""
+    """Returns the tensor with memory of its own, because torch.save writes all of a tensor's memory."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
@@ -168,12 +168,12 @@ def _is_piece(piece: Any) -> bool:
 
 
 def save_shards(run: RunState, checkpoints: Checkpointer) -> Path:
-    """Save weights and optimizer by shards, those of the first replica; returns where they are. Raises CheckpointError
-    on every rank alike.
+    """Save weights and optimizer of the first replica by shards; returns their folder. Raises CheckpointError on every
+    rank alike.
     """
     world, directory, step = run.world, checkpoints.path, run.train.step
     replica = run.replica
-    own = Replica.optimizer_state(replica, run.optimizer)  # not gathered, as the strategy's own method does
+    own = Replica.optimizer_state(replica, run.optimizer)  # not gathered, unlike the strategy's own method
     writes = world.rank // world.unit == world.first // world.unit
     pieces = list(own_pieces(replica.model.state_dict(), own, world)) if writes else []
     needed = int(world.sum([storage.size_of(pieces)])[0])
@@ -205,7 +205,7 @@ def save_shards(run: RunState, checkpoints: Checkpointer) -> Path:
 
 
 def load_shards(run: RunState, checkpoint: Checkpoint) -> None:
-    """Fill weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
+    """Load weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
     damaged = different = None
     try:
         shards = Shards(checkpoint.path / SHARDS)

@@ -1,4 +1,4 @@
-"""A run's state is captured for a checkpoint, and `resume` finds what a run continues from: memory, or a checkpoint.
+"""A run's state is captured for a checkpoint, and `resume` restores it from memory or a checkpoint.
 
 In a sharded checkpoint every rank writes and reads its own part of weights and optimizer (`shards`).
 """
@@ -22,21 +22,21 @@ from trainloop.state import RunState, stateful_states
 def capture(
     run: RunState, attempt: int, *, whole: bool, keep: bool, loss: Callable[[], float] | None
 ) -> dict[str, Any]:
-    """Returns all that a run needs to continue to the bit; collective.
+    """Returns the whole state that a run needs to continue to the bit; collective.
 
-    `whole`: with weights and the optimizer's state, which ranks that don't `keep` them only help to gather. `loss`
-    computes the loss by which the checkpoint is verified after it was loaded.
+    With `whole` it includes weights and the optimizer's state; ranks that don't `keep` them only help to gather. `loss`
+    computes the loss by which a loaded checkpoint is verified.
     """
     run.replica.settle(run.optimizer)
     own = {
-        "rank": run.world.data_rank,  # another rank's state takes the place of an absent one's
+        "rank": run.world.data_rank,  # an absent rank's place gets another rank's state
         "random": seeding.capture(run.world.device),
         "compression": {name: tensor.cpu() for name, tensor in run.exchange.memory.items()},
     }
     weights: dict[str, Any] = {}
     if whole:
         model, buffers = run.replica.model_state(keep=keep), run.replica.model.named_buffers()
-        # A forward pass may change these while a thread still saves; all else changes with the optimizer's step.
+        # A forward pass may change buffers while a thread still saves; the rest changes only with the optimizer's step.
         model |= {name: buffer.clone() for name, buffer in buffers if name in model}
         weights = {"model": model, "optimizer": run.replica.optimizer_state(run.optimizer, keep=keep)}
     return {
@@ -60,14 +60,14 @@ def save(
     configuration: str,
     sample_loss: Callable[[], float],
 ) -> list[str]:
-    """Save a checkpoint as the settings say; returns what went wrong, as sentences. Collective."""
+    """Save a checkpoint as set in the settings; returns sentences about problems. Collective."""
     settings, problems, partial = checkpoints.settings, list[str](), None
     loss, whole = sample_loss if settings.verify_loss else None, settings.format == "full"
     state = capture(run, attempt, whole=whole, keep=checkpoints.is_writer, loss=loss)
     try:
         if not whole:
             problems = checkpoints.wait()
-            # Imported when used, with DTensor: the time to start is part of every recovery.
+            # Imported on use, with DTensor: import time is part of every recovery.
             from trainloop.checkpoints.shards import save_shards
 
             partial = save_shards(run, checkpoints)
@@ -86,17 +86,17 @@ def resume(
     log: MetricsLog,
     sample_loss: Callable[[], float],
 ) -> bool:
-    """Restore the state in memory, or the newest checkpoint that verifies and computes the loss that it was saved with,
-    or the one that `checkpoint.start_from` names; returns whether there was one.
+    """Restore the state in memory, else the newest checkpoint that verifies and computes the loss saved with it, else
+    the one that `checkpoint.start_from` names; returns whether there was one.
 
-    Raises ConfigError when there are checkpoints and none can be used: starting from scratch would be a surprise.
+    Raises ConfigError if there are checkpoints and none is usable, because starting from scratch would be a surprise.
     """
     candidates = checkpoints.to_go_on_from() if checkpoints else iter(())
     newest = next(candidates, None)
     if memory.resume(newest):
         return True
     if checkpoints is not None and newest is not None:
-        from trainloop.checkpoints.restoring import restore_newest  # which a new run doesn't need
+        from trainloop.checkpoints.restoring import restore_newest  # a new run doesn't need it
 
         if restore_newest(run, checkpoints, itertools.chain([newest], candidates), log, sample_loss):
             return True

@@ -1,6 +1,6 @@
-"""All ranks load the same checkpoint: they agree on what `start_from` names, and send it to those that lack it.
+"""All ranks load the same checkpoint: they agree on `start_from`'s, and send it to the ranks that lack it.
 
-Each node may have a disk of its own, so a rank may lack what another one has.
+Each node may have its own disk, so a rank may lack a checkpoint that another one has.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from trainloop.checkpoints.storage import Checkpoint, CheckpointError, named, re
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
 
-#: Bytes of a file that travel in one broadcast.
+#: Bytes of a file in each broadcast.
 CHUNK = 64 << 20
 
 
 def spread(world: World, checkpoint: Checkpoint, source: int, *, lacks: bool) -> None:
-    """Bring a valid checkpoint from the rank `source` to every writer that `lacks` it (or has a damaged one).
+    """Send a valid checkpoint from the rank `source` to every writer that `lacks` it (or has a damaged one).
 
-    On a full disk older checkpoints make room for it. Raises ConfigError on every rank alike where that isn't enough.
+    On a full disk older checkpoints make room for it. Raises ConfigError on every rank alike if that isn't enough.
     """
     partial, gives = storage.partial_name(checkpoint.directory, checkpoint.step), source == world.rank
     there = [file for file in checkpoint.path.iterdir() if file.is_file()] if gives else []
@@ -30,7 +30,7 @@ def spread(world: World, checkpoint: Checkpoint, source: int, *, lacks: bool) ->
     for name in files:
         copy = storage.inside(partial, name)
         with (checkpoint.path / name).open("rb") if gives else nullcontext() as reader:
-            # A rank whose disk refuses takes part in the others' broadcasts.
+            # A rank whose disk refuses still takes part in the others' broadcasts.
             while chunk := world.from_rank(source, reader.read(CHUNK) if reader else b""):
                 if lacks and refused is None:
                     refused = _append(copy, chunk)
@@ -47,7 +47,7 @@ def spread(world: World, checkpoint: Checkpoint, source: int, *, lacks: bool) ->
 
 
 def _make_room(partial: Path, needed: int) -> OSError | None:
-    """Make a directory for `needed` bytes, for which older checkpoints may go; returns why it can't be made."""
+    """Make a directory for `needed` bytes, deleting older checkpoints if necessary; returns an error if that fails."""
     try:
         partial.mkdir(parents=True)
     except OSError as error:
@@ -59,7 +59,7 @@ def _make_room(partial: Path, needed: int) -> OSError | None:
 
 
 def _append(file: Path, chunk: bytes) -> OSError | None:
-    """Write bytes at a file's end; returns why the disk refuses."""
+    """Append bytes to a file; returns the disk's error if it refuses."""
     try:
         with file.open("ab") as stream:
             stream.write(chunk)
@@ -81,7 +81,7 @@ def agreed(path: Path, start: str, world: World) -> Checkpoint:
     except (CheckpointError, OSError) as error:
         problem = str(error)
     answers = world.gather((found, problem))
-    # Each node's own disk may lack it, and is given it; another directory has to be seen by all.
+    # A node's own disk may lack it, and then receives it; all ranks must see a directory other than the run's own.
     names = [name for name, _ in answers if name]
     if not names or (directory != path and len(names) < len(answers)):
         rank, text = next((rank, text) for rank, (_, text) in enumerate(answers) if text)

@@ -1,9 +1,9 @@
 """A checkpoint is a directory that appears whole, by one rename, and is compared with its manifest before it is used.
 
-This module knows files only, neither ranks nor what the tensors mean. A checkpoint is a directory
+This module knows files only, neither ranks nor the tensors' meaning. A checkpoint is a directory
 `step-<step>.<version>`. Its files are written and synced under another name (`.saving-…`), which nobody reads; the
 rename is synced too. A step that is saved again (after a rollback) gets the next version, so nothing is overwritten.
-The newest checkpoint is the one that was written last, whatever its step.
+The newest checkpoint is the last one written, whatever its step.
 
 The manifest names every file with its size and SHA-256, and has a SHA-256 of its own. It is written after all other
 files. `verify` compares every byte with it. Hashes find damage; they are no signatures.
@@ -31,7 +31,7 @@ from trainloop.errors import listed
 STATE = "state.pt"
 CONFIGURATION = "config.yaml"
 MANIFEST = "manifest.json"
-#: Increased when a run can no longer read the state of an older one.
+#: The format's number, increased when a run can no longer read an older one's state.
 FORMAT = 2
 TAGS = "tags"
 TAG = re.compile(r"(?!step-)[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -45,12 +45,12 @@ class CheckpointError(RuntimeError):
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """A checkpoint lies in `directory`; checkpoints are ordered by step, then version."""
+    """A checkpoint is a subdirectory of `directory`; checkpoints are ordered by step, then version."""
 
     step: int
     version: int
     directory: Path
-    #: From the manifest, where it was read: when the checkpoint was written [s], and what it was made from.
+    #: The time of writing [s] and the origin, from the manifest if it was read.
     created: float = field(default=0.0, compare=False)
     about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -64,15 +64,15 @@ class Checkpoint:
 
     @property
     def results(self) -> dict[str, float]:
-        """Returns what the run had measured when it was saved."""
+        """Returns the run's measured results at the time of the save."""
         results = self.about.get("results")
         found = results.items() if isinstance(results, dict) else ()
         return {name: float(value) for name, value in found if isinstance(value, int | float)}
 
 
 class Survey(NamedTuple):
-    """A survey lists a directory's complete checkpoints, the newest first, and what is wrong with every other `step-…`
-    directory, by its name. It doesn't notice damage within a file.
+    """A survey lists a directory's complete checkpoints, the newest first, and the problem of every other `step-…`
+    directory, by name. It doesn't notice damage within a file.
     """
 
     whole: list[Checkpoint]
@@ -80,14 +80,14 @@ class Survey(NamedTuple):
 
 
 def named(directory: Path, name: str) -> Checkpoint | None:
-    """Returns the checkpoint that would have this name in `directory`, or None where it is no checkpoint's name."""
+    """Returns the checkpoint of this name in `directory`, existing or not; None if the name isn't a checkpoint's."""
     form = _NAME.fullmatch(name)
     checkpoint = Checkpoint(int(form[1]), int(form[2]), directory) if form else None
     return checkpoint if checkpoint and checkpoint.name == name else None
 
 
 def survey(directory: Path) -> Survey:
-    """Returns what a directory has; reads every manifest."""
+    """Returns a survey of a directory; reads every manifest."""
     whole, broken = list[Checkpoint](), dict[str, str]()
     for entry in sorted(directory.glob("step-*")):
         checkpoint = named(directory, entry.name)
@@ -103,13 +103,13 @@ def survey(directory: Path) -> Survey:
 
 
 def complete(directory: Path) -> list[Checkpoint]:
-    """Returns every complete checkpoint, the one that was written last first; partial ones are not among them."""
+    """Returns every complete checkpoint, the last written first, without partial ones."""
     return survey(directory).whole
 
 
 def next_version(directory: Path, step: int) -> int:
-    """Returns the version that a checkpoint of `step` gets: the next free one, whatever lies under the others. A tag
-    whose checkpoint was deleted by hand must not become another one's.
+    """Returns the next free version for a checkpoint of `step`. Tags count too, because the tag of a checkpoint deleted
+    by hand must not become another one's.
     """
     names = [*(entry.name for entry in directory.glob("step-*")), *tags(directory).values()]
     taken = [named(directory, name) for name in names]
@@ -117,7 +117,7 @@ def next_version(directory: Path, step: int) -> int:
 
 
 def size_of(state: Any) -> int:
-    """Returns the bytes of the tensors in nested dicts and lists; memory that several share counts once."""
+    """Returns the bytes of the tensors in nested dicts and lists; shared memory counts once."""
     memory, todo = dict[int, int](), [state]
     while todo:
         value = todo.pop()
@@ -136,27 +136,28 @@ def has_room(directory: Path, needed: int) -> bool:
 
 
 def disk_full() -> OSError:
-    """Returns the error of a disk that is full, for what isn't begun because there is no room for it."""
+    """Returns the error of a full disk, for a write that isn't begun because there is no room for it."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def partial_name(directory: Path, step: int) -> Path:
-    """Returns a new name for what will be the checkpoint of `step`."""
+    """Returns a new name for a partial checkpoint of `step`."""
     return directory / f"{_PARTIAL}{step:09d}-{os.getpid()}-{time.monotonic_ns()}"
 
 
 def inside(directory: Path, name: object) -> Path:
-    """Returns the path of a file that another rank names. Raises CheckpointError where it leads out of `directory`."""
+    """Returns the path of a file that another rank names. Raises CheckpointError if it leads out of `directory`."""
     if not isinstance(name, str) or name in ("", ".", "..") or name != Path(name).name:
         raise CheckpointError(f"another rank names a file in {directory} {name!r}, which is no file's name")
     return directory / name
 
 
 def place(partial: Path, checkpoint: Checkpoint) -> None:
-    """Give a complete directory the checkpoint's name; when this returns it is on the disk, whatever happens to the
-    machine: its files, the entries of its directories, and its own. Only then may an older one be deleted.
+    """Give a complete directory the checkpoint's name, and sync its files, its directories' entries, and its own entry.
+
+    When this returns, the checkpoint survives a crash of the machine. Only then may an older one be deleted.
     """
-    inside = sorted(partial.rglob("*"), reverse=True)  # what is in a directory comes before the directory
+    inside = sorted(partial.rglob("*"), reverse=True)  # a directory's content comes before the directory
     for path in [*inside, partial]:
         sync(path)
     partial.rename(checkpoint.path)
@@ -164,7 +165,7 @@ def place(partial: Path, checkpoint: Checkpoint) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory, and those above it, so that it is there after a crash of the machine too."""
+    """Make a directory and its parents, and sync them, so that they survive a crash of the machine."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -172,7 +173,7 @@ def make_directory(directory: Path) -> None:
 
 
 def remove(checkpoint: Checkpoint) -> bool:
-    """Delete a checkpoint; it is renamed first, so that half of one never looks complete. Returns whether it was there:
+    """Delete a checkpoint, renaming it first, so that half of one never looks complete. Returns whether it existed:
     another program may have deleted it.
     """
     doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.path.name}-{time.monotonic_ns()}")
@@ -185,13 +186,13 @@ def remove(checkpoint: Checkpoint) -> bool:
 
 
 def clean(directory: Path) -> None:
-    """Delete what saves that never ended have left; only while nobody else saves here."""
+    """Delete the leftovers of unfinished saves; call it only while nobody else saves here."""
     for entry in directory.glob(f"{_PARTIAL}*"):
         shutil.rmtree(entry, ignore_errors=True)
 
 
 def load(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns the checkpoint's state, on the CPU. Raises CheckpointError where the file isn't a state."""
+    """Returns the checkpoint's state, on the CPU. Raises CheckpointError if the file isn't a state."""
     state = load_file(checkpoint.path / STATE)
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint.path / STATE} is no state of a run")
@@ -199,12 +200,12 @@ def load(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def load_file(file: Path, *, mapped: bool = False) -> Any:
-    """Returns what torch.save has written, on the CPU; with `mapped` a tensor is read when it is used. Never runs code
-    from the file. Raises CheckpointError where it can't be read.
+    """Returns the content of a torch.save file, on the CPU; if `mapped`, a tensor is read on use. Never runs code from
+    the file. Raises CheckpointError if it can't be read.
     """
     import torch
 
-    if not file.is_file():  # a pipe would be read for ever
+    if not file.is_file():  # reading a pipe would never end
         raise CheckpointError(f"{file} is no file")
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
@@ -224,9 +225,9 @@ def sync(path: Path) -> None:
 
 
 def write_manifest(folder: Path, step: int, about: dict[str, Any], created: float | None = None) -> None:
-    """Write the manifest of all files that are in `folder`; `about` is part of it."""
+    """Write the manifest of all files in `folder`, including `about`."""
     files = {}
-    (folder / MANIFEST).unlink(missing_ok=True)  # of a try that a full disk cut off
+    (folder / MANIFEST).unlink(missing_ok=True)  # a full disk may have cut off an earlier try
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         files[str(file.relative_to(folder))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
     body = {"format": FORMAT, "step": step, "created": created or time.time(), "about": about, "files": files}
@@ -235,7 +236,7 @@ def write_manifest(folder: Path, step: int, about: dict[str, Any], created: floa
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the manifest. Raises CheckpointError where none can be used, OSError where it can't be read."""
+    """Returns the manifest. Raises CheckpointError if it isn't usable, OSError if it can't be read."""
     file = folder / MANIFEST
     if folder.is_dir() and not file.is_file():
         raise CheckpointError(f"{folder} has no {MANIFEST}: something of it was deleted, or never copied")
@@ -252,15 +253,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of a checkpoint whose files have the sizes in it; reads none of them.
+    """Returns the manifest of a checkpoint after comparing its files' sizes with it, without reading them.
 
-    Raises CheckpointError with what is wrong.
+    Raises CheckpointError with the problem.
     """
     try:
         manifest = read_manifest(folder)
         for name, expected in manifest["files"].items():
             found = (folder / name).stat().st_size
-            if not (folder / name).is_file():  # a pipe would be read for ever
+            if not (folder / name).is_file():  # reading a pipe would never end
                 raise CheckpointError(f"{folder / name} is no file")
             if found != expected["bytes"]:
                 raise CheckpointError(f"{folder / name} has {found} bytes, its manifest lists {expected['bytes']}")
@@ -270,7 +271,7 @@ def inspect(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path) -> str | None:
-    """Returns what is wrong with the checkpoint in `folder`, or None; reads every byte."""
+    """Returns the problem with the checkpoint in `folder`, or None; reads every byte."""
     try:
         for name, expected in inspect(folder)["files"].items():
             if _digest(folder / name) != expected["sha256"]:
@@ -283,7 +284,7 @@ def verify(folder: Path) -> str | None:
 
 
 def _is_entry(name: str, entry: dict[str, Any]) -> bool:
-    """Returns whether a manifest names a file of its own checkpoint, with size and hash."""
+    """Returns whether a manifest's entry is a file of its own checkpoint, with size and hash."""
     own = name not in ("", MANIFEST) and not {"", "..", "."} & set(name.split("/")) and "\0" not in name
     return own and isinstance(entry["bytes"], int) and isinstance(entry["sha256"], str)
 
@@ -298,14 +299,14 @@ def _digest_of_json(body: dict[str, Any]) -> str:
 
 
 def tags(directory: Path) -> dict[str, str]:
-    """Returns the name of a checkpoint by tag; files that are no tags are left out."""
+    """Returns the checkpoints' names by tag; files that aren't tags are left out."""
     files = [file for file in sorted((directory / TAGS).glob("*")) if TAG.fullmatch(file.name) and file.is_file()]
     contents = {file.name: file.read_text(errors="replace").strip() for file in files}
     return {tag: name for tag, name in contents.items() if named(directory, name)}
 
 
 def set_tag(checkpoint: Checkpoint, tag: str) -> None:
-    """Give a checkpoint a tag, which another one may have had. Raises CheckpointError for what can't be a tag."""
+    """Give a checkpoint a tag, which another one may have had. Raises CheckpointError for an invalid tag."""
     if not TAG.fullmatch(tag):
         raise CheckpointError(
             f"{tag!r} can't be a tag: up to 100 letters, digits, '.', '_' and '-' can, that don't begin with '.', '-' "
@@ -321,7 +322,7 @@ def set_tag(checkpoint: Checkpoint, tag: str) -> None:
 
 
 def delete_tag(directory: Path, tag: str) -> None:
-    """Take a tag from its checkpoint. Raises CheckpointError where there is no such tag."""
+    """Delete a tag; its checkpoint stays. Raises CheckpointError if there is no such tag."""
     if tag not in tags(directory):
         raise CheckpointError(f"{directory} has no tag {tag!r}: it has {listed(sorted(tags(directory))) or 'none'}")
     (directory / TAGS / tag).unlink()
@@ -329,7 +330,7 @@ def delete_tag(directory: Path, tag: str) -> None:
 
 
 def resolve(directory: Path, tag_or_name: str) -> Checkpoint:
-    """Returns the checkpoint of `directory` with this tag or name. Raises CheckpointError where there is none."""
+    """Returns the checkpoint of `directory` with this tag or name. Raises CheckpointError if there is none."""
     known = tags(directory)
     found = named(directory, known.get(tag_or_name, tag_or_name))
     if found is not None and found.path.is_dir():

@@ -1,8 +1,8 @@
 """A run's state is kept in memory by `recovery`, and restored from there, to the bit.
 
-Where each rank has a part of the state (ZeRO-1, FSDP2) all parts of a step are needed, and snapshots have them. With
-FSDP2 a part is all that its rank needs; any other number of ranks puts its shards together from all parts, as from a
-sharded checkpoint. With ZeRO-1 every rank needs the weights, and each rank writes a share of them.
+If each rank has a part of the state (ZeRO-1, FSDP2), all parts of a step are needed, and snapshots have them. With
+FSDP2 a rank needs only its own part; any other number of ranks assembles its shards from all parts, as from a sharded
+checkpoint. With ZeRO-1 every rank needs the weights, and each rank writes a share of them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from trainloop.state import RunState, TrainState, restore_stateful
 def build(
     run: RunState, strategy: str, log: MetricsLog, checkpoints: Checkpointer | None, after_step: Sequence[object]
 ) -> NothingInMemory:
-    """Returns what keeps a run's state in memory; nothing does where that can't be done to the bit. `after_step` are
-    the hooks that may change the state when a step is made.
+    """Returns the object that keeps a run's state in memory; it keeps nothing if that isn't possible to the bit.
+    `after_step` are the hooks that may change the state when a step is made.
     """
     directory, settings = memory_directory(_say(run.world.rank)), run.exchange.settings
     unsuited = {
@@ -48,7 +48,7 @@ def build(
     reasons = [name for name, found in unsuited.items() if found]
     if reasons:
         log.info(f"no state is kept in memory with {' and '.join(reasons)}: it is different on every rank")
-    # All ranks, or none.
+    # Either all ranks keep a state, or none does.
     if not all(run.world.gather(directory is not None)) or reasons or directory is None:
         return NothingInMemory()
     if run.world.size > 1 and strategy != "ddp":
@@ -57,9 +57,9 @@ def build(
 
 
 class InMemory(NothingInMemory):
-    """Keeps the state of a model that every rank has whole."""
+    """This class keeps the state of a model that every rank has whole."""
 
-    #: Whether each rank has a part of the state, and whether all parts are needed to continue from any.
+    #: Whether each rank has a part of the state, and whether every rank needs all parts to continue.
     divided = False
     all_parts = False
 
@@ -76,15 +76,15 @@ class InMemory(NothingInMemory):
         self._say = _say(world.rank)
         self._place = self._placed(world)
         self._group = Group(self._place)
-        self._source: int | None = None  # the attempt that the run continues from, by memory
+        self._source: int | None = None  # the attempt whose state in memory the run continues from
         model, members = run.replica.model, getattr(run.optimizer, "members", [run.optimizer])
-        # Looked up between steps: within one FSDP2 has whole copies in the place of the root's parameters.
+        # Looked up between steps: within one FSDP2 replaces the root's parameters by whole copies.
         self._parameters = dict(model.named_parameters())
         self._buffers = Buffers(model, model.state_dict(keep_vars=True))
-        #: Those that make the steps: for ZeRO-1 those of this rank's part.
+        #: The optimizers that make the steps; for ZeRO-1 those of this rank's part.
         self._optimizers = [getattr(each, "optim", each) for each in members]
         self._states = [OptimizerState(each, world.device) for each in self._optimizers]
-        # A scaler's scale changes too, and so does what hooks change.
+        # A scaler changes its scale too, and hooks may change state of their own.
         alone = not (run.precision.scaler.is_enabled() or run.stateful or after_step)
         kept = Kept(self._host, self._state, self._buffers, self._optimizers, alone, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
@@ -110,7 +110,7 @@ class InMemory(NothingInMemory):
     def go_back(self) -> None:
         made, results = self._keeper.newest(), self._run.train.results
         self._load_host(self._host_after(made.host))
-        self._run.train.results = results  # an evaluation waits for the device, and comes after a step
+        self._run.train.results = results  # an evaluation waits for the device, and follows a step
         self._keeper.put_back_own(made.step)
 
     def random_after(self, step: int) -> torch.Tensor | None:
@@ -127,7 +127,7 @@ class InMemory(NothingInMemory):
         self._keeper.changing()
 
     def finished(self) -> None:
-        # Between an update's begin and its end nothing draws random numbers but hooks.
+        # Only hooks draw random numbers between an update's begin and its end.
         self._keeper.finished(self._run.train.step, as_before=not self._after_step)
 
     def forget(self) -> None:
@@ -138,14 +138,14 @@ class InMemory(NothingInMemory):
         self._ended = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # A run that has diverged would do so again from here. A run that is stopped may continue in this pod.
+        # A run that has diverged would do so again from here. A stopped run may continue in this pod.
         if not self._ended and not isinstance(error, Diverged) and (error is None or isinstance(error, Exception)):
             self._keeper.save()
         self._keeper.close()
 
     def _host(self) -> dict[str, Any]:
-        """Returns what the host has of the state, and changes before the weights change, in the next step. Hooks'
-        states are among it: they change after a step, and not in one.
+        """Returns the host's part of the state, which the next step changes before the weights. It includes hooks'
+        states, which change after a step and not within one.
         """
         run = self._run
         return {
@@ -157,23 +157,23 @@ class InMemory(NothingInMemory):
         }
 
     def moments(self, host: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Returns the optimizers' state by name, as there was of it when the host had `host`."""
+        """Returns the optimizers' state by name at the time of `host`."""
         pairs = zip(self._states, host["optimizers"], strict=True)
         state = {of: own for each, now in pairs for of, own in each.moments(now).items()}
         return {name: state[each] for name, each in self._parameters.items() if each in state}
 
     def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns weights and moments, as far as this rank keeps them."""
+        """Returns the weights and moments that this rank keeps."""
         model = self._run.replica.model
         buffers = {name for name, _ in model.named_buffers()}
         weights = {name: tensor for name, tensor in model.state_dict().items() if name not in buffers}
         return {"model": weights, "optimizer": self.moments(host)}
 
     def _host_after(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns what the host has after the step of `host`, when it has followed the device's verdict."""
+        """Returns the host's part after the step of `host`, with the device's verdict applied."""
         run, updates, anomaly, verdict = self._run, host["train"]["updates"], host["anomaly"], host["verdict"]
         if verdict is not None and isinstance(run.history, AnomalyDetector):
-            # The device's verdict on that step, which the host hasn't followed yet.
+            # The host hasn't applied the device's verdict on that step yet.
             detector = AnomalyDetector(run.history.settings)
             detector.load(anomaly)
             loss, norm = verdict.read()
@@ -185,7 +185,7 @@ class InMemory(NothingInMemory):
         return {"train": train, "anomaly": anomaly, "stateful": host["stateful"]}
 
     def _state(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state after the step that `host` belongs to."""
+        """Returns the state after the step of `host`."""
         return {
             **self.tensors(host),
             **self._host_after(host),
@@ -222,7 +222,7 @@ class InMemory(NothingInMemory):
         return False
 
     def loading(self, found: Found) -> Callable[[], None]:
-        """Returns what loads weights and moments. Raises ValueError or KeyError where they aren't this run's."""
+        """Returns a function that loads weights and moments. Raises ValueError or KeyError if they don't fit."""
         replica, saved = self._run.replica, found.state()
         own = {name: tensor.shape for name, tensor in replica.model.named_parameters()}
         for name, shape in own.items():
@@ -237,13 +237,13 @@ class InMemory(NothingInMemory):
             replica.load_model({**saved["model"], **self.buffers(found.buffers(replica.world.rank))})
             replica.load_optimizer(self._run.optimizer, saved["optimizer"])
             for state in (own for each in self._optimizers for own in each.state.values()):
-                # Where weights are on the host, torch has kept what it was given, and that is the file's.
+                # For weights on the host torch has kept the given tensors, which are mapped from the file.
                 state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
 
         return load
 
     def buffers(self, left: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Returns the model's buffers, those that were left before those of the model."""
+        """Returns the model's buffers; values from `left` take precedence."""
         return {name: left.get(name, tensor) for name, tensor in self._buffers.named().items()}
 
     def _load_host(self, saved: dict[str, Any]) -> None:
@@ -272,7 +272,7 @@ class InMemory(NothingInMemory):
 
 
 class PartsInMemory(InMemory):
-    """Keeps this rank's part of the state."""
+    """This class keeps one rank's part of the state."""
 
     divided = True
 
@@ -281,14 +281,14 @@ class PartsInMemory(InMemory):
         # Ranks that share each layer (tensor parallelism) have some parts in common, which one of them writes.
         self.all_parts = not sharded or run.world.tensor > 1
         super().__init__(run, *rest)
-        # Looked up once, as `_parameters`: a `state_dict` would free whole copies that the training thread may be
-        # reading when another one writes.
+        # Looked up once, like `_parameters`: a writing thread's `state_dict` would free whole copies that the training
+        # thread may be reading.
         self._model = run.replica.model.state_dict(keep_vars=True)
         self._first = -1  # the first step of this attempt
 
     def _placed(self, world: World) -> Place:
         place = super()._placed(world)
-        # Where a neighbour has an equal shard anyway, it needs none of this rank's snapshots.
+        # A neighbour that has an equal shard needs none of this rank's snapshots.
         return replace(place, local_ranks=world.size) if is_mirrored(self._run.optimizer) else place
 
     def continue_as(self, attempt: int) -> None:
@@ -301,11 +301,11 @@ class PartsInMemory(InMemory):
         if not pauses or run.train.step == self._first:
             super().finished()
         else:
-            # A snapshot that lacks a rank's part is useless, and would replace a whole one.
+            # A snapshot that lacks a rank's part is useless, and would replace a complete one.
             self._keeper.made(run.train.step, as_before=not self._after_step)
 
     def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
-        from trainloop.checkpoints.shards import is_mine, own_pieces  # with DTensor, which takes a second
+        from trainloop.checkpoints.shards import is_mine, own_pieces  # imports DTensor, which takes a second
 
         world, others = self._run.replica.world, copies(self._run.optimizer)
         moments = {name: own for name, own in self.moments(host).items() if self._parameters[name] not in others}
@@ -323,7 +323,7 @@ class PartsInMemory(InMemory):
         parts = [(f"the part of rank {rank}", found.state(rank)["pieces"]) for rank in sorted(found.parts)]
         shards = Shards(self._keeper.directory, parts)
         first = min(found.parts)
-        # A part of FSDP2's has the buffers too, as they were when it was written: within a step, maybe.
+        # A part of FSDP2's contains the buffers too, but those may be from the middle of a step.
         lost = self._sharded and found.own_of_part(first) is None
         left = {} if lost else self.buffers(found.buffers(first))
         model = {**shards.model_state(replica, left), **left}

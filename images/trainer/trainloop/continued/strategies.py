@@ -1,16 +1,16 @@
-"""Each strategy gets its ranks to the same step after a fault: DDP, ZeRO-1 and FSDP2, each by a part of its own.
+"""DDP, ZeRO-1 and FSDP2 each get their ranks to the same step after a fault in their own way.
 
 With DDP (`Replicated`) each rank has the whole state, after the last step that it has made. A rank that is a step
-behind, or joins, is given the state.
+behind, or joins, receives the state.
 
 With ZeRO-1 (`InCopies`, on `parallel.copies`) ranks need each other's weights after the update. A step is made when all
-weights have come. Where the group breaks before that, ranks differ: some have updated their shards, and some haven't.
+weights have arrived. If the group breaks before that, ranks differ: some have updated their shards, and some haven't.
 No vote precedes the update, because a rank that has begun it still has the whole gradients. In the next group these go
 to the ranks that lack them, those make the update too, and all weights are sent again. So all ranks of the next group
 make the step that one rank has begun.
 
 With FSDP2 (`Sharded`) the ranks of a replica belong together (`continuing.membership`). When one is lost, the others of
-its replica wait, and the complete replicas train on. A rank is given its part of the state by the rank at the same
+its replica wait, and the complete replicas train on. A rank receives its part of the state from the rank at the same
 place in another replica.
 """
 
@@ -31,12 +31,12 @@ from trainloop.parallel.copies import members_of, parameters_of
 from trainloop.parallel.strategies import Replica
 from trainloop.recovery.tensors import cloned, local, spread_as
 
-#: Optimizers of torch whose step needs other ranks where a parameter is sharded.
+#: torch's optimizers whose step needs other ranks if a parameter is sharded.
 _REDUCING = ("Adafactor", "LBFGS", "Muon")
 
 
 def obstacle(config: Config, device: torch.device) -> str | None:
-    """Returns why a run can't continue without lost ranks; None where it can."""
+    """Returns why a run can't continue without lost ranks; None if it can."""
     parallel, communication = config.parallel, config.communication
     feedback, zero1 = communication.compression in ("onebit", "powersgd"), parallel.strategy == "zero1"
     replicas = parallel.data[0] if isinstance(parallel.data, tuple) else 1
@@ -62,43 +62,43 @@ def obstacle(config: Config, device: torch.device) -> str | None:
 class Replicated:
     """With DDP every rank has the whole state."""
 
-    #: Whether the newest step is made but for weights that lost ranks haven't sent.
+    #: Whether the newest step only lacks weights that lost ranks haven't sent.
     unfinished = False
-    #: Why this optimizer's steps can't be made again; None where they can.
+    #: The reason if this optimizer's steps can't be repeated.
     obstacle: str | None = None
-    #: Neighbouring ranks that have a state together.
+    #: The number of neighbouring ranks that hold a state together.
     unit = 1
 
     def __init__(self, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> None:
         self.replica, self.optimizer, self.world = replica, optimizer, world
 
     def stepped(self, *, is_last: bool) -> None:
-        """Note that the optimizer has made a step, which `is_last` in the run's step."""
+        """Record that the optimizer has made a step; `is_last` for the last one in the run's step."""
 
     def advanced(self) -> None:
-        """Note that the run's step is made."""
+        """Record that the run's step is made."""
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
-        """Interrupt training after so many updates; `whole` is whether the state is that after a step. Returns whether
-        the ranks will make the step that was cut off, because its update has begun.
+        """Interrupt training after `updates` updates; `whole` is true if the state is that after a step. Returns
+        whether the ranks will make the step that was cut off, because its update has begun.
         """
         return False
 
     def number(self, step: int, *, whole: bool) -> int:
-        """Returns what ranks compare to find the newest state."""
+        """Returns the number by which ranks find the newest state."""
         return step if whole else NO_STATE
 
     def drop_pass(self, rehearse: Callable[[], None]) -> None:
-        """Forget a forward pass without a backward. DDP expects the backward of that forward."""
+        """Drop a forward pass without a backward; DDP expects its backward."""
         rehearse()
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Returns the optimizer's state, for a rank that lacks it; of a sharded one this rank's part."""
+        """Returns the optimizer's state for a rank that lacks it; of a sharded one this rank's part."""
         named: dict[str, Any] = local(Replica.optimizer_state(self.replica, self.optimizer))
         return named
 
     def load(self, model: dict[str, Any], optimizer: dict[str, Any], *, unfinished: bool) -> None:
-        """Load the state of another rank."""
+        """Load another rank's state."""
         parameters, moments = dict(self.replica.model.named_parameters()), cloned(optimizer)
         for name, own in moments.items():
             moments[name] = {key: spread_as(value, parameters[name]) for key, value in own.items()}
@@ -109,15 +109,15 @@ class Replicated:
         self.replica.load_model({**spread(model, self.replica.model.state_dict()), **own})
 
     def seeds_again(self, *, anew: bool) -> bool:
-        """Returns whether a rank that was given the state draws other random numbers; `anew`: its unit had none."""
+        """Returns whether a rank that received the state draws other random numbers; `anew`: its unit had no state."""
         return anew
 
     def mend(self, updates: int) -> None:
-        """Bring the ranks of a new group, which are after the same step, to its state; collective."""
+        """Bring the ranks of a new group, which are after the same step, to the same state; collective."""
 
 
 class Sharded(Replicated):
-    """With FSDP2 the ranks of a replica have the state together."""
+    """With FSDP2 the ranks of a replica hold the state together."""
 
     def __init__(self, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> None:
         super().__init__(replica, optimizer, world)
@@ -142,30 +142,30 @@ class InCopies(Replicated):
     def __init__(self, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> None:
         super().__init__(replica, optimizer, world)
         self._members = members_of(optimizer)
-        #: Whether this rank has updated its shards, and maybe lacks what others send.
+        #: Whether this rank has updated its shards, and may lack the others' weights.
         self._updated = False
         self._mended = not world.is_alone
-        #: The number of the update that this rank's shards have; None: it has no shards, or they are half updated.
+        #: The number of updates in this rank's shards; None if it has no shards, or half updated ones.
         self._at: int | None = None
         #: The gradients of that update, until all ranks have made it.
         self._gradients: list[torch.Tensor | None] | None = None
 
     def stepped(self, *, is_last: bool) -> None:
-        self._updated = is_last  # else others' updates are still to come
-        start.check()  # weights that others send may not have come
+        self._updated = is_last  # else others' updates will still come
+        start.check()  # the others' weights may not have come
 
     def advanced(self) -> None:
         self._updated = False
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
-        if self._mended:  # else another fault has come before the first one was mended
+        if self._mended:  # else another fault came before the first one was mended
             self._mended, self.unfinished = False, self._updated
             self._at = updates + self._updated if whole or self._updated else None
             self._gradients = [each.grad for each in self._parameters()] if self._updated else None
         return self._updated
 
     def number(self, step: int, *, whole: bool) -> int:
-        # A rank that has all weights after a step is ahead of one that doesn't have them yet.
+        # A rank that has all weights after a step is ahead of one that lacks some.
         if self.unfinished:
             return 2 * step - 1
         return 2 * step if whole else NO_STATE
@@ -177,7 +177,7 @@ class InCopies(Replicated):
         self.unfinished = unfinished
         own = dict[str, Any]()
         if unfinished:
-            # Weights of this step come later, and where its update is still to be made it changes this rank's own.
+            # Weights of this step come later, and this rank's own change in its update, which may still be due.
             held = set(self._parameters())
             named = self.replica.model.named_parameters()
             own = {name: parameter for name, parameter in named if parameter in held}
@@ -187,7 +187,7 @@ class InCopies(Replicated):
         return self.world.is_alone  # the groups compare other numbers than steps
 
     def mend(self, updates: int) -> None:
-        """Bring the ranks of a new group to the same update. Raises TrainingError where no present rank has a shard."""
+        """Bring the ranks of a new group to the same update. Raises TrainingError if no present rank has a shard."""
         world = self.world
         at, gives = self._gather()
         behind = [rank for rank in world.present if at[rank] == updates - 1]
@@ -196,7 +196,7 @@ class InCopies(Replicated):
             self._give_gradients(giving[0])
             if world.rank in behind:
                 self._update(updates)
-            at, _ = self._gather()  # no rank continues, and drops its gradients, before all have them
+            at, _ = self._gather()  # no rank continues, dropping its gradients, before all have them
         current = [rank for rank in world.present if at[rank] == updates]
         for member in self._members:
             for shard in range(world.size):
@@ -207,7 +207,7 @@ class InCopies(Replicated):
                         f"{second} held: the run can't continue, and restarts from memory or a checkpoint"
                     )
         if world.rank not in current:
-            self._at = None  # what it has may be half loaded when it is interrupted
+            self._at = None  # an interruption may leave its shards half loaded
         for member in self._members:
             for shard in range(world.size):
                 lacking = [rank for rank in member.holders(shard) if rank in world.present and rank not in current]
@@ -227,7 +227,7 @@ class InCopies(Replicated):
         return [at for at, _ in found], [gives for _, gives in found]
 
     def _give_gradients(self, source: int) -> None:
-        """Give the gradients of the update to all ranks, with the rates."""
+        """Send the update's gradients and rates to all ranks."""
         own, groups = self._gradients or [], [group for member in self._members for group in member.param_groups]
         about = ([each is not None for each in own], [group["lr"] for group in groups])
         there, rates = self.world.from_rank(source, about)
@@ -256,13 +256,13 @@ class InCopies(Replicated):
 
 
 def strategy_of(name: str, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> Replicated:
-    """Returns the part that continues a run with this `parallel.strategy`."""
+    """Returns the class's instance that continues a run with this `parallel.strategy`."""
     kinds: dict[str, type[Replicated]] = {"zero1": InCopies, "fsdp": Sharded}
     return kinds.get(name, Replicated)(replica, optimizer, world)
 
 
 def spread(parts: Any, own: Any) -> Any:
-    """Returns nested values with parts of tensors as tensors that are sharded as this rank's own are."""
+    """Returns nested values with parts of tensors turned into tensors that are sharded like this rank's own."""
     if isinstance(parts, dict) and isinstance(own, dict):
         return {key: spread(value, own.get(key)) for key, value in parts.items()}
     if type(own) in (list, tuple) and isinstance(parts, list | tuple) and len(own) == len(parts):

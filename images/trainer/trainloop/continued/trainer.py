@@ -1,12 +1,12 @@
-"""A run continues in its own processes when ranks are lost, and takes new ones in, where the agent can assign that.
+"""A run continues in its own processes when ranks are lost, and lets new ones join, if the agent can assign that.
 
-A step is made only after all that it gets from other ranks is there and good. So when the group breaks, each present
-rank is after the last step that it has made, or is given the state by one that is a step ahead; they form the group of
-the next attempt (`continuing`), share out the lost ranks' samples, and make the interrupted step again: the same
-samples, so that the batch stays whole. An interrupted evaluation or save is repeated too.
+A step is made only after everything that it needs from other ranks has arrived and is good. So when the group breaks,
+each present rank is after the last step that it has made, or receives the state from one that is a step ahead. They
+form the group of the next attempt (`continuing`), share out the lost ranks' samples, and repeat the interrupted step
+with the same samples, so that the batch stays whole. An interrupted evaluation or save is repeated too.
 
-A rank that joins builds all that a run has, makes a few passes whose results are thrown away, and waits. It is let in
-at a step's end, the same one on all ranks, because a sum that they make in each step reports that there is a newer
+A joining rank builds everything that a run has, makes a few passes whose results are thrown away, and waits. It joins
+at the end of the same step on all ranks, because a sum that they make in each step reports that there is a newer
 attempt.
 """
 
@@ -47,14 +47,14 @@ from trainloop.state import restore_stateful
 from trainloop.tasks import Task
 from trainloop.trainer import Agreed, Hook, Trainer
 
-#: Passes of a rank that joins: DDP orders its buckets again, which is collective, in the second one's forward.
+#: Passes of a joining rank: DDP orders its buckets again, which is collective, in the second one's forward.
 _REHEARSALS = 2
 
 
 def ways(
     config: Config,
 ) -> tuple[Callable[..., AbstractContextManager[World]], Callable[[Config, Any], Trainer]]:
-    """Returns how ranks join for this run, and what trains: a group and a trainer that can continue, if they can."""
+    """Returns a context in which ranks join for this run, and its trainer; both can continue if the run can."""
     _, size, local_rank, _ = environment()
     if size == 1:
         return joined_for_good, Trainer
@@ -71,7 +71,7 @@ def ways(
 
 
 class ContinuedTrainer(Trainer):
-    """Trains as `Trainer` does, through attempts that are continued."""
+    """This trainer trains as `Trainer` does, through attempts that are continued."""
 
     world: ContinuingWorld
 
@@ -84,9 +84,9 @@ class ContinuedTrainer(Trainer):
         self.continuing.obstacle = self.continuing.obstacle or self.strategy.obstacle
         self.memory.changing = partial(self._change, self.memory.changing)  # type: ignore[method-assign]
         self._summed: Summed | None = None  # of the newest step
-        self._cut_off = False  # a pass has begun, and hasn't ended
-        self._hooks_due = False  # the step is made, and `after_step` wasn't called
-        #: The step after which this rank has evaluated, and the one after which all ranks have.
+        self._cut_off = False  # a pass has begun and hasn't ended
+        self._hooks_due = False  # the step is made, and `after_step` is still to be called
+        #: The last step after which this rank has evaluated, and the last one after which all ranks have.
         self._evaluated = self._all_evaluated = -1
         self._all_saved = -1
         self._began = time.time()
@@ -99,7 +99,7 @@ class ContinuedTrainer(Trainer):
         config = self.config  # the state comes from the ranks that train
         anew = config.checkpoint.model_copy(update={"resume": False, "start_from": None})
         self.config, memory = config.model_copy(update={"checkpoint": anew}), self.memory
-        self.memory = NothingInMemory()  # it begins when there is a state
+        self.memory = NothingInMemory()  # its own begins when there is a state
         super().prepare()
         self.config, self.memory = config, memory
         self.progress.enter("setup", message="rehearses, to join the ranks that train")
@@ -121,7 +121,7 @@ class ContinuedTrainer(Trainer):
             try:
                 return self._go_on(again)
             except Exception as error:
-                # Garbage from a broken collective leads to errors too, in a hook's own collectives, say.
+                # A broken collective's garbage can lead to other errors too, such as one in a hook's own collectives.
                 if not self.continuing.broken:
                     raise
                 print(f"rank {self.world.rank}: interrupted after step {self.state.step}: {error!r}", file=sys.stderr)
@@ -130,8 +130,8 @@ class ContinuedTrainer(Trainer):
             again = True
 
     def _go_on(self, again: bool) -> bool:
-        """Train to the end; with `again` what comes between steps may be due after the last one."""
-        # An attempt's first step may come after one whose evaluation and checkpoint are there.
+        """Train to the end; with `again` the work between steps may be due after the last one."""
+        # An attempt's first step may follow one whose evaluation and checkpoint exist already.
         between = self.memory.resumed or self.state.step > self._started_at
         stop = again and between and self._between_steps()
         while self.state.step < self.state.total and not stop:
@@ -143,7 +143,7 @@ class ContinuedTrainer(Trainer):
             stop = stop or self._between_steps()
         while True:
             stopped = self._end(stopped=stop or self.evaluate())
-            # A rank that has left can help nobody to get here, and one that was let in has to.
+            # A rank that has left can't help others to get here, and a rank that joined must get here too.
             last = self.world.summing([])
             last()
             if stopped or not last.newer:
@@ -154,10 +154,10 @@ class ContinuedTrainer(Trainer):
                 return True
 
     def _others_join(self) -> bool:
-        """Returns whether a newer attempt is to begin after this step, the same on all ranks."""
+        """Returns whether a newer attempt begins after this step, the same on all ranks."""
         if self.continuing.able and self.memory.obstacle is not None:
             self._say_whether_able()
-        # DDP first orders its buckets, among the ranks that have begun together.
+        # First DDP orders its buckets, among the ranks that have begun together.
         return self._summed is not None and self._summed.newer and self.state.step > self._started_at + 1
 
     def _agree(self, fetched: Fetched) -> Agreed:
@@ -174,9 +174,9 @@ class ContinuedTrainer(Trainer):
         if self._reads() and self.world.device.type != "cpu":
             torch.accelerator.synchronize()  # its numbers are read now, and may be garbage
         if self.judge.loss is not None and self.world.replicas > 1:
-            mean = self.judge.loss()  # which comes from all replicas: from here on only this one makes the step
+            mean = self.judge.loss()  # it needs all replicas, while the rest of the step needs only this one
             self.judge.loss = lambda: mean
-        self.continuing.commit()  # before the step is judged, or made: the gradients may be garbage
+        self.continuing.commit()  # before the step is judged or made: the gradients may be garbage
         return loss
 
     def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
@@ -200,7 +200,7 @@ class ContinuedTrainer(Trainer):
         self.continuing.committed()
         self.strategy.advanced()
         known = (self._evaluated, self._all_evaluated, self._all_saved)
-        # A run that went back to a checkpoint makes steps that it knows again.
+        # A run that went back to a checkpoint repeats steps that are in these numbers.
         self._evaluated, self._all_evaluated, self._all_saved = (n if n < self.state.step else -1 for n in known)
         self._hooks_due = bool(self.after_step)
 
@@ -215,7 +215,7 @@ class ContinuedTrainer(Trainer):
         if self._all_evaluated == self.state.step:
             return False
         if self._evaluated == self.state.step:
-            # Others haven't, and need this rank's part. It has written what came out.
+            # Others haven't, and need this rank's part. It has already written the results.
             self._enter("evaluate", self.config.evaluation.seconds)
             self.replica.settle(self.optimizer)
             stopped = self.evaluator.evaluate(lambda: self._stop_requested) is None
@@ -230,7 +230,7 @@ class ContinuedTrainer(Trainer):
             super().save()
 
     def _form(self) -> bool:
-        """Form the next attempt's group, and prepare to continue; returns whether this rank was stopped instead."""
+        """Form the next attempt's group and prepare to continue; returns whether this rank was stopped instead."""
         while True:
             try:
                 whole = self._make_whole()
@@ -274,11 +274,11 @@ class ContinuedTrainer(Trainer):
         self.exchange.skip()
         self.judge.loss = None
         if self._cut_off:
-            # By what a task's own collective has left.
+            # A task's own failed collective left it set.
             self._cut_off = False
             self.strategy.drop_pass(self.rehearse)
         if self.continuing.broken and self.replica.wrapped and self.state.step <= self._started_at + 1:
-            # A rank that joins has ordered its buckets already. This rank may not have made the steps that do so.
+            # A joining rank has ordered its buckets already. This rank may not have made the steps that do so.
             for _ in range(_REHEARSALS):
                 self.rehearse()
         if not self.memory.half_made and not self.strategy.unfinished:
@@ -286,13 +286,13 @@ class ContinuedTrainer(Trainer):
         return not self.memory.half_made
 
     def _change(self, changing: Callable[[], None]) -> None:
-        """Let the optimizer's step begin, unless the ranks of this replica have lost each other since the passes."""
+        """Let the optimizer's step begin, unless the group has broken since the passes."""
         if self.continuing.commits:
             start.check()
         changing()
 
     def _give(self) -> dict[str, Any]:
-        """Returns the state, for a rank that lacks it; of a sharded one this rank's part."""
+        """Returns the state for a rank that lacks it; of a sharded one this rank's part."""
         return {
             "model": local(self.replica.model.state_dict()),
             "optimizer": self.strategy.optimizer_state(),
@@ -325,27 +325,27 @@ class ContinuedTrainer(Trainer):
         if self.strategy.seeds_again(anew=self.continuing.anew):
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank, self.state.step)
         else:
-            # It has drawn for this step, which it hadn't made.
+            # This rank has drawn random numbers for this step, which it hadn't made.
             own = self.memory.random_after(self.state.step)
             generators.restore(generators.as_tensor(self._random) if own is None else own, self.world.device)
         if not state["unfinished"]:
             self.memory.loaded()
 
     def _begin_anew(self) -> None:
-        """Get ready for the first step in a new group; all ranks are after the same step."""
+        """Prepare for the first step in a new group; all ranks are after the same step."""
         attempt, present, state = self.continuing.attempt, self.world.present, self.state
         os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
-        self.continuing.able = self.continuing.obstacle is None  # what is kept in memory begins below
+        self.continuing.able = self.continuing.obstacle is None  # keeping in memory begins below
         self._mend()
         self.progress.joined_again(state.step)
         if self.log.main != self.world.is_main:
             self.log.become(self.world.is_main)
             if self.world.is_main and self._evaluated == state.step and not self._is_written():
-                self._evaluated = -1  # who was to write what came out of it is lost
+                self._evaluated = -1  # the rank that should have written the results is lost
         self.log.attempt = attempt
         self._share_out(present)
         self.loader.start(state.position, state.place)
-        # A lost rank's numbers since the last line are lost.
+        # The lost ranks' numbers since the last line are gone.
         self._window, self._ended = Window(), None
         nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
         if not absent:
@@ -363,15 +363,15 @@ class ContinuedTrainer(Trainer):
         self.log.info(f"continued as attempt {attempt} after step {state.step}{others}")
 
     def _is_written(self) -> bool:
-        """Returns whether the evaluation after this step is among the run's numbers."""
-        # Imported when used.
+        """Returns whether the run's metrics contain the evaluation after this step."""
+        # Imported on use.
         from trainloop.report import read_metrics
 
         lines = read_metrics(self.log.file) if self.log.file.exists() else []
         return any(line.get("kind") == "evaluation" and line.get("step") == self.state.step for line in lines)
 
     def _mend(self) -> None:
-        """Bring this rank's shards to the step of all ranks; a step that was made but for some weights is now made."""
+        """Bring this rank's shards to the step of all ranks; this completes a step that only lacked some weights."""
         unfinished = self.strategy.unfinished
         self.strategy.mend(self.state.updates)
         if unfinished:
@@ -381,7 +381,7 @@ class ContinuedTrainer(Trainer):
             self.memory.loaded()
 
     def _share_out(self, present: Sequence[int]) -> None:
-        """Give absent ranks' samples to those that are present, in proportion to their own."""
+        """Share out absent ranks' samples among the present ones, in proportion to their own."""
         weights = self.balancer.weights
         everyone = len(present) == self.world.size
         self.balancer = build_balancer(self.config.balance, self.world) if everyone else Balancer(weights)
@@ -390,10 +390,10 @@ class ContinuedTrainer(Trainer):
         self.loader.weights = [weight if rank in there else 0.0 for rank, weight in enumerate(weights)]
 
     def _adopt_checkpoint(self, checkpoints: Checkpointer) -> None:
-        """Count this step's checkpoint as saved, if all ranks know it is, or all writers have completed it."""
+        """Count this step's checkpoint as saved if all ranks know it is, or all writers have completed it."""
         step, own = self.state.step, ""
         if checkpoints.is_writer:
-            # A checkpoint that an older run has left there isn't this run's.
+            # A checkpoint left by an older run isn't this run's.
             here = [one for one in storage.survey(checkpoints.path).whole if one.step == step]
             own = here[0].name if here and here[0].created >= self._began else "none"
         known, found = zip(*self.world.gather((checkpoints.has_saved(step), own)), strict=True)

@@ -1,8 +1,8 @@
 """The world of a continued run stays as it is while ranks are lost and others join, as the agent assigns.
 
 `rank` and `size` never change (see `continuing`). `World`'s collectives raise GroupLostError once the group has broken,
-so that nobody uses their results. Where values are gathered, absent ranks get the lowest present rank's; in a sum they
-count as nothing. A rank that joins is alone until then: it sums and gathers only its own values.
+so that nobody uses their results. In a gather absent ranks get the lowest present rank's values; in a sum they count as
+nothing. A joining rank is alone until then: it sums and gathers only its own values.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from trainloop.distributed.world import DistributedSettings, PreflightCheck, Wor
 from trainloop.progress import Progress
 
 T = TypeVar("T")
-#: Seconds between two checks whether the run has ended, and within which all idle ranks know.
+#: Seconds between two checks whether the run has ended, and seconds that all idle ranks get to learn of it.
 _PAUSE, _KNOWN_WITHIN = 0.2, 5.0
 
 
 class Summed:
-    """A sum over the present ranks is under way; calling it waits. `newer` is then the same on all of them."""
+    """A sum over the present ranks is under way, and a call waits for it. `newer` is then the same on all of them."""
 
     def __init__(self, waited: Callable[[], list[float]]) -> None:
         self._waited = waited
         self._numbers: list[float] | None = None
-        #: Whether some rank knows of a newer attempt.
+        #: Whether any rank knows of a newer attempt.
         self.newer = False
 
     def __call__(self) -> list[float]:
@@ -48,7 +48,7 @@ class Summed:
         return numbers
 
     def unchecked(self) -> list[float]:
-        """Returns the sum; garbage where the group has broken. Once it is known it stays so."""
+        """Returns the sum, which is garbage if the group has broken. A finished sum never changes."""
         if self._numbers is None:
             *self._numbers, newer = self._waited()
             self.newer = newer > 0
@@ -57,13 +57,13 @@ class Summed:
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuingWorld(World):
-    """A world of which ranks may be absent."""
+    """A continuing world is one whose ranks may be absent."""
 
     continuing: Continuing
 
     @property
     def is_alone(self) -> bool:
-        """Returns whether this rank is still to join."""
+        """Returns whether this rank hasn't joined yet."""
         return self.continuing.joins
 
     @property
@@ -113,11 +113,11 @@ class ContinuingWorld(World):
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[ContinuingWorld]:
-    """Join as `world.joined` does, a group that can be formed again. A rank that joins a running attempt meets nobody
-    yet.
+    """Join as `world.joined` does, in a group that can be formed again. A rank that joins a running attempt meets
+    nobody yet.
 
-    The group isn't left at the end: a rank that leaves first would break what others still wait for. The process ends
-    anyway.
+    The group isn't left at the end: the first rank to leave would break collectives that others wait for. The process
+    ends anyway.
     """
     start.install()
     rank, size, local_rank, local_size = environment()
@@ -135,15 +135,15 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
 
 
 class Idle:
-    """Is what a rank does while it is idle."""
+    """This class keeps a rank idle while its unit is incomplete."""
 
     def __init__(self, continuing: Continuing, progress: Progress) -> None:
         self._continuing, self._progress = continuing, progress
-        self._attempt = 0  # that it is idle in
+        self._attempt = 0  # the attempt in which it is idle
         self._ended: Store | None = None
 
     def __call__(self, order: Order) -> None:
-        """Be idle in an attempt; called again and again. Raises SystemExit when the run has ended."""
+        """Wait idle in an attempt; called repeatedly. Raises SystemExit when the run has ended."""
         if order.attempt != self._attempt:
             self._attempt = order.attempt
             threading.Thread(target=self._attend, args=(order,), daemon=True, name="attending").start()
@@ -155,7 +155,7 @@ class Idle:
             raise SystemExit(0)
 
     def _attend(self, order: Order) -> None:
-        with suppress(RuntimeError, OSError):  # then the rank that serves is lost, and another attempt follows
+        with suppress(RuntimeError, OSError):  # the serving rank is lost, and another attempt follows
             store = self._continuing.serve_or_find(order, time.monotonic() + WAITING)
             while not store.check(["ended"]):
                 if self._continuing.superseded(order):
@@ -166,7 +166,7 @@ class Idle:
 
 
 def end_idle(continuing: Continuing) -> None:
-    """Report that the run has ended; for the lowest rank that trains, when all are at the end."""
+    """Report the run's end to idle ranks; the lowest training rank calls it when all are at the end."""
     group, store = continuing.membership.group, continuing.store
     if group is not None and store is not None and group.idle:
         with suppress(RuntimeError, OSError):

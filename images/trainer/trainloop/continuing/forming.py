@@ -1,8 +1,8 @@
-"""The present ranks form a group again, in their own processes, and give the state to those that lack it.
+"""The present ranks form a group again, in their own processes, and send the state to the ranks that lack it.
 
-They meet in a store that the lowest living rank serves, at the address and port of the attempt. Nobody connects before
-all are there, so a rank that dies before costs no timeout: the next attempt's assignment ends the waiting. A rank whose
-unit is incomplete (`membership`) meets nobody, and waits for an attempt in which it is complete.
+They meet in a store that the lowest living rank serves, at the attempt's address and port. Nobody connects before all
+have come, so a rank that dies before costs no timeout: the next attempt's assignment ends the waiting. A rank with an
+incomplete unit (`membership`) meets nobody, and waits for an attempt in which its unit is complete.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from trainloop.continuing.start import GroupLostError
 from trainloop.continuing.store import Client, Server
 from trainloop.recovery.encoding import Encoded, decode
 
-#: Seconds that a rank whose group has broken waits for the next attempt. Its agent stops it sooner if none comes.
+#: Seconds that a rank with a broken group waits for the next attempt. Its agent stops it sooner if none comes.
 PATIENCE = 20.0
-#: Seconds that a rank waits for the others of an attempt, each of which comes at the end of the step, evaluation or
-#: save that it is in. A newer attempt ends the waiting.
+#: Seconds that a rank waits for the others of an attempt, each of which first ends its current step, evaluation or
+#: save. A newer attempt ends the waiting.
 WAITING = 600.0
-#: Seconds in which ranks that have met connect.
+#: Seconds that ranks get to connect after they have met.
 MEETING = 15.0
 _LOOK_AGAIN, _RARELY = 0.002, 0.05
 
 
 class Continuing:
-    """This process's groups, and its way from one attempt to the next."""
+    """This class holds a process's groups, and takes them from one attempt to the next."""
 
     def __init__(
         self, rank: int, size: int, attempt: int, file: Path, *, joins: bool, accelerator: str, timeout: timedelta
@@ -49,51 +49,51 @@ class Continuing:
         self.rank, self.size, self.joins = rank, size, joins
         self.groups = list[Group]()
         self.membership = Membership(rank, None if joins else Order(attempt, size))
-        #: Whether a loop checks after each step whether it was made: then failures are swallowed.
+        #: Whether a loop checks after each step that it was made; only then are failures swallowed.
         self.able = False
-        #: Whether a loop takes part already.
+        #: Whether a loop already takes part.
         self.has_loop = False
-        #: Called before collectives are ended by a fault, from any thread: what is queued behind them is nothing.
+        #: Called from any thread before a fault ends collectives, so that the work queued behind them changes nothing.
         self.hold: Callable[[], None] = lambda: None
-        #: Whether a rank of this one's unit had no state, or an old one, when it met the others.
+        #: Whether a rank of this rank's unit had no state, or an old one, when it met the others.
         self.anew = joins
         self._unit = 1
-        #: Whether this rank makes a step with its unit, and the order that has to wait for that.
+        #: Whether this rank is making a step with its unit, and the order that has to wait for that.
         self.commits = False
         self._put_off: Order | None = None
-        #: Why this rank can't continue, as far as its groups are the reason.
+        #: The reason if this rank's groups keep it from continuing.
         self.obstacle: str | None = None
         self._accelerator, self._timeout = accelerator, timeout
-        #: Known when a group is formed: a script may choose its device after it has made its group.
+        #: Set when a group is formed, because a script may choose its device after it has made its group.
         self._device: torch.device | None = None
         self._reals = list[Real]()
         self._forming: Sequence[Real] | None = None
-        #: The store in which the group's ranks met; None where they began together, and have torch's.
+        #: The store in which the group's ranks met; None if they began together, with torch's store.
         self.store: Client | None = None
-        #: Why the group broke; not the exception, whose traceback would keep the real group.
+        #: The reason why the group broke; not the exception, whose traceback would keep the real group.
         self._error = ""
         self._changed = threading.Condition()
         self._orders = Orders(file, rank, self._received)
 
     @property
     def broken(self) -> bool:
-        """Returns whether a step that is under way isn't made."""
+        """Returns whether the current step won't be made."""
         return self.membership.broken
 
     @property
     def attempt(self) -> int:
-        """Returns the attempt of the group that this rank is in; 0: in none."""
+        """Returns the attempt of this rank's group; 0 without one."""
         return 0 if self.membership.group is None else self.membership.group.attempt
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Returns the ranks that train now; alone, all: a rank that hasn't joined rehearses its own part."""
+        """Returns the ranks that train now; all ranks before this one has joined, because it rehearses its own part."""
         group = self.membership.group
         return tuple(range(self.size)) if group is None else group.present
 
     def create(self, store: Store, ranks: Sequence[int]) -> Group:
-        """Returns a new group of these global ranks, this one among them. Ranks that begin together connect; a rank
-        that joins is alone until then.
+        """Returns a new group of these global ranks, including this one. Ranks that begin together connect; a joining
+        rank is alone until it joins.
         """
         group = Group(ranks.index(self.rank), ranks, self._failed, self._hindered, lambda: self.able)
         if not self.joins:
@@ -113,23 +113,23 @@ class Continuing:
         stopped: Callable[[], bool] = lambda: False,
         idle: Callable[[Order], None] = lambda order: None,
     ) -> int:
-        """Leave the group, and form that of the newest attempt; returns the step after which all ranks continue.
+        """Leave the group, and form the newest attempt's; returns the step after which all ranks continue.
 
-        `step` is the last one that this rank has made, `NO_STATE` before it has any. `give` returns the state after it,
-        of plain values and tensors; `load` loads another rank's. While the rank's unit is incomplete `idle` is called
-        with the order, again and again. Raises GroupLostError where no attempt comes, ValueError where no complete unit
-        has the state, and SystemExit where the rank was replaced or `stopped`.
+        `step` is the last one that this rank has made, or `NO_STATE`. `give` returns the state after it, of plain
+        values and tensors; `load` loads another rank's. While the rank's unit is incomplete, `idle` is called
+        repeatedly with the order. Raises GroupLostError if no attempt comes, ValueError if no complete unit has the
+        state, and SystemExit if the rank was replaced or `stopped`.
         """
         self.committed()
         while True:
             if self.membership.broken:
-                self._leave()  # which takes its time, as the operator does
+                self._leave()  # takes its time, as the operator does
             order, self._device = self._next(stopped, idle), self._current_device()
             self._finish_together()
             self._leave()
             try:
                 newest, state = self._form(order, step, give)
-            except (RuntimeError, OSError) as error:  # torch's errors of stores and groups are RuntimeErrors
+            except (RuntimeError, OSError) as error:  # torch's stores and groups raise RuntimeErrors
                 self._error = str(error)
                 self._end(self._forming or ())
                 self._forming = None
@@ -159,7 +159,7 @@ class Continuing:
         return newest, state
 
     def _next(self, stopped: Callable[[], bool], idle: Callable[[Order], None]) -> Order:
-        """Wait for the attempt that comes next, in which this rank's unit is complete."""
+        """Wait for the next attempt in which this rank's unit is complete."""
         until = time.monotonic() + PATIENCE
         with self._changed:
             while (order := self.membership.forms()) is None:
@@ -179,8 +179,8 @@ class Continuing:
             return order
 
     def _finish_together(self) -> None:
-        """If nothing is broken, wait until all ranks have finished with the group: NCCL's messages may still be on
-        their way when their sender has finished.
+        """Wait until all ranks have finished with the group, unless it is broken: NCCL's messages may still be on their
+        way when their sender has finished.
         """
         if self._accelerator and self._reals and not self.membership.broken:
             gloo = self._reals[0].of(torch.device("cpu"))
@@ -190,9 +190,9 @@ class Continuing:
                 self._failed(error)
 
     def _unless(self, is_over: Callable[[], bool], do: Callable[[], Any]) -> Any:
-        """Returns what `do` returns, in a thread, because it can't be interrupted: gloo connects, and it doesn't notice
-        when a message is cut off (see `real`). Raises RuntimeError where `do` fails, and where nobody has to wait for
-        it any more; the thread then ends by its timeout.
+        """Returns the result of `do`, run in a thread because gloo can't be interrupted, and can miss a broken
+        connection (see `real`). Raises RuntimeError if `do` fails, or as soon as `is_over`; the thread then ends by its
+        timeout.
         """
         made, problem = list[Any](), list[str]()
 
@@ -231,12 +231,12 @@ class Continuing:
         return store, reals
 
     def _name(self, group: Group) -> str:
-        """Returns the name by which all members know a group; their other groups differ."""
+        """Returns a group's name, which is the same on all its members; their other groups differ."""
         before = self.groups[: self.groups.index(group)] if group in self.groups else self.groups
         return f"{group.ranks}-{sum(each.ranks == group.ranks for each in before)}"
 
     def _connected(self, store: Store, members: Sequence[int], timeout: timedelta) -> Real:
-        """Returns the real group of these global ranks, whose numbers in it are their places."""
+        """Returns the real group of these global ranks; a rank's number in it is its place among them."""
         listener, place = Listener(), members.index(self.rank)
         store.set(f"address-{place}", listener.address)
         addresses = store.multi_get([f"address-{each}" for each in range(len(members))])
@@ -253,8 +253,8 @@ class Continuing:
         )
 
     def serve_or_find(self, order: Order, until: float) -> Client:
-        """Returns the store of an attempt, which the lowest living rank serves. Raises OSError where it isn't there
-        `until` then.
+        """Returns the store of an attempt, which the lowest living rank serves. Raises OSError if it isn't there by
+        `until`.
         """
         serves, pause = self.rank == order.server, _LOOK_AGAIN
         while True:
@@ -268,7 +268,7 @@ class Continuing:
                 pause = min(1.1 * pause, _RARELY)
 
     def _agree(self, real: Real, order: Order, step: int, give: Callable[[], Any]) -> tuple[int, Any]:
-        """Returns the newest step that any rank has made, and the state after it where this one lacks it."""
+        """Returns the newest step that any rank has made, and the state after it if this rank lacks it."""
         gloo, is_over = real.of(torch.device("cpu")), partial(self.superseded, order)
         steps = torch.full((len(order.present),), NO_STATE, dtype=torch.int64)
         steps[order.present.index(self.rank)] = step
@@ -288,7 +288,7 @@ class Continuing:
                 _send(gloo, order.present.index(rank), data)
             own = sources.get(self.rank)
             taken = None if own is None else _receive(gloo, order.present.index(own))
-            # Nobody loads, and so leaves what it has, before all have what they need.
+            # A rank that loads drops its own state, so it first waits until all have received theirs.
             _reduce(gloo, torch.zeros(1))
             return taken
 
@@ -300,21 +300,23 @@ class Continuing:
         return newest is not None and newest.attempt > order.attempt
 
     def train_by(self, unit: int) -> None:
-        """So many neighbouring ranks have a state together. To be called before this rank is able to continue."""
+        """Set the number of neighbouring ranks that have a state together. Call it before this rank is able to
+        continue.
+        """
         with self._changed:
             self._unit, newest = unit, self.membership.newest
             self.membership = replace(self.membership, newest=newest and replace(newest, unit=unit))
 
     def commit(self) -> None:
-        """Commit to the step: this rank has all that comes from other units, and makes the step unless its own unit is
-        lost. Raises GroupLostError where the group has broken.
+        """Commit to the step: this rank has received everything from other units, and makes the step unless its own
+        unit is lost. Raises GroupLostError if the group has broken.
         """
         with self._changed:
             start.check()
             self.commits = self._unit > 1
 
     def committed(self) -> None:
-        """Note that the step is made, or isn't."""
+        """Record that the step was made, or was not."""
         with self._changed:
             self.commits, order = False, self._put_off
             self._put_off = None
@@ -331,7 +333,7 @@ class Continuing:
             self.membership = before.received(order)
             news = self.membership is not before
             breaks = self.membership.broken and not before.broken and self.able
-            # The groups in use now, because the main thread may form the next ones at the same time.
+            # The current groups, because the main thread may form the next ones at the same time.
             lost = self._in_use()
             self._changed.notify_all()
         if breaks:
@@ -341,7 +343,7 @@ class Continuing:
             self._end(self._forming or ())
 
     def _failed(self, error: Exception) -> bool:
-        """Note that a collective has failed, from any thread; returns whether the failure is swallowed."""
+        """Record that a collective has failed, from any thread; returns whether the failure is swallowed."""
         if not self.able:
             return False
         with self._changed:
@@ -350,7 +352,7 @@ class Continuing:
             if first:
                 self._error = str(error)
             lost = self._in_use()
-        self.hold()  # also where another thread was first, which may not have got so far
+        self.hold()  # even if another thread was first, because it may not have reached this
         if first:
             self._break(str(error), *lost)
             shown = str(error).partition("\n")[0][:200]
@@ -364,8 +366,8 @@ class Continuing:
         return [(group, group.uses) for group in self.groups], list(self._reals)
 
     def _break(self, why: str, groups: Sequence[tuple[Group, int]], reals: Sequence[Real]) -> None:
-        """End all collectives: no group makes another one, and nobody waits for one any longer."""
-        self.hold()  # before anything that a device waits for ends
+        """End all collectives: no group begins another one, and nobody waits for one any longer."""
+        self.hold()  # before anything ends that a device waits for
         for group, uses in groups:
             group.fail(RuntimeError(why), uses)
         for real in reals:
@@ -374,7 +376,7 @@ class Continuing:
             group.give_up(RuntimeError(why), uses)
 
     def _leave(self) -> None:
-        """Let go of the real groups: when their last reference goes, nothing of theirs touches memory any more."""
+        """Drop the real groups; when their last reference is gone, they no longer touch memory."""
         for group in self.groups:
             group.leave()
         for real in self._reals:
@@ -386,7 +388,7 @@ class Continuing:
             real.end()
 
     def _current_device(self) -> torch.device | None:
-        """Returns the accelerator of the calling thread; threads beside the main one have the first."""
+        """Returns the calling thread's accelerator; threads other than the main one have the first."""
         present = torch.accelerator.current_accelerator() if self._accelerator else None
         return present and torch.device(present.type, torch.accelerator.current_device_index())
 
@@ -409,5 +411,5 @@ def _receive(gloo: Any, place: int) -> torch.Tensor:
 
 
 def _wait_for(message: Any) -> None:
-    """Wait for longer than ranks may need to connect, which is what gloo waits for a message by itself."""
+    """Wait for a message for longer than ranks may need to connect, which gloo uses as its own limit."""
     message.wait(timedelta(seconds=WAITING))

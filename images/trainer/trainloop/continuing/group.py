@@ -2,11 +2,11 @@
 
 Its size and its rank never change. Each collective goes to the real group of the present ranks. If a loop checks
 whether a step was made, a failure is swallowed: this collective and all later ones return at once, with whatever their
-tensors have, until there is a real group again. So a backward pass ends, and the step isn't made.
+tensors contain, until there is a real group again. So a backward pass ends, and the step isn't made.
 
-Absent ranks count as nothing in a reduction. Where values are gathered, their places get the lowest present rank's.
-Collectives in which each rank has a part of its own (messages to one rank, all-to-all) need all ranks: they raise, and
-a script that uses them can't continue.
+Absent ranks count as nothing in a reduction. In a gather their places get the lowest present rank's values. Collectives
+in which each rank has its own part (messages to one rank, all-to-all) need all ranks: they raise, and a script that
+uses them can't continue.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from trainloop.continuing import start
 from trainloop.continuing.real import Real
 from trainloop.continuing.start import BACKEND
 
-#: How long a collective is waited for until it is seen whether it was given up.
+#: The interval of checks whether an awaited collective was given up.
 _LOOK_AGAIN = timedelta(milliseconds=20)
 
 Tensors = list[torch.Tensor]
-#: torch calls a group's methods with lists and options; its stubs have other forms, for people, too.
+#: torch calls a group's methods with lists and options; its stubs also describe other forms, for people.
 Base: Any = ProcessGroup
 
 
 class Done(Work):
-    """A collective that isn't made."""
+    """A collective that is skipped counts as done."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Done(Work):
 
 
 class Swallowed(Work):
-    """A collective of the real group, which reports a failure to the group alone."""
+    """A collective of the real group reports a failure to the group alone."""
 
     def __init__(
         self,
@@ -75,16 +75,16 @@ class Swallowed(Work):
         *,
         is_simple: bool,
     ) -> None:
-        """`after` is called when it has succeeded, `instead` when it has failed; each once."""
+        """`after` is called once after success, `instead` once after a failure."""
         super().__init__()
         self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
         self.uses = group.uses
         self._devices: list[Any] = [device] if device.type != "cpu" else []
-        # NCCL's stream waits. A message of gloo's can't be waited for twice, and reduce_scatter, which is made of
-        # several collectives, has no end but `wait`'s.
+        # NCCL waits on its stream. gloo allows no second wait for a message. reduce_scatter consists of several
+        # collectives, and only `wait` observes its end.
         self._can_be_given_up = is_simple and device.type == "cpu"
         self._future: Future[Any] | None = None
-        self._over = threading.Lock()  # held for good when it has ended, or was given up
+        self._over = threading.Lock()  # taken once it has ended or was given up, and never released
         self._given_up = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -105,7 +105,7 @@ class Swallowed(Work):
         return True
 
     def _wait(self, timeout: timedelta | None) -> None:
-        """Wait until it has ended, or was given up. A timeout of zero is none, as in torch's C++."""
+        """Wait until it has ended, or was given up. A timeout of zero means none, as in torch's C++."""
         until = time.monotonic() + timeout.total_seconds() if timeout else math.inf
         while not self._given_up:
             if self._work.is_completed():
@@ -113,7 +113,7 @@ class Swallowed(Work):
                 return
             if time.monotonic() > until:
                 raise RuntimeError(f"a collective didn't end within {timeout}")
-            with suppress(RuntimeError):  # its own error comes above
+            with suppress(RuntimeError):  # the call above raises the collective's own error
                 self._work.wait(_LOOK_AGAIN)
 
     def is_completed(self) -> bool:
@@ -128,9 +128,9 @@ class Swallowed(Work):
     def get_future(self) -> Future[Any]:
         if not self._group.swallows():
             future: Future[Any] = self._work.get_future()
-            return future  # torch's own, whose error DDP raises
+            return future  # torch's own future; DDP raises its error
         if self._future is None:
-            # On the device, so that what waits for it waits there.
+            # On the device, so that the work that waits for it waits there.
             self._future = Future[Any](devices=self._devices)
             self._group.begun(self)
             self._work.get_future().add_done_callback(self._done)
@@ -146,9 +146,7 @@ class Swallowed(Work):
             self._resolve()
 
     def give_up(self, error: Exception) -> None:
-        """Give the collective up: the group has broken, nothing touches the tensors any more, and nobody has to wait
-        for the real one.
-        """
+        """Give the collective up, because the group has broken and nothing touches the tensors any more."""
         if not self._work.is_completed() and self._over.acquire(blocking=False):
             self._fail(error)
             self._given_up = True
@@ -178,7 +176,7 @@ class Swallowed(Work):
 
 
 class Group(Base):  # type: ignore[misc]
-    """Passes collectives on to the real group. `ranks` are the global ranks of the group, this process' among them."""
+    """This group passes collectives on to the real one. `ranks` are its global ranks, this process' among them."""
 
     def __init__(
         self,
@@ -188,42 +186,42 @@ class Group(Base):  # type: ignore[misc]
         hindered: Callable[[str], None],
         swallows: Callable[[], bool],
     ) -> None:
-        """`failed` is called when a collective has failed, and returns whether that is swallowed, as `swallows` does
-        before; `hindered` is called with why the script can't continue.
+        """`failed` is called for a failed collective, and returns whether the failure is swallowed; `swallows` answers
+        the same in advance. `hindered` is called with the reason why the script can't continue.
         """
         super().__init__(rank, len(ranks))
         self.ranks = tuple(ranks)
         self._own, self._failed, self._hindered, self.swallows = rank, failed, hindered, swallows
         self._names = ["", ""]
-        #: How often this group has begun to use a real one, so that a late failure isn't taken for a newer one's.
+        #: The number of real groups used so far, so that a late failure isn't attributed to a newer one.
         self.uses = 0
-        #: The real group; None: this rank is alone, or what it was in has broken.
+        #: The real group; None if this rank is alone, or its real group has broken.
         self._real: Real | None = None
-        #: The ranks of this group that are present, as its own numbers, ascending.
+        #: This group's present ranks, by its own numbers, ascending.
         self.members: tuple[int, ...] = ()
         self._under_way = set[Swallowed]()
-        self._given_up = 0  # what used the group so often
+        self._given_up = 0  # `uses` of the newest real group that was given up
 
     def use(self, real: Real, members: Sequence[int]) -> None:
-        """Pass collectives on to `real`, whose ranks are `members`, from now on."""
+        """Pass later collectives on to `real`, whose ranks are `members`."""
         self.uses += 1
         self.members, self._real = tuple(members), real
 
     def leave(self) -> Real | None:
-        """Be alone; returns the real group, to which the caller has the last reference."""
+        """Drop the real group; returns the last reference to it."""
         real, self._real = self._real, None
         return real
 
     def fail(self, error: Exception, uses: int) -> bool:
-        """Handle the failure of a collective of the real group that was used then; returns whether it is swallowed, and
-        later ones aren't made.
+        """Handle a failed collective of the real group numbered `uses`; returns whether the failure is swallowed, and
+        later collectives are skipped.
         """
         if self._real is not None and uses == self.uses and self._failed(error):
             self._real = None
         return self._real is None or uses != self.uses
 
     def begun(self, work: Swallowed) -> None:
-        """Note that somebody may wait for a collective from now on."""
+        """Record that somebody may wait for this collective from now on."""
         self._under_way.add(work)
         if work.uses <= self._given_up:
             work.give_up(RuntimeError("the group has broken"))
@@ -232,7 +230,7 @@ class Group(Base):  # type: ignore[misc]
         self._under_way.discard(work)
 
     def give_up(self, error: Exception, uses: int) -> None:
-        """Fail the collectives that the real group used then has forgotten, because it is closed."""
+        """Fail the collectives that the closed real group numbered `uses` has forgotten."""
         self._given_up = max(self._given_up, uses)
         for work in list(self._under_way):
             if work.uses <= uses:
@@ -240,7 +238,7 @@ class Group(Base):  # type: ignore[misc]
 
     @property
     def is_alone(self) -> bool:
-        """Returns whether collectives aren't made."""
+        """Returns whether collectives are skipped."""
         return self._real is None
 
     @property
@@ -257,7 +255,7 @@ class Group(Base):  # type: ignore[misc]
     getSize, getRank = size, rank
 
     def getBackendName(self) -> str:
-        return BACKEND  # torch would look in this group for gloo's or NCCL's own, if it had their names
+        return BACKEND  # with gloo's or NCCL's name, torch would look in this group for their own
 
     def setGroupName(self, name: str) -> None:
         self._names[0] = name
@@ -278,7 +276,7 @@ class Group(Base):  # type: ignore[misc]
     def shutdown(self) -> None:
         self.leave()
 
-    # Collectives, by the names that torch calls them
+    # Collectives, with torch's names for them.
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         opts, after = self._reduction(opts, tensors)
@@ -298,7 +296,7 @@ class Group(Base):  # type: ignore[misc]
         return self._pass(tensors, tensors, lambda real: real.broadcast(tensors, opts))
 
     def barrier(self, opts: Any = None) -> Work:
-        # As a reduction of one number, because a real barrier of NCCL's needs to know a device.
+        # A reduction of one number, because NCCL's own barrier needs to know a device.
         number = torch.zeros(1)
         return self._pass([number], [number], lambda real: real.allreduce([number], dist.AllreduceOptions()))
 
@@ -324,7 +322,7 @@ class Group(Base):  # type: ignore[misc]
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Work:
         if self._real is not None and opts.rootRank not in self.members:
-            return Done(outputs)  # nobody is there who asks for it
+            return Done(outputs)  # the rank that asks for it is absent
         opts.rootRank = self._place_of(opts.rootRank)
         gathered = [[each[member] for member in self.members] for each in outputs]
         filled, alone = self._filled(outputs), _own(outputs, inputs)
@@ -355,13 +353,13 @@ class Group(Base):  # type: ignore[misc]
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
 
     def _each(self, collective: Callable[..., Work], outputs: list[Any], inputs: list[Any], *opts: Any) -> Work:
-        """Repeat a collective of lists for each of several tensors, because not all backends do it for several."""
+        """Repeat a collective of lists for each tensor, because not all backends support several."""
         works = [collective([output], [value], *opts) for output, value in zip(outputs, inputs, strict=True)]
         for work in works[:-1]:
             work.wait()
         return works[-1]
 
-    # Collectives that need all ranks
+    # Collectives that need all ranks.
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         self._need_all("all_to_all")
@@ -395,7 +393,7 @@ class Group(Base):  # type: ignore[misc]
             raise RuntimeError(f"{what} needs all ranks, and not all are present")
 
     def _filled(self, outputs: list[Tensors]) -> Callable[[], None] | None:
-        """Returns what fills the absent ranks' places, after the others are; None where all are present."""
+        """Returns a function that fills the absent ranks' places afterwards; None if all are present."""
         if self.is_whole or not self.members:
             return None
 
@@ -410,8 +408,9 @@ class Group(Base):  # type: ignore[misc]
     def _reduction(
         self, opts: Any, tensors: Tensors, kind: Any = dist.AllreduceOptions
     ) -> tuple[Any, Callable[[], None] | None]:
-        """Returns the options of a reduction among those who are present, and what makes a mean of its sum: a mean is
-        over all ranks, because the absent ones' samples are among the present ones'.
+        """Returns the options of a reduction among the present ranks, and a function that turns its sum into a mean.
+
+        A mean is over all ranks, because the present ones have the absent ones' samples.
         """
         opts = kind() if opts is None else opts
         if self.is_whole or opts.reduceOp != dist.ReduceOp.AVG:
@@ -425,7 +424,7 @@ class Group(Base):  # type: ignore[misc]
         return opts, divide
 
     def _place_of(self, rank: int) -> int:
-        """Returns the real rank of one of this group's; for an absent one the first."""
+        """Returns a rank's number in the real group; 0 for an absent one."""
         return self.members.index(rank) if rank in self.members else 0
 
     def _pass(
@@ -448,7 +447,8 @@ class Group(Base):  # type: ignore[misc]
                     real.begun(work, has_end=is_simple)
                 return Swallowed(self, work, device, result, after, alone, is_simple=is_simple)
             except RuntimeError as error:
-                # From a call gloo refuses only bad arguments, except for messages; NCCL also reports a lost peer.
+                # When called, gloo raises only for bad arguments, except for messages; NCCL also raises for a lost
+                # peer.
                 if not is_message and device.type == "cpu":
                     raise
                 if not self.fail(error, self.uses):
@@ -459,7 +459,7 @@ class Group(Base):  # type: ignore[misc]
 
 
 def _own(outputs: list[Tensors], inputs: Tensors) -> Callable[[], None]:
-    """Returns what gives this rank its own, in all places, where a collective isn't made."""
+    """Returns a function that puts this rank's own value in all places if a collective is skipped."""
 
     def alone() -> None:
         for each, own in zip(outputs, inputs, strict=False):

@@ -4,20 +4,21 @@ Two rules keep two groups from training both. A rank only ever forms the newest 
 once, and then takes no part in an older one. A group's step needs all of its members. Every attempt shares a member
 with the one before, so of two groups one lacks a member that has left for the other.
 
-Ranks of one group may be a step apart when it breaks, because only some had all of the last reduction. They compare
-steps when they have met: the newest counts, and ranks that lack it are given it. A step that only a lost rank had made
-is repeated.
+Ranks of one group may be a step apart when it breaks, because only some completed the last reduction. They compare
+steps when they have met: the newest counts, and ranks that lack it receive it. If only a lost rank had made a step, the
+step is repeated.
 
-Where a state is sharded, the ranks of a unit hold it together, and an incomplete unit doesn't train. Its ranks keep a
-state that grows old, unnoticed if the order was missed, so that state counts for nothing: only units all of whose ranks
-have a state are asked for the newest step. A lost rank comes back without a state, so such a unit was complete in each
-attempt since it got its state; it takes the place of the member that every attempt shares with the one before.
+If a state is sharded, the ranks of a unit hold it together, and an incomplete unit doesn't train. Its ranks keep a
+state that gets old, unnoticed if the order was missed, so that state counts for nothing: only units all of whose ranks
+have a state are asked for the newest step. A lost rank comes back without a state. So a unit with a state on all ranks
+was complete in each attempt since it got that state; it serves as the member that every attempt shares with the one
+before.
 
 A rank that lacks its part of a state gets it from the rank at the same place in another unit. If no unit had the newest
 step at some place (a torn step), nobody could continue. A unit prevents that by making a step together. When a rank has
-all that comes from other units, it commits, and then makes one more collective with its own unit (the gradient's norm).
-It makes the step if that succeeds, which needs the commit of the whole unit. Until then a rank puts off orders that
-leave its unit complete, so that only the loss of a member breaks the collective, and with it the unit.
+received everything from other units, it commits, and then makes one more collective with its own unit (the gradient's
+norm). It makes the step if that succeeds, which needs the commit of the whole unit. Until then a rank puts off orders
+that leave its unit complete, so that only the loss of a member breaks the collective, and with it the unit.
 """
 
 from __future__ import annotations
@@ -33,36 +34,36 @@ NO_STATE = -1
 
 @dataclass(frozen=True)
 class Membership:
-    """One rank's membership; each method returns the next one."""
+    """A membership is one rank's knowledge; each method returns the next one."""
 
     rank: int
     #: The group that this rank trains in; None while it has none.
     group: Order | None = None
     #: The newest attempt that was assigned.
     newest: Order | None = None
-    #: The newest attempt that this rank has met for, whether or not its group came about.
+    #: The newest attempt that this rank has met for, even if no group was formed.
     tried: int = 0
     #: Whether a collective of the group has failed, or a member of it is lost.
     broken: bool = False
 
     def received(self, order: Order) -> Membership:
-        """Handle an order: a new one, an old one, or one that is known."""
+        """Handle an order, which may be new, old, or already known."""
         if self.newest is not None and order.attempt <= self.newest.attempt:
             return self
         lost = self.group is not None and not {*self.group.present} <= {*order.present}
         return replace(self, newest=order, broken=self.broken or lost)
 
     def failed(self) -> Membership:
-        """Note that a collective of the group has failed."""
+        """Record that a collective of the group has failed."""
         return replace(self, broken=self.group is not None)
 
     @property
     def known(self) -> int:
-        """Returns the newest attempt that is known, which members exchange in each step."""
+        """Returns the newest known attempt, which members exchange in each step."""
         return max(0 if each is None else each.attempt for each in (self.group, self.newest))
 
     def forms(self) -> Order | None:
-        """Returns the attempt to meet for, at the end of this step; None where there is none yet."""
+        """Returns the attempt to meet for at the end of this step; None if there is none yet."""
         newest = self.newest
         if newest is None or newest.attempt <= self.tried or self.rank not in newest.present:
             return None
@@ -73,11 +74,11 @@ class Membership:
         return self.group is not None and self.newest is not None and self.rank in self.newest.absent
 
     def meets(self, order: Order) -> Membership:
-        """Leave the group, to meet the others of `order`."""
+        """Leave the group to meet the others of `order`."""
         return replace(self, tried=order.attempt, broken=True)
 
     def formed(self, order: Order) -> Membership:
-        """Note that the group of `order` is formed; a newer order may have come before."""
+        """Record that the group of `order` is formed; a newer order may have come before."""
         newest = self.newest
         superseded = newest is not None and newest.attempt > order.attempt
         lost = superseded and newest is not None and not {*order.present} <= {*newest.present}
@@ -85,8 +86,8 @@ class Membership:
 
 
 def exchange(steps: Mapping[int, int], unit: int = 1) -> tuple[int, dict[int, int]]:
-    """Returns the newest step of the ranks that have met, whole units; and for each rank that lacks its state the
-    lowest rank that has it at the same place, and gives it. Raises ValueError where no rank has the state.
+    """Returns the newest step of the complete units that have met, and the source for each rank that lacks its state:
+    the lowest rank at the same place with that state. Raises ValueError if no rank has the state.
     """
     lacking = {rank // unit for rank, step in steps.items() if step == NO_STATE}
     known = {rank: step for rank, step in steps.items() if rank // unit not in lacking}

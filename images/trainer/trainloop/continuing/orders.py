@@ -1,6 +1,6 @@
-"""The agent assigns an attempt that is continued through a file, and wakes the rank through a FIFO (docs/protocol.md).
+"""The agent assigns the next attempt to running ranks through a file, and wakes each through a FIFO (docs/protocol.md).
 
-The file has the newest attempt, so it doesn't matter whether a wake-up is missed or comes twice.
+The file contains the newest attempt, so a missed or repeated wake-up does no harm.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _MOST_RANKS = 1_000_000
 
 @dataclass(frozen=True)
 class Order:
-    """An order is one attempt: who is in its group, and where the group meets.
+    """An order is one attempt: its group's ranks, and their meeting point.
 
-    Neighbouring ranks that have a state together are a `unit`: they train together, or not at all.
+    Neighbouring ranks that hold a state together are a `unit`: they train together, or not at all.
     """
 
     attempt: int
@@ -33,7 +33,7 @@ class Order:
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Returns the ranks that train: those of complete units."""
+        """Returns the ranks that train, all of them in complete units."""
         incomplete = {rank // self.unit for rank in self.absent}
         return tuple(rank for rank in range(self.size) if rank // self.unit not in incomplete)
 
@@ -44,12 +44,12 @@ class Order:
 
     @property
     def server(self) -> int:
-        """Returns the rank that serves the store: the lowest that isn't absent, whose address the agents know."""
+        """Returns the rank that serves the store: the lowest one that isn't absent, whose address the agents know."""
         return min(frozenset(range(self.size)) - self.absent)
 
 
 def parse(text: str) -> Order | None:
-    """Returns the order that a file's text gives; None where it gives none."""
+    """Returns the order in a file's text; None if it contains none."""
     try:
         data: Any = json.loads(text)
         attempt, size, absent, master, port = (data[name] for name in _FIELDS)
@@ -63,16 +63,16 @@ def parse(text: str) -> Order | None:
 
 
 class Orders:
-    """Reads orders in a thread, and calls `received` with each, there."""
+    """A thread reads orders here, and calls `received` with each."""
 
     def __init__(self, file: Path, rank: int, received: Callable[[Order], None]) -> None:
         self._file, self._received = file, received
-        # Open for writing too: so it opens without a writer, and has no end when a writer closes it.
+        # Open for writing too, so it opens without a writer, and doesn't end when a writer closes it.
         self._fifo = os.open(f"{file}.{rank}", os.O_RDWR | os.O_CLOEXEC)
         threading.Thread(target=self._follow, daemon=True, name="orders").start()
 
     def read(self) -> Order | None:
-        """Returns the order that is there."""
+        """Returns the order in the file."""
         try:
             return parse(self._file.read_text())
         except (OSError, UnicodeDecodeError):

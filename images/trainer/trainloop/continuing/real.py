@@ -1,13 +1,13 @@
-"""A real group is gloo's, and on a GPU NCCL's too, among the ranks that are present. Any thread can end it.
+"""A real group is gloo's, and on a GPU NCCL's too, among the present ranks. Any thread can end it.
 
-Ending has to wake a thread that waits in a collective. NCCL's abort does so. Gloo's doesn't (torch 2.13): there the
-group's own connections are shut down, which fails what is under way, here and at the peers. They are known by the ports
-that gloo listens on, which the ranks exchange before they connect.
+The end has to wake a thread that waits in a collective. NCCL's abort does so. Gloo's doesn't (torch 2.13), so the
+group's own connections are shut down, which fails running collectives here and at the peers. The connections are
+identified by gloo's listening ports, which the ranks exchange before they connect.
 
 Gloo forgets a message that was half sent or half received when its connection broke (torch 2.13, `signalException` in
 tcp/pair.cc): the collective doesn't fail before its timeout. So nobody waits for gloo alone. When a group's connections
-are closed, nothing touches a tensor any more, and `Group.give_up` ends what is left. The real group is then kept,
-because its destructor would wait for the forgotten collective.
+are closed, nothing touches a tensor any more, and `Group.give_up` ends the remaining collectives. The real group is
+then kept, because its destructor would wait for the forgotten collective.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-#: Attempts to make a device whose address can be found.
+#: The maximum number of devices to create until one has a known address.
 _TRIES = 3
-#: How long gloo may need to close connections that were shut down, and to fail what was under way on them (seconds).
+#: Seconds that gloo may need to close connections after their shutdown, and to fail the collectives on them.
 _CLOSING, _FAILING = 0.25, 0.02
 
 
 class Listener:
-    """A gloo device listens as soon as it is made, and before there is a group."""
+    """A listener is a gloo device, which listens as soon as it is made, before there is a group."""
 
     def __init__(self) -> None:
         interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
@@ -41,14 +41,14 @@ class Listener:
             before = set(_listening())
             self.device: Any = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
             new = set(_listening()) - before
-            #: Where it listens; empty where that is unclear, because others began to listen at the same time.
+            #: The listening address; empty if it is unclear, because others began to listen at the same time.
             self.address = new.pop() if len(new) == 1 else ""
             if self.address:
                 break
 
 
 class Real:
-    """Has the backends of one group by device type."""
+    """A real group has a backend for each device type."""
 
     def __init__(
         self,
@@ -63,9 +63,10 @@ class Real:
         timeout: timedelta,
         waits: timedelta,
     ) -> None:
-        """Connect within `timeout`; every rank of the group does so. A collective `waits` so long. `addresses` are all
-        ranks' `Listener.address`. `backend` is the one for an accelerator's tensors; it connects now where the `device`
-        is known, and else with its first collective. Raises RuntimeError.
+        """Connect to all ranks of the group, which do the same, within `timeout`; a collective `waits` that long.
+
+        `addresses` are all ranks' `Listener.address`. `backend` is the one for an accelerator's tensors; it connects
+        now if the `device` is known, else with its first collective. Raises RuntimeError.
         """
         self.rank, self.size = rank, size
         self._addresses, self._own = frozenset(addresses), listener.address
@@ -75,8 +76,8 @@ class Real:
         gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
         gloo._set_default_timeout(waits)
         self._backends: dict[str, Any] = {"cpu": gloo}
-        self._works = list[Any]()  # of gloo, some of which are under way
-        self._are_all = True  # there are no others
+        self._works = list[Any]()  # gloo's collectives, some still running
+        self._are_all = True  # whether `_works` lists all of them
         self._closing, self._closed_by = set[str](), 0.0
         if backend:
             self._store = torchs_store(store, rank, listener)
@@ -87,7 +88,7 @@ class Real:
         return self._backends[device.type]
 
     def end(self) -> None:
-        """Fail everything under way, except what gloo forgets. Any thread may call it, more than once."""
+        """Fail all running collectives, except those that gloo forgets. Any thread may call it, more than once."""
         for kind, backend in list(self._backends.items()):
             if kind != "cpu":
                 with suppress(RuntimeError):
@@ -95,29 +96,29 @@ class Real:
         for name, connection in _connections(self._own, self._addresses):
             self._closing.add(name)
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # a message that gloo sends now is forgotten, if it fails
+                connection.shutdown(socket.SHUT_RD)  # if gloo fails a message that it sends now, it forgets it
 
     def begun(self, work: Any, *, has_end: bool) -> None:
-        """Note that a collective of gloo's is under way; `has_end` is whether its end can be observed."""
+        """Record that a collective of gloo's is running; `has_end` is true if its end can be observed."""
         if has_end:
             self._works = [*self._under_way(), work]
         else:
             self._are_all = False
 
     def close(self) -> None:
-        """End, and wait until gloo touches no tensor any more: when its collectives have failed, or its connections are
-        closed.
+        """End the group, and wait until gloo's collectives have failed or its connections are closed, so that it
+        touches no tensor any more.
         """
         self.end()
         self._closed_by = self._closed_by or time.monotonic() + _CLOSING
-        # Gloo doesn't close one on which a message has come for a collective that has failed, and reads no more of it.
+        # gloo leaves a connection open and unread if it received a message for a collective that has failed.
         while self._closing & {name for name, _ in _links()} and time.monotonic() < self._closed_by:
             if self._are_all and not self._under_way():
                 break
             time.sleep(0.001)
 
     def let_go(self) -> None:
-        """Close; the caller drops its reference."""
+        """Close the group; the caller drops its reference."""
         self.close()
         until = time.monotonic() + _FAILING
         while self._under_way() and time.monotonic() < until:
@@ -132,8 +133,8 @@ _kept = list[Real]()
 
 
 def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
-    """Returns a store of torch's, which the first rank serves: NCCL's threads use it, also when Python has ended."""
-    # With it torch takes any listener on the port for the store (torch 2.13, TCPStore.cpp).
+    """Returns a store of torch's, served by the first rank: NCCL's threads use it, even after Python has ended."""
+    # With this variable torch takes any listener on the port for the store (torch 2.13, TCPStore.cpp).
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     if rank == 0:
         host = listener.address.partition(" ")[0] or socket.gethostbyname(socket.gethostname())
@@ -151,7 +152,7 @@ def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeo
     options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     if device is not None:
-        torch.cuda.set_device(device)  # of this thread
+        torch.cuda.set_device(device)  # for this thread
         options.config.blocking = False  # so that an abort ends it
     nccl: Any = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
     if device is not None:
@@ -160,25 +161,25 @@ def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeo
 
 
 def _links() -> Iterator[tuple[str, int]]:
-    """Yields the names of this process's open files, and their descriptors."""
+    """Yields the names and descriptors of this process's open files."""
     for link in list(Path("/proc/self/fd").iterdir()):
-        with suppress(OSError):  # it was closed before
+        with suppress(OSError):  # it was closed meanwhile
             yield str(link.readlink()), int(link.name)
 
 
 def _sockets() -> Iterator[tuple[str, socket.socket]]:
-    """Yields this process's sockets by name, each as a duplicate that is closed when the next one is asked for."""
+    """Yields this process's sockets by name, each as a duplicate that is closed when the next one is requested."""
     for name, number in _links():
         if not name.startswith("socket:"):
             continue
         try:
             descriptor = os.dup(number)
         except OSError:
-            continue  # it was closed before
+            continue  # it was closed meanwhile
         try:
             duplicate = socket.socket(fileno=descriptor)
         except OSError:
-            os.close(descriptor)  # another file has its number
+            os.close(descriptor)  # another file has this number now
             continue
         with duplicate:
             if duplicate.family in (socket.AF_INET, socket.AF_INET6) and duplicate.type == socket.SOCK_STREAM:
@@ -192,12 +193,12 @@ def _listening() -> Iterator[str]:
 
 
 def _connections(own: str, addresses: frozenset[str]) -> Iterator[tuple[str, socket.socket]]:
-    """Yields the connections that peers made to this rank's address, or this rank to theirs."""
+    """Yields the connections from peers to this rank's address, and from this rank to theirs."""
     for name, each in _sockets():
         try:
             ours, theirs = _text(each.getsockname()), _text(each.getpeername())
         except OSError:
-            continue  # it listens, or isn't connected any more
+            continue  # it listens, or is no longer connected
         if ours == own or theirs in addresses:
             yield name, each
 

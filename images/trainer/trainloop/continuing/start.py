@@ -1,7 +1,7 @@
-"""`init_process_group` makes a group that can continue, where an agent is there that assigns attempts.
+"""`init_process_group` makes a group that can continue if there is an agent that assigns attempts.
 
 Scripts call torch's own function, so it is wrapped when `recovery` is imported. That may be before a rank is forked, so
-the wrapper checks for an agent when it is called. `new_group` is wrapped for groups beside it.
+the wrapper checks for an agent when it is called. `new_group` is wrapped for additional groups.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from trainloop.continuing.forming import Continuing
     from trainloop.continuing.group import Group
 
-#: The file whose name, with the rank behind it, is that of the rank's FIFO (`orders`).
+#: The path that, followed by the rank, names the rank's FIFO (`orders`).
 FILE_VARIABLE = "TRAINMASTER_GROUP_FILE"
-#: Set for a rank that is to join ranks that train already.
+#: Set for a rank that joins ranks that already train.
 JOINS_VARIABLE = "TRAINMASTER_JOINS"
-#: The name by which torch knows groups that can continue.
+#: torch's name for groups that can continue.
 BACKEND = "trainmaster"
 
 _torch: Any = distributed_c10d
-#: Collectives of objects in whose list nothing comes from elsewhere than one rank.
+#: Collectives of objects in which all values come from a single rank.
 _SENDING = ("broadcast_object_list", "scatter_object_list")
 _current: Continuing | None = None
 _wrapped = False
 
 
 def continuing() -> Continuing | None:
-    """Returns this process's way to the next attempt; None where its group is torch's own."""
+    """Returns this process's object for the next attempt; None if its group is torch's own."""
     return _current
 
 
@@ -47,16 +47,16 @@ class _Messages(threading.local):
     own = False
 
 
-#: Whether messages that this thread sends are part of how ranks recover: after them a script can continue all the same.
+#: Whether this thread's messages belong to a recovery, and so don't keep a script from continuing.
 messages = _Messages()
 
 
 class GroupLostError(RuntimeError):
-    """The group has broken: what a collective returned is nothing."""
+    """The group has broken, so a collective's result is worthless."""
 
 
 def check() -> None:
-    """Raises GroupLostError where the group has broken, so that what a collective returned counts as nothing."""
+    """Raises GroupLostError if the group has broken, so that nobody uses a collective's result."""
     if _current is not None and _current.able and _current.broken:
         raise GroupLostError("the group has broken")
 
@@ -72,7 +72,7 @@ def install() -> None:
     for name, wrapper in wrappers.items():
         original = getattr(dist, name)
         function = functools.wraps(original)(functools.partial(wrapper, original))
-        # Modules have imported it by name: torch's device meshes, and a script's own.
+        # Other modules have imported it by name, such as torch's device meshes and the script's own.
         for module in list(sys.modules.values()):
             if getattr(module, "__dict__", {}).get(name) is original:
                 setattr(module, name, function)
@@ -101,7 +101,7 @@ def _init_process_group(
     if accelerator is None or not usual or _current is not None or os.environ["WORLD_SIZE"] == "1":
         original(backend, init_method, timeout, world_size, rank, store, *others, device_id=device_id, **options)
         return
-    # Imported by ranks that can continue.
+    # Imported only by ranks that can continue.
     from trainloop.continuing.forming import Continuing
 
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
@@ -111,7 +111,7 @@ def _init_process_group(
     joins = JOINS_VARIABLE in os.environ
     _current = Continuing(number, size, attempt, file, joins=joins, accelerator=accelerator, timeout=timeout)
     if joins:
-        # Alone until it joins, it meets nobody.
+        # It is alone until it joins, so it meets nobody.
         original(BACKEND, store=HashStore(), rank=number, world_size=size, timeout=timeout, **options)
     else:
         original(BACKEND, init_method, timeout, world_size, rank, **options)
@@ -138,8 +138,8 @@ def _new_group(
 
 
 def _objects(original: Any, *arguments: Any, **options: Any) -> None:
-    """Run a collective of pickled objects. One that isn't made leaves the script's list as it is, because nothing has
-    come that can be unpickled. The lowest present rank sends its objects in place of an absent one.
+    """Run a collective of pickled objects. A skipped one leaves the script's list as it is, because no received bytes
+    can be unpickled. The lowest present rank sends its objects in place of an absent one.
     """
     given = inspect.signature(original).bind(*arguments, **options)
     group = given.arguments.get("group") or dist.group.WORLD
@@ -166,8 +166,8 @@ def _create(options: Any, _backend_options: Any) -> Group:
 
 
 def _accelerator(backend: str | None) -> str | None:
-    """Returns the backend for the accelerator's tensors that `backend` asks for, empty for none; None where it asks for
-    one that can't continue.
+    """Returns the accelerator's backend that `backend` requests, empty for none; None if it requests one that can't
+    continue.
     """
     if backend is None:
         return "nccl" if torch.cuda.is_available() else ""
@@ -178,7 +178,7 @@ def _accelerator(backend: str | None) -> str | None:
 
 
 def _name(group: Any, accelerator: str) -> None:
-    """Have torch report the backend that the script has asked for."""
+    """Make torch report the backend that the script requested."""
     _, store = _torch._world.pg_map[group]
     config = f"cpu:gloo,cuda:{accelerator}" if accelerator else "cpu:gloo,cuda:gloo"
     _torch._world.pg_map[group] = (accelerator or "gloo", store)

@@ -1,7 +1,7 @@
 """The ranks of a continued attempt meet in a store that one of them serves.
 
-It isn't torch's store (2.13), which looks up the name of each address that connects, on both sides. Where no DNS
-answers, for example because its node was lost, each lookup takes five seconds, and all ranks wait.
+It isn't torch's store (2.13), which looks up the name of each connecting address, on both sides. If no DNS answers, for
+example because its node was lost, each lookup takes five seconds, and all ranks wait.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 
 from torch.distributed import Store
 
-#: Bytes of the longest request: a rank's addresses for all others.
+#: The size limit of a request, which may contain a rank's addresses for all others.
 _LONGEST = 64 << 20
-#: Seconds that an answer may take beside what it waits for.
+#: Seconds that a response may take in addition to the requested wait.
 _ANSWERING = 10.0
 
 
 class Server:
-    """Serves a store in a thread, until it is closed."""
+    """A server serves a store in a thread until it is closed."""
 
     def __init__(self, port: int) -> None:
-        """Raises OSError where the port is taken."""
+        """Raises OSError if the port is taken."""
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         self._socket = socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=4096)
@@ -47,10 +47,10 @@ class Server:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._answer, sock=self._socket, limit=_LONGEST)
         await self._closed.wait()
-        server.close()  # and no more: from Python 3.12 on it would be left when all ranks have gone
+        server.close()  # without waiting: from Python 3.12 on that would last until all ranks have disconnected
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # It has gone, or isn't a rank; or the store is closed.
+        # The client has gone, or isn't a rank, or the store is closed.
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, asyncio.CancelledError):
             while line := await reader.readline():
                 answer = await self._do(*json.loads(line))
@@ -59,7 +59,7 @@ class Server:
         writer.close()
 
     async def _do(self, what: str, keys: list[str], values: list[str], seconds: float) -> Any:
-        """Handle a rank's request, and return its answer; None where it has waited so many seconds for nothing."""
+        """Handle a rank's request; returns the values, which are None for keys that weren't set within `seconds`."""
         if what == "wait":
             with suppress(TimeoutError):
                 async with self._changed, asyncio.timeout(seconds):
@@ -79,13 +79,13 @@ class Server:
 
 
 class Client(Store):
-    """Uses the store of one attempt. Its methods are those of torch's stores that its groups call, for any thread.
+    """A client uses the store of one attempt, from any thread, by the methods of torch's stores that its groups call.
 
-    A PrefixStore of it is of use only as long as this object is there.
+    A PrefixStore around it is usable only as long as this object exists.
     """
 
     def __init__(self, host: str, port: int, attempt: int, server: Server | None = None) -> None:
-        """`server` is closed when this is let go of. Raises OSError where nobody serves."""
+        """`server` is closed when this object is dropped. Raises OSError if nobody serves."""
         super().__init__()
         self._address, self._prefix = (host, port), f"{attempt}/"
         self._seconds = 300.0
@@ -129,7 +129,7 @@ class Client(Store):
         return list(values)
 
     def _ask(self, what: str, keys: Sequence[str], values: Sequence[str] = (), seconds: float = 0.0) -> list[Any]:
-        """Raises OSError where the server is gone."""
+        """Returns the server's response. Raises OSError if the server is gone."""
         request = [what, [self._prefix + key for key in keys], list(values), seconds]
         connection, line = self._connection(), b""
         try:
@@ -138,19 +138,19 @@ class Client(Store):
             line = self._of_thread.lines.readline()
         finally:
             if not line:
-                del self._of_thread.connection  # an answer that comes late isn't the next one's
+                del self._of_thread.connection  # a late response must not be taken for the next one's
         if not line:
             raise ConnectionError("the rank that serves the store has gone")
         found: list[Any] = json.loads(line)
         return found
 
     def _connection(self) -> socket.socket:
-        """Returns this thread's connection; each connection waits for one answer."""
+        """Returns this thread's connection; each connection waits for one response."""
         if not hasattr(self._of_thread, "connection"):
             made = socket.create_connection(self._address, timeout=1.0)
             if made.getsockname() == made.getpeername():
-                # TCP connects a socket with itself, if nobody listens on a port that it has chosen as its own. Without
-                # lingering, so that the server gets the port.
+                # TCP connects a socket to itself if nobody listens on the port and it got that port as its own. It
+                # closes without lingering, so that the server gets the port.
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 made.close()
                 raise ConnectionRefusedError("nobody serves the store yet")

@@ -1,8 +1,8 @@
-"""The ranks of a new attempt agree on the newest state that any of them holds, and give it to those that lack it.
+"""The ranks of a new attempt agree on the newest state that any rank holds, and send it to the ranks that lack it.
 
-Every rank publishes what its worker's memory has: seals, which are small. All derive the same order of candidates, the
-newest first, and try one after the other. The first holder whose bytes have the checksum counts; a holder that can't
-give what it has claimed, or gives something else, is passed over with a sentence.
+Every rank publishes the seals in its worker's memory, which are small. All ranks derive the same order of candidates,
+newest first, and try one after the other. The first holder whose bytes match the checksum counts. A holder that can't
+send the state, or sends something else, is passed over with a sentence.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from trainloop.recovery.encoding import EncodingError, decode
 from trainloop.recovery.place import Place
 from trainloop.recovery.sealed import Seal, SealError
 
-#: No message of what a rank sees is longer.
+#: The size limit of one rank's message in `gather`.
 _MOST_BYTES = 256 << 20
-#: Seals that one rank may name.
+#: The maximum number of seals that one rank may name.
 _MOST_SEALS = 1024
-#: The longest that ranks don't ask each other, in microseconds and in steps.
+#: The longest interval between two questions, in microseconds and in steps.
 _ASKING_MICROSECONDS, _MOST_STEPS = 250_000, 10
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 class Group:
-    """All ranks exchange bytes, on the host. One rank alone needs no group."""
+    """A group lets all ranks exchange bytes on the host. A single rank needs no group."""
 
     def __init__(self, place: Place, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.size, self._group = place.rank, place.ranks, group
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns every rank's plain value, in rank order; None for what isn't one. Raises GroupLostError where ranks
-        of a group that can continue are lost.
+        """Returns every rank's plain value, in rank order; a value that can't be decoded is None. Raises GroupLostError
+        if a group that can continue has lost ranks.
         """
         if self.size == 1:
             return [value]
@@ -58,7 +58,7 @@ class Group:
         return [_plain(one[: int(length)]) for one, length in zip(found, lengths, strict=True)]
 
     def begin_to_ask(self, *numbers: int) -> Callable[[], list[int]]:
-        """Begin to ask all ranks; returns what waits for the answer, the greatest of each of their numbers."""
+        """Begin to ask all ranks; returns a function that waits for the maximum of each number over the ranks."""
         if self.size == 1:
             return lambda: list(numbers)
         answer = torch.tensor(numbers)
@@ -72,7 +72,7 @@ class Group:
         return waited
 
     def pass_on(self, sent: torch.Tensor | None, target: int, received: torch.Tensor, source: int) -> None:
-        """Send bytes to one rank and receive those of another, all ranks at once."""
+        """Send bytes to one rank and receive another rank's, all ranks at once."""
         messages.own = True
         try:
             work = [dist.irecv(received, source, self._group)] if received.numel() else []
@@ -84,23 +84,26 @@ class Group:
 
 
 class Questions:
-    """All ranks ask each other something every few steps, because each time costs as much as a small step's reduction:
-    about four times a second, and at least in every tenth step, also where steps become longer.
+    """All ranks ask each other something every few steps, because each time costs as much as a small step's reduction.
+
+    They ask about four times a second, and at least in every tenth step, even if steps become longer.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._begun = self._next = 0
-        self._at, self._longest = 0.0, 0.0  # when the step before began, and the longest since they have asked last
+        self._at, self._longest = 0.0, 0.0  # the last step's begin, and the longest step since the last question
 
     def begin_anew(self, step: int) -> None:
-        """Begin to count after `step`, on all ranks; they ask in each of the next ten steps, whose times differ from
+        """Restart the count after `step`, on all ranks; they ask in each of the next ten steps, whose times differ from
         later ones.
         """
         self._begun, self._next, self._at, self._longest = step, step + 1, 0.0, 0.0
 
     def begin(self, step: int, *numbers: int) -> Callable[[], list[int]] | None:
-        """Begin to ask, if that is done in this step; returns what waits for the greatest of each of their numbers."""
+        """Begin to ask if this step is due; returns a function that waits for the maximum of each number over the
+        ranks.
+        """
         now = time.monotonic()
         self._at, self._longest = now, max(self._longest, now - self._at)
         if step != self._next:
@@ -118,11 +121,11 @@ class Questions:
 
 
 class Found:
-    """A state that all ranks have agreed on, with what each rank of its attempt has left of its own."""
+    """A found state is one that all ranks have agreed on, with each rank's own state of that attempt."""
 
     def __init__(self, seal: Seal, parts: dict[int, Any], own: dict[int, Any]) -> None:
         self.attempt, self.step = seal.attempt, seal.step
-        #: In how many parts the state is, and those of them that this rank has been given.
+        #: The number of parts of the state, and the parts that this rank has received.
         self.count, self.parts = seal.parts, parts
         self._own = own
 
@@ -130,24 +133,25 @@ class Found:
         return self.parts[part]["state"]
 
     def first(self) -> Any:
-        """Returns the state of the first part that this rank has been given."""
+        """Returns the state of the lowest part that this rank has received."""
         return self.state(min(self.parts))
 
     def buffers(self, rank: int) -> dict[str, torch.Tensor]:
-        """Returns the model's buffers: those that no step had changed, and before them a rank's own, of a divided state
-        those that went with the part `rank`. Where all ranks have the same state rank 0's count, as in the next forward
-        pass of DistributedDataParallel.
+        """Returns the model's buffers: the unchanged ones, and `rank`'s own, which take precedence.
+
+        For a divided state the own ones are those of the part `rank`. If all ranks have the same state, rank 0's count,
+        as in DistributedDataParallel's next forward pass.
         """
         divided = self.count > 1
         own = self.own_of_part(rank) if divided else self.own_of(0) or self.own_of(rank)
         return {**self.parts[rank if divided else 0].get("buffers", {}), **(own or {}).get("buffers", {})}
 
     def own_of(self, rank: int) -> Any:
-        """Returns what a rank of that attempt has left of its own; None where that is lost."""
+        """Returns the own state of a rank of that attempt; None if it is lost."""
         return self._own.get(rank)
 
     def own_of_part(self, part: int) -> Any:
-        """Returns what the rank that has written a part has left of its own."""
+        """Returns the own state of the rank that wrote a part."""
         return self.own_of(self.parts[part].get("rank", part))
 
 
@@ -161,10 +165,10 @@ def newest(
     *,
     all_parts: bool = False,
 ) -> Iterator[Found]:
-    """Yields the newest state in `memory` or on `disk` that isn't older than `than` (attempt and step), and then, if
-    the caller wants another, the next; the same on every rank. Collective.
+    """Yields the newest state in `memory` or on `disk` that isn't older than `than` (attempt and step), then the next
+    newest, and so on; the same on every rank. Collective.
 
-    A rank is given its own part where there are as many parts as now, else, and with `all_parts`, all of them.
+    A rank gets its own part if the state has as many parts as now. Otherwise, or with `all_parts`, it gets all of them.
     """
     here = dict[Seal, Path]()
     for directory in filter(None, (disk, memory)):
@@ -174,7 +178,7 @@ def newest(
             say(f"state passed over: {sentence}")
     claims = _claims(group.gather([vars(seal) for seal in here]), place.attempt)
     for age in sorted({seal.age for seal in claims if seal.age >= than}, reverse=True):
-        # A step that was saved both whole and in parts is taken whole.
+        # If a step was saved both whole and in parts, the whole state is preferred.
         for count in sorted({seal.parts for seal in claims if seal.age == age}):
             holders = {seal: ranks for seal, ranks in claims.items() if seal.age == age and seal.parts == count}
             missing = set(range(count)) - {seal.part for seal in holders}
@@ -187,14 +191,14 @@ def newest(
             if parts is not None:
                 own = _own(place, group, memory, *age)
                 for part, content in parts.items():
-                    # What the state has with it: its own rank's, or all ranks'.
+                    # The own states inside the part: its writer's, or all ranks'.
                     own |= {content.get("rank", part): content["own"]} if "own" in content else {}
                     own |= _decoded(dict(enumerate(content.get("ranks", []))))
                 yield Found(next(iter(holders)), parts, own)
 
 
 def _claims(gathered: list[Any], attempt: int) -> dict[Seal, list[int]]:
-    """Returns which ranks claim to hold which states, of attempts up to this one."""
+    """Returns the states of attempts up to this one, each with the ranks that claim to hold it."""
     claims = dict[Seal, list[int]]()
     for rank, plain in enumerate(gathered):
         for seal in map(sealed.seal_of, plain[:_MOST_SEALS] if isinstance(plain, list) else []):
@@ -211,7 +215,7 @@ def _parts(
     count: int,
     needed: set[int],
 ) -> dict[int, Any] | None:
-    """Returns the parts that this rank needs, or None, on every rank, where some part can't be had."""
+    """Returns the parts that this rank needs; None, on every rank, if any part is unavailable."""
     parts = dict[int, Any]()
     for part in range(count):
         for seal in sorted(seal for seal in holders if seal.part == part):
@@ -239,10 +243,10 @@ def _parts(
 def _from_holders(
     group: Group, say: Callable[[str], None], file: Path | None, seal: Seal, ranks: list[int], needed: bool
 ) -> torch.Tensor | None:
-    """Returns the state's bytes, empty where this rank has no use for them; None, on every rank, where no holder has
-    given them.
+    """Returns the state's bytes, empty if this rank doesn't need them; None, on every rank, if no holder could send
+    them.
 
-    A holder gives them to one rank at a time, and who was given them is a holder then: twice as many after each round.
+    A holder sends them to one rank at a time. Each receiver becomes a holder, so their number doubles every round.
     """
     own: torch.Tensor | None = None
     if file is not None:
@@ -277,7 +281,7 @@ def _from_holders(
 
 
 def _own(place: Place, group: Group, memory: Path | None, attempt: int, step: int) -> dict[int, Any]:
-    """Returns what the ranks of the attempt have left of their own after `step`, by rank."""
+    """Returns the own states, by rank, that the ranks of the attempt left after `step`."""
     left = slots.read(memory, place.job, attempt, step) if memory else {}
     own = dict[int, Any]()
     for gathered in group.gather({str(rank): content.hex() for rank, content in left.items()}):
@@ -286,7 +290,7 @@ def _own(place: Place, group: Group, memory: Path | None, attempt: int, step: in
 
 
 def _decoded(contents: Any) -> dict[int, Any]:
-    """Returns ranks' own states, as far as they can be decoded; a rank without one seeds its generators."""
+    """Returns the ranks' own states that can be decoded; a rank without one seeds its generators."""
     own = dict[int, Any]()
     for rank, content in contents.items() if isinstance(contents, dict) else ():
         try:

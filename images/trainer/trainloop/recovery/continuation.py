@@ -1,9 +1,9 @@
-"""A script's ranks continue in their processes when others are lost (`continuing`); this is how its loop takes part.
+"""A script's ranks continue in their processes when others are lost (`continuing`); this is the script's side.
 
-A step in which a collective failed isn't made: just before the optimizer makes it, its gradients are taken away, so
-that it changes nothing. A flag leaves out steps that a device has queued by then (`Keeper.hold`). What the host has
-changed since the last step that was made (generators, buffers, a scheduler) is put back, the ranks form their next
-group, and the loop's body runs again for the steps after that one.
+A step in which a collective failed isn't made: its gradients are removed just before the optimizer's step, so nothing
+changes. A flag leaves out steps that a device has already queued (`Keeper.hold`). Everything that the host has changed
+since the last step that was made (generators, buffers, a scheduler) is put back. The ranks then form their next group,
+and the loop's body runs again for the later steps.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from trainloop.recovery.tensors import is_large
 
 
 class Continuation:
-    """A script's part in attempts that are continued."""
+    """A continuation lets a script's rank continue from one attempt into the next."""
 
-    #: Steps that a rank makes alone before it joins: in the second one DDP's buckets are in the order of the first
-    #: one's gradients, as the others' are.
+    #: Steps that a rank makes alone before it joins. In the second one DDP orders its buckets by the first one's
+    #: gradients, and so has the other ranks' order.
     rehearsals = 2
 
     def __init__(
@@ -43,11 +43,11 @@ class Continuation:
         hold: Callable[[], None],
         progress: Progress,
     ) -> None:
-        """`scales` is whether a scaler may leave a step out; `hold` is called before collectives are ended."""
+        """`scales` is true if a scaler may leave a step out; `hold` is called before collectives are ended."""
         self._continuing, self._optimizer = continuing, optimizer
         self._fewer_samples, self._obstacle, self._progress = fewer_samples, obstacle, progress
         self._shares, self._scales = fewer_samples, scales
-        #: Whether the step that is under way isn't made.
+        #: Whether the current step is left out.
         self.left_out = False
         self._told: str | None = None
         if continuing.has_loop:
@@ -56,7 +56,7 @@ class Continuation:
 
     @property
     def joins(self) -> bool:
-        """Returns whether this rank begins alone, and joins ranks that train."""
+        """Returns whether this rank begins alone and joins ranks that train."""
         return self._continuing.joins
 
     @property
@@ -65,7 +65,7 @@ class Continuation:
 
     @property
     def writes(self) -> bool:
-        """Returns whether this rank writes what one rank writes for all: the lowest that is present."""
+        """Returns whether this rank writes for all ranks; the lowest present rank does."""
         return self._continuing.rank == self._continuing.present[0]
 
     @property
@@ -78,12 +78,12 @@ class Continuation:
         return self._continuing.able and self._continuing.broken
 
     def shares(self) -> Sequence[int]:
-        """Note that the script shares a step out; returns the ranks that are present."""
+        """Record that the script shares its steps out; returns the present ranks."""
         self._shares, self._fewer_samples = True, False
         return self._continuing.present
 
     def leaves_out(self) -> bool:
-        """Returns whether the step that the optimizer is about to make is left out; its gradients are gone then."""
+        """Returns whether the optimizer's coming step is left out; if so, its gradients are removed."""
         self.left_out |= self.broken or self.joins
         gradients = [
             each for group in self._optimizer.param_groups for each in group["params"] if each.grad is not None
@@ -92,28 +92,28 @@ class Continuation:
             for parameter in gradients:
                 parameter.grad = None
         elif self._fewer_samples and (present := len(self._continuing.present)) < self._continuing.size:
-            # The mean over all ranks becomes the mean over those that have samples.
+            # The mean over all ranks becomes the mean over the ranks that have samples.
             torch._foreach_mul_([each.grad for each in gradients], self._continuing.size / present)
         return self.left_out
 
     def hinder(self, obstacle: str) -> None:
-        """Note why this rank can't continue."""
+        """Record why this rank can't continue."""
         self._obstacle = self._obstacle or obstacle
 
     def over(self) -> None:
-        """End the loop: nobody checks any longer whether a step was made, so a collective that fails raises."""
+        """End the loop: nobody checks any longer whether a step was made, so a failing collective raises."""
         self._continuing.able = False
         if self._obstacle is None:
             self._progress.cannot_continue("its loop is over")
 
     def was_left_out(self, updates: int) -> bool:
-        """Returns whether the step that is over wasn't made; `updates` were."""
+        """Returns whether the step that just ended was left out; `updates` is the number of its optimizer steps."""
         left_out, self.left_out = self.left_out or (self.broken and not updates), False
         return left_out
 
     def made(self, updates: int) -> None:
-        """Note a step that is made, by `updates` of the optimizer, and report whether this rank can continue."""
-        # A scaler may leave a step out, but a first step without one is of a loop that adds gradients up.
+        """Record a finished step with its number of optimizer steps, and report whether this rank can continue."""
+        # A scaler may leave a step out, but a first step without an update means that the loop accumulates gradients.
         if updates > 1 or (updates == 0 and not (self._scales and self._continuing.able)):
             self.hinder(f"its optimizer makes {updates} steps in a step of its loop")
         if not self._shares:
@@ -127,7 +127,7 @@ class Continuation:
             self._progress.cannot_continue(obstacle)
 
     def form(self, step: int, give: Callable[[], Any], load: Callable[[Any], None], stopped: Callable[[], bool]) -> int:
-        """Form the next attempt's group, and return the step after which it continues; see `Continuing.form`."""
+        """Form the next attempt's group; returns the step after which it continues. See `Continuing.form`."""
         joins = self.joins
         if joins:
             if self._obstacle is not None:
@@ -143,14 +143,16 @@ class Continuation:
         return after
 
     def _foreign_group(self) -> str | None:
-        """Returns the sentence about a group that was made in another way, and so can't be formed again."""
+        """Returns a sentence if the script made a process group that can't be formed again."""
         groups: Any = distributed_c10d
         foreign = [each for each in groups._world.pg_map if not isinstance(each, Group)]
         return f"it has {len(foreign)} process group(s) that were made in another way" if foreign else None
 
 
 def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kept: bool, divided: bool) -> str | None:
-    """Returns why a script with this optimizer can't continue; None where it can, as far as is known before a step."""
+    """Returns why a script with this optimizer can't continue; None if nothing known before the first step is in the
+    way.
+    """
     if not kept:
         return "no state is kept in memory"
     if divided:
@@ -166,8 +168,10 @@ def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kep
 
 
 def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]:
-    """Returns which of `count` parts of a step `rank` computes: its own, which are always the same, and some of the
-    absent ranks', each of which goes to the rank with the fewest parts. Raises ValueError for fewer parts than ranks.
+    """Returns the parts, out of `count` in a step, that `rank` computes.
+
+    Its own parts are always the same. Each part of an absent rank goes to the rank with the fewest. Raises ValueError
+    for fewer parts than ranks.
     """
     if count < size:
         raise ValueError(f"parts is {count}, which is fewer than the {size} ranks: each needs one in every step")
@@ -180,13 +184,13 @@ def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]
 
 
 def seed(base: int, step: int, part: int, device: torch.device) -> None:
-    """Seed the generators for one part of one step, so that its random numbers don't depend on who computes it."""
+    """Seed the generators for one part of one step, so that its random numbers are the same on any rank."""
     number = int.from_bytes(hashlib.blake2b(f"{base}/{step}/{part}".encode(), digest_size=8).digest(), "big") >> 1
     generators.seed(number, device)
 
 
 def passes(model: nn.Module, own: list[int], before: Callable[[int], None]) -> Iterator[int]:
-    """Yields a rank's parts of a step; `before` is called with each. The last one's backward reduces the gradients."""
+    """Yields a rank's parts of a step, calling `before` with each. The last part's backward reduces the gradients."""
     for part in own:
         last = part == own[-1]
         with nullcontext() if last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync():

@@ -1,8 +1,8 @@
-"""A device works later than the host queues; keeping a state relies on what this module defines.
+"""A device works later than the host queues; this module defines the operations that keeping a state relies on.
 
-While a rank is dead its peers' collectives never end, and nothing that is queued behind them ever runs. The device's
-memory is then read over a stream of its own, into memory that was pinned before, by copies alone: pageable memory,
-memory that has to be allocated, and a kernel that is loaded for its first use may each wait for the device.
+While a rank is dead its peers' collectives never end, and nothing queued behind them ever runs. The device's memory is
+then read by copies alone, over a separate stream, into memory that was pinned before. Pageable memory, a new
+allocation, or a kernel's first load may each wait for the device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 
 class Event(Protocol):
-    """An event is there when all is done that was queued before it was recorded."""
+    """An event is complete when everything queued before its recording is done."""
 
     def query(self) -> bool: ...
 
@@ -23,46 +23,48 @@ class Event(Protocol):
 
 
 class Device:
-    """The CPU: what was called is done when the call returns. `Queue` is a device that it isn't so with."""
+    """The CPU finishes each call before it returns. `Queue` is a device that works later."""
 
-    #: Whether the host runs ahead of it.
+    #: Whether the host runs ahead of the device.
     queues = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def event(self) -> Event:
-        """Returns an event behind all that the calling thread has queued."""
+        """Returns an event behind everything that the calling thread has queued."""
         return _DONE
 
     def synchronize(self) -> None:
-        """Wait until all is done that was queued."""
+        """Wait until everything queued is done."""
 
     def stream(self) -> Any:
-        """Returns a queue beside the one that trains."""
+        """Returns a queue beside the training's."""
         return None
 
     def enter_thread(self) -> None:
-        """Begin to use the device in a thread; a new one has the first device otherwise, and would open it."""
+        """Select the device in a new thread, which would otherwise open and use the first one."""
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Surrounds what is queued to `stream`."""
+        """Returns a context in which work is queued to `stream`."""
         return nullcontext()
 
     def wait(self, event: Event) -> None:
-        """Let what the calling thread queues from now on wait for `event`; the host doesn't."""
+        """Make the calling thread's later queued work wait for `event`, without blocking the host."""
 
     def copy(self, places: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-        """Queue copies, of one type and as many bytes each; on a device in one kernel, to the host in none."""
+        """Queue copies of one type and equal sizes, which a device makes in one kernel, or in none if they go to the
+        host.
+        """
         torch._foreach_copy_(places, sources, non_blocking=True)
 
     def pin(self, memory: torch.Tensor) -> str | None:
-        """Pin host memory for as long as this process lives; returns why it can't be."""
+        """Pin host memory for this process's lifetime; returns the reason if that fails."""
         return None
 
 
 class Queue(Device):
-    """An accelerator."""
+    """An accelerator works through a queue."""
 
     queues = True
 
@@ -93,18 +95,18 @@ class Queue(Device):
         self._module.current_stream(self.device).wait_event(event)
 
     def pin(self, memory: torch.Tensor) -> str | None:
-        if self.device.type != "cuda":  # ROCm is cuda too
+        if self.device.type != "cuda":  # ROCm counts as cuda
             return f"{self.device.type} has no call for it"
         refused = list[str]()
 
         def register() -> None:
             self.enter_thread()
             runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            # In one call, because a copy may not cross from one registered range into another.
+            # A single call, because a copy may not cross from one registered range into another.
             if error := int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 1)):
                 refused.append(f"cudaHostRegister of {memory.numel():,} bytes returns {error}")
 
-        # In a thread of its own: where it fails, the next kernel that the same thread starts would raise the error.
+        # In a separate thread, because after a failure the same thread's next kernel would raise the error.
         thread = threading.Thread(target=register)
         thread.start()
         thread.join()
@@ -123,5 +125,5 @@ _DONE = _Done()
 
 
 def device_of(device: torch.device) -> Device:
-    """Returns what works off what is queued for `device`."""
+    """Returns the Device or Queue for a torch device."""
     return Device(device) if device.type == "cpu" else Queue(device)

@@ -1,9 +1,9 @@
 """A state is encoded as one JSON text and the raw bytes of its tensors.
 
-Nothing in it can run code where it is read. Tensors are written from where they lie, and read where the file is mapped,
-so that a state is copied once each way. In the text an object with one key represents what JSON doesn't have:
-`{"tensor": [type, shape, where its bytes begin, order of dimensions]}`, `{"tuple": […]}`, `{"dict": [[key, value], …]}`
-(keys of any kind) and `{"bytes": base64}`.
+Decoding can't run code. Tensors are written from their own memory, and read in the mapped file, so a state is copied
+once in each direction. In the text an object with one key represents a value that JSON lacks: `{"tensor": [type, shape,
+offset of its bytes, order of dimensions]}`, `{"tuple": […]}`, `{"dict": [[key, value], …]}` (keys of any kind) and
+`{"bytes": base64}`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-#: Tensors begin at multiples of this, which suits every type and the processor's vectors.
+#: Tensors begin at multiples of this number of bytes, which suits every type and the processor's vectors.
 ALIGNMENT = 64
 _LENGTH_BYTES = 8
 _TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
@@ -23,42 +23,41 @@ _PLAIN = (bool, int, float, str)
 
 
 class EncodingError(ValueError):
-    """The bytes are no encoded state, or the state has something that can't be encoded."""
+    """The bytes aren't an encoded state, or the state contains a value that can't be encoded."""
 
 
 class Encoded:
-    """An encoded state is a text, and the state's own tensors, which are copied when it is written."""
+    """An encoded state is a text, and the state's own tensors, which are copied on writing."""
 
     def __init__(self, state: Any, last: Encoded | None = None) -> None:
-        """Where `last` has tensors of the same names, types and shapes, and equal plain values (1 is equal to 1.0),
-        its text is used again, because making it takes longer than the rest of a small state.
+        """The text of `last` is reused if its tensors' names, types and shapes and its plain values are equal (1 equals
+        1.0), because making a text takes longer than the rest of a small state.
         """
-        #: The tensors, and where the bytes of each begin behind the text.
+        #: The tensors, each with its bytes' offset behind the text.
         self.tensors: list[tuple[torch.Tensor, int]] = []
         self._end = 0
         self._tree = self._plain(state)
         self.text: bytes = last.text if last is not None and last._tree == self._tree else self._as_text()
-        #: Bytes of all of it.
+        #: The total number of bytes.
         self.size = len(self.text) + self._end
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yields all bytes, in order, as they are now."""
+        """Yields all bytes, in order, with their current values."""
         yield memoryview(self.text)
         for tensor, _ in self.tensors:
-            # As bytes, because numpy doesn't know all types; a device's tensor is copied to the host here, one at a
+            # Bytes, because numpy doesn't know all types. A device's tensors are copied to the host here, one at a
             # time.
             flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             yield flat.numpy().data
             yield memoryview(bytes(-flat.numel() % ALIGNMENT))
 
     def copy_into(self, memory: torch.Tensor, copy: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
-        """Copy all bytes into host memory, tensors by `copy`."""
+        """Copy all bytes into host memory, the tensors by calling `copy`."""
         memory[: len(self.text)] = torch.frombuffer(bytearray(self.text), dtype=torch.uint8)
         places = list[torch.Tensor]()
         for tensor, begin in self.tensors:
             place = memory[len(self.text) + begin :][: tensor.numel() * tensor.element_size()]
-            # Type and strides are the same on both sides, so that it is a copy of bytes, for which a device runs no
-            # kernel.
+            # Type and strides are the same on both sides, so a device copies bytes and runs no kernel.
             places.append(place.view(tensor.dtype).view(tensor.shape))
         if places:
             copy(places, [tensor.detach() for tensor, _ in self.tensors])
@@ -83,7 +82,7 @@ class Encoded:
             begin, size = self._end, value.numel() * value.element_size()
             strides = value.stride()
             order = sorted(range(value.dim()), key=strides.__getitem__, reverse=True)
-            # As it lies in memory, where its dimensions are in another order (channels last).
+            # The memory's order, if the tensor's dimensions have another one (channels last).
             ordered = value.permute(order)
             self.tensors.append((ordered, begin))
             self._end += size + -size % ALIGNMENT
@@ -92,7 +91,7 @@ class Encoded:
 
 
 def decode(data: torch.Tensor) -> Any:
-    """Returns the state whose bytes `data` has; its tensors are views of `data`. Raises EncodingError."""
+    """Returns the state encoded in `data`; its tensors are views of `data`. Raises EncodingError."""
     try:
         length = int.from_bytes(data[:_LENGTH_BYTES].numpy().tobytes(), "big")
         end = _LENGTH_BYTES + length

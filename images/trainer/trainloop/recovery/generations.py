@@ -1,8 +1,8 @@
 """A state is written alternately into two files of the pod's memory, which are made, and pinned, once.
 
-A new page of memory takes longer to make than to fill, and only pinned memory is filled at a device's speed, and while
-the device is stuck. So a file stays, and is written over. Its head is emptied before and written last: it vouches for
-what this pod's memory holds, without a checksum. A file that isn't written, or was cut off by a kill, has no head.
+A new page of memory takes longer to make than to fill. Only pinned memory is filled at a device's speed, or while the
+device is stuck. So a file stays and is overwritten. Its head is emptied before and written last; it vouches for the
+content in this pod's memory, without a checksum. An unfinished file, or one cut off by a kill, has no head.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from trainloop.recovery.sealed import HEADER_BYTES, Seal
 
 #: Seconds that a rank waits for another rank of its worker that writes the same state.
 PATIENCE = 10.0
-#: Bytes that a state may grow by, in the file that was made for it, plus a part of its own size.
+#: Bytes by which a state may outgrow its file's first size, in addition to a fraction of that size.
 _SLACK = 256 << 10
 
 
 class File:
-    """One of the files, mapped."""
+    """One of the two files is mapped here."""
 
     def __init__(self, path: Path, device: Device) -> None:
         self.path, self._device = path, device
         self._inode = -1
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._before = list[torch.Tensor]()
-        #: Why it isn't pinned, where it isn't.
+        #: The reason if the file isn't pinned.
         self.unpinned: str | None = None
 
     @property
     def seal(self) -> Seal | None:
-        """Returns what it holds; None where that is nothing whole."""
+        """Returns the seal of the file's content; None if there is no complete state."""
         try:
             return sealed.read_seal(self.path)
         except sealed.SealError:
             return None
 
     def make(self, size: int, *, stuck: bool = False) -> None:
-        """Have a file for a state of `size` bytes, mapped and pinned. While the device is `stuck` nothing is pinned.
-        Raises OSError where there can't be one.
+        """Make, map and pin a file for a state of `size` bytes; while the device is `stuck`, don't pin it. Raises
+        OSError if there is no room for it.
 
-        Another rank of the worker may have made it, or replaced it.
+        Another rank of the worker may already have made or replaced it.
         """
         needed = HEADER_BYTES + size
         with self._alone():
@@ -62,7 +62,7 @@ class File:
             except FileNotFoundError:
                 found = -1
             if found < needed:
-                # A state grows a little from step to step, and to make a file takes longer than to write it.
+                # A state grows a little from step to step, and making a file takes longer than writing it.
                 with room.made(self.path, needed + size // 64 + _SLACK):
                     pass
         with self.path.open("r+b") as stream:
@@ -78,7 +78,7 @@ class File:
         return alone(self.path.with_suffix(".lock"))
 
     def is_being_written(self) -> bool:
-        """Returns whether a snapshot is on its way into the file, this rank's or another one's of the worker."""
+        """Returns whether any rank of this worker is writing a snapshot into the file."""
         try:
             descriptor = self.claim()
         except FileNotFoundError:
@@ -88,7 +88,7 @@ class File:
         return descriptor is None
 
     def claim(self) -> int | None:
-        """Returns a descriptor, while which is open nobody else writes the file; None where somebody does."""
+        """Returns a descriptor that keeps other writers out while it is open; None if another writer holds one."""
         descriptor = os.open(self.path, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,12 +98,12 @@ class File:
         return descriptor
 
     def fill(self, encoded: Encoded) -> None:
-        """Write a state over what is there, as far as the calling thread's queue takes it; it has no head then."""
+        """Overwrite the content with a state, by the calling thread's queue, and leave the head empty."""
         self.empty()
         encoded.copy_into(self._memory[HEADER_BYTES:], self._device.copy)
 
     def receive(self, size: int) -> torch.Tensor:
-        """Returns where `size` bytes that another rank sends are put; it has no head then."""
+        """Returns the memory for `size` bytes from another rank, and leaves the head empty."""
         self.empty()
         return self.content(size)
 
@@ -111,7 +111,7 @@ class File:
         return self._memory[HEADER_BYTES : HEADER_BYTES + size]
 
     def close(self, seal: Seal) -> None:
-        """Say what is there, whole."""
+        """Write the seal of the complete content."""
         self._write_head(sealed.head_of(seal))
 
     def empty(self) -> None:
@@ -123,16 +123,16 @@ class File:
 
 
 class Generations:
-    """The files of one state: this rank's part, or what all ranks of a worker have alike."""
+    """Generations are the files of one state: this rank's part, or the state that all ranks of a worker share."""
 
     def __init__(self, directory: Path, job: str, name: str, device: Device, count: int) -> None:
         self._directory, self._name, self._job, self._device = directory, name, job, device
         self.files = [File(directory / f"{name}.{number}{sealed.MEMORY}", device) for number in range(count)]
-        #: Another thread may be making a file, which may wait for a device that is stuck.
+        #: Held while a thread makes a file, which may wait for a stuck device.
         self._making = threading.Lock()
 
     def make(self, file: File, size: int, *, stuck: bool = False) -> None:
-        """Make a file as `File.make` does, one thread after the other."""
+        """Make a file by `File.make`, one thread at a time."""
         if not self._making.acquire(timeout=PATIENCE):
             raise OSError("its memory is still being made")
         try:
@@ -141,8 +141,8 @@ class Generations:
             self._making.release()
 
     def make_all(self, size: int, kept: tuple[int, int], say: Callable[[str], None]) -> None:
-        """Have all files for a state of `size` bytes; reports why that can't be, or is slower than it could be. The one
-        with the state of the age `kept` stays as it is.
+        """Make all files for a state of `size` bytes; reports a failure, or memory that isn't pinned. The file with the
+        state of age `kept` stays as it is.
         """
         self._device.enter_thread()
         ages = self._ages()
@@ -156,8 +156,8 @@ class Generations:
             say(f"the state is kept in memory that isn't pinned, and copying takes longer: {unpinned}")
 
     def next(self, kept: tuple[int, int], *, spare: bool = False) -> File:
-        """Returns the file to write: the oldest that isn't being written. The one with the state of the age `kept` is
-        only taken with `spare`, if there is no other. Raises OSError where there is none.
+        """Returns the file to write: the oldest that nobody is writing. With `spare` this may be the one with the state
+        of age `kept`, if there is no other. Raises OSError if there is none.
         """
         ages = self._ages()
         for file in sorted(self.files, key=lambda file: (ages[file] == kept, ages[file])):
@@ -166,7 +166,7 @@ class Generations:
         raise OSError("one is being written, and the other one has the newest snapshot")
 
     def writing(self) -> AbstractContextManager[Any]:
-        """Surrounds what one rank of the worker does after the other, where they write the same."""
+        """Returns a lock for the ranks of a worker that write the same state, to make them take turns."""
         return alone(self._directory / f"{self._name}.lock")
 
     def _ages(self) -> dict[File, tuple[int, int]]:
@@ -178,9 +178,7 @@ class Generations:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Lets in one process at a time; one that dies inside leaves it to the next. Raises OSError where it takes too
-    long.
-    """
+    """Admit one process at a time; if it dies inside, the next one enters. Raises OSError after `PATIENCE` seconds."""
     with os.fdopen(os.open(lock, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
         until = time.monotonic() + PATIENCE
         while True:

@@ -1,8 +1,8 @@
 """The state of the random generators is captured in every step, so it is read directly from memory.
 
-Python's and numpy's own functions make objects of each of 624 words, which takes a tenth of a millisecond in a step;
-copying their memory takes a few microseconds. Numpy documents where its generator's state lies. For Python the memory
-is compared with `random.getstate` when this module is imported; if they differ, `getstate` is used.
+Python's and numpy's own functions make an object of each of 624 words, which takes a tenth of a millisecond per step;
+copying their memory takes a few microseconds. Numpy documents its generator state's address. Python's memory is
+compared with `random.getstate` when this module is imported; if they differ, `getstate` is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-#: Lengths of what follows: torch's state, Python's words and index, its next gauss, the same of numpy, the device's.
+#: Lengths of the pieces that follow: torch's state, Python's words and index, its next gauss, the same two of numpy,
+#: the device's state.
 _HEAD = struct.Struct("<6I")
 _WORDS = 624
 _WORD_BYTES = 4 * _WORDS
@@ -25,28 +26,28 @@ _MULTIPLE = 256
 
 
 def packed(device: torch.device) -> bytes:
-    """Returns the state of this process's generators: torch's, Python's, numpy's if it is there, and the device's."""
+    """Returns the state of this process's generators: torch's, Python's, an imported numpy's, and the device's."""
     gauss = _PYTHON.gauss_next
     pieces = [_bytes(torch.default_generator.get_state()), _python()]
     pieces += [b"" if gauss is None else _GAUSS.pack(gauss), *_numpy()]
     pieces.append(_bytes(torch.get_device_module(device).get_rng_state(device)) if device.type != "cpu" else b"")
     state = b"".join([_HEAD.pack(*map(len, pieces)), *pieces])
-    # The length is the same whether a generator has a second number in store or not.
+    # The length is the same whether or not a generator has stored a second gauss.
     return state.ljust(len(state) + -len(state) % _MULTIPLE, b"\0")
 
 
 def as_tensor(state: bytes) -> torch.Tensor:
-    """Returns bytes as a tensor of its own."""
+    """Returns bytes as a tensor with its own memory."""
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)
 
 
 def capture(device: torch.device) -> torch.Tensor:
-    """Returns what `packed` does, as a tensor."""
+    """Returns the result of `packed` as a tensor."""
     return as_tensor(packed(device))
 
 
 def restore(state: torch.Tensor, device: torch.device) -> None:
-    """Put the generators where `capture` found them."""
+    """Restore the generators' state from `capture`."""
     data, pieces = state.numpy().tobytes(), list[bytes]()
     begin = _HEAD.size
     for length in _HEAD.unpack_from(data):
@@ -66,7 +67,7 @@ def restore(state: torch.Tensor, device: torch.device) -> None:
 
 
 def seed(number: int, device: torch.device | None = None) -> None:
-    """Seed the generators, with a number below 2 ** 63; of accelerators that of `device`, or of all."""
+    """Seed the generators with a number below 2 ** 63, and those of accelerator `device`, or of all accelerators."""
     global _numpys_last
     if device is None:
         torch.manual_seed(number)
@@ -79,7 +80,7 @@ def seed(number: int, device: torch.device | None = None) -> None:
         numpy.random.seed(number & 0xFFFFFFFF)
         generator, address, *_ = _numpys_last
         if address and generator is numpy.random.get_bit_generator():
-            # As long as nothing is drawn, numpy needn't be asked whether it has a second number in store.
+            # Until a number is drawn, numpy needn't be asked whether it has stored a second gauss.
             _numpys_last = generator, address, ctypes.string_at(address, _WORD_BYTES + 4), b""
 
 
@@ -90,18 +91,18 @@ def _from_python() -> bytes:
 
 
 def _from_memory() -> bytes:
-    """Returns the same, as they lie behind the head of the generator's object."""
+    """Returns the same from memory, behind the head of the generator's object."""
     return ctypes.string_at(id(_PYTHON) + object.__basicsize__, 4 + _WORD_BYTES)
 
 
-#: The generator whose methods the functions of `random` are.
+#: The generator behind the functions of `random`.
 _PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
 _python = _from_memory if _from_memory() == _from_python() else _from_python
 _numpys_last: tuple[Any, int, bytes, bytes] = (None, 0, b"", b"")
 
 
 def _numpy() -> tuple[bytes, bytes]:
-    """Returns the words and the position of numpy's generator, and its next gauss; nothing where it isn't the usual."""
+    """Returns the words and the position of numpy's generator, and its next gauss; both empty if it isn't MT19937."""
     global _numpys_last
     numpy = sys.modules.get("numpy")
     if numpy is None:
@@ -113,7 +114,7 @@ def _numpy() -> tuple[bytes, bytes]:
             return b"", b""
         address = generator.ctypes.state_address
     words = ctypes.string_at(address, _WORD_BYTES + 4)
-    # The next gauss is kept elsewhere. It is there after the words have changed, until it is drawn.
+    # The next gauss is stored elsewhere. Drawing its pair changes the words; it then stays until it is drawn.
     if generator is not last or words != last_words or last_gauss:
         told = numpy.random.get_state(legacy=False)
         last_gauss = _GAUSS.pack(told["gauss"]) if told["has_gauss"] else b""

@@ -3,9 +3,9 @@
     recovery = RecoveryCallback(trainer)
     trainer.train(resume_from_checkpoint=recovery.checkpoint())
 
-`checkpoint` returns a directory in the Trainer's own form, made in memory from what the ranks have agreed on, or the
-Trainer's newest checkpoint where that is newer; so data, logs and schedules continue as from any checkpoint. SIGTERM
-ends the run after a step, saved, with exit code 143.
+`checkpoint` returns a directory in the Trainer's own form, made in memory from the state that the ranks have agreed on,
+or the Trainer's newest checkpoint if that is newer. So data, logs and schedules continue as from any checkpoint.
+SIGTERM ends the run after a step and a save, with exit code 143.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ from trainloop.recovery.tensors import OptimizerState, as_now, cloned
 
 
 class RecoveryCallback(TrainerCallback):
-    """Keeps the state of a Trainer whose ranks all have the whole model (one rank, or DistributedDataParallel)."""
+    """This callback keeps the state of a Trainer whose ranks all have the whole model (one rank, or
+    DistributedDataParallel).
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._place = Place.from_environment(trainer.args.process_index, trainer.args.world_size)
-        self._device = trainer.args.device  # which joins the group
+        self._device = trainer.args.device  # reading it joins the group
         self._group = Group(self._place, host_group() if dist.is_initialized() else None)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
         announce(self._device, self._place.rank, self._place.local_rank, self._group.gather)
@@ -55,14 +57,14 @@ class RecoveryCallback(TrainerCallback):
         self._keeper: Keeper | None = None
         self._made: Path | None = None
         self._source: int | None = None
-        self._random: torch.Tensor | None = None  # the generators' state when the first step begins
+        self._random: torch.Tensor | None = None  # the generators' state at the first step's begin
         self._stop_requested = self._stopped = False
         self._state = TrainerState()
         self._excepthook = sys.excepthook
         trainer.add_callback(self)
 
     def checkpoint(self) -> str | None:
-        """Returns the directory to resume from, None where the run is new. Collective."""
+        """Returns the directory to resume from; None for a new run. Collective."""
         output = str(self._trainer.args.output_dir)
         saved: str | None = get_last_checkpoint(output) if Path(output).is_dir() else None  # type: ignore[no-untyped-call]
         step = int(saved.rpartition("-")[2]) if saved else -1
@@ -83,7 +85,7 @@ class RecoveryCallback(TrainerCallback):
         return saved
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Begin after what the Trainer has loaded."""
+        """Begin after the step that the Trainer has loaded."""
         if self._made is not None:
             shutil.rmtree(self._made, ignore_errors=True)
         self._progress.begin(state.global_step)
@@ -100,7 +102,7 @@ class RecoveryCallback(TrainerCallback):
         model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._commit(state)
         inner = optimizer
-        while hasattr(inner, "optimizer"):  # accelerate's own is around torch's
+        while hasattr(inner, "optimizer"):  # accelerate's wrapper around torch's optimizer
             inner = inner.optimizer
         numbers = OptimizerState(inner, self._device)
 
@@ -118,7 +120,7 @@ class RecoveryCallback(TrainerCallback):
         sys.excepthook = self._on_error
 
     def on_step_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        # Within an epoch the Trainer's own resume has drawn a number for its new loader.
+        # The Trainer's own resume within an epoch has drawn a number for its new loader.
         if self._random is not None and not float(state.epoch or 0).is_integer():
             generators.restore(self._random, self._device)
         self._random = None
@@ -142,7 +144,7 @@ class RecoveryCallback(TrainerCallback):
     def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._commit(state)
         if self._keeper is not None:
-            self._keeper.made(state.global_step)  # its log goes with it
+            self._keeper.made(state.global_step)  # keeps the step's log too
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._progress.enter("finish")
@@ -158,14 +160,14 @@ class RecoveryCallback(TrainerCallback):
             raise SystemExit(EXIT_STOPPED)
 
     def _commit(self, state: TrainerState) -> None:
-        """Keep what the Trainer changes between two updates."""
+        """Keep the state that the Trainer changes between two updates."""
         self._state = copy.copy(state)
         self._state.log_history = list(state.log_history)
 
     def _make(self, found: Found) -> Path:
-        """Make a checkpoint in the Trainer's form; each rank writes what it reads."""
+        """Make a checkpoint in the Trainer's form; each rank writes the one that it reads."""
         assert self._memory is not None
-        # Cloned, because torch writes all that a tensor is a part of.
+        # Cloned, because torch saves the whole storage behind a tensor.
         saved, own = cloned(found.state()), found.own_of(self._place.rank)
         model = self._trainer.model
         assert model is not None
@@ -177,12 +179,12 @@ class RecoveryCallback(TrainerCallback):
         directory = self._memory / f"trainer-{self._place.rank}" / f"checkpoint-{found.step}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
-        torch.save(cloned(weights), directory / "pytorch_model.bin")  # a file of these alone
+        torch.save(cloned(weights), directory / "pytorch_model.bin")  # a file of the weights alone
         torch.save(saved["optimizer"], directory / "optimizer.pt")
         torch.save(saved["scheduler"], directory / "scheduler.pt")
         TrainerState(**saved["trainer"]).save_to_json(str(directory / "trainer_state.json"))
         if own is not None:
-            # The generators, as they were, decide the order of the data, which is that of the first attempt.
+            # The generators' saved state decides the order of the data, which is that of the first attempt.
             self._random = own["random"]
             here = generators.capture(self._device)
             generators.restore(own["random"], self._device)

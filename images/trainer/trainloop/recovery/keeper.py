@@ -1,13 +1,13 @@
 """A rank that survives a fault writes the state of the last finished step to memory as soon as it detects the fault.
 
-Weights and moments only change while the optimizer makes its step, so until the next one begins they are those of the
-last step: nothing is copied while nothing fails (just-in-time checkpointing, Gupta et al., EuroSys 2024). What a step
-changes before that, such as random generators, is small, and copied in each step (`slots`). On a device the last step
-is the one that it has made, and not the one that the host has queued (`steps`).
+Weights and moments change only during the optimizer's step, and then stay those of that step until the next one. So
+nothing is copied while nothing fails (just-in-time checkpointing, Gupta et al., EuroSys 2024). The state that changes
+earlier in a step, such as random generators, is small, and copied in each step (`slots`). On a device the last step is
+the last one that the device has made, not the last one that the host has queued (`steps`).
 
-A rank detects a fault by an exception, or by SIGTERM. Its main thread may then be inside a collective for good, so a
-thread writes, which the signal's C handler wakes through a pipe. While the state changes nobody writes it, so a half
-updated state is never sealed. In a planned stop the main thread reaches its end, and writes the state once, there.
+A rank detects a fault by an exception, or by SIGTERM. Its main thread may then hang in a collective, so a thread writes
+the state; the signal's C handler wakes it through a pipe. Nobody writes the state while it changes, so a half updated
+state is never sealed. In a planned stop the main thread reaches its end and writes the state once, there.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from trainloop.recovery.slots import Buffers, Slots
 from trainloop.recovery.snapshots import Snapshots, has_snapshots
 from trainloop.recovery.steps import Hold, Made, Steps
 
-#: Exit code of a rank that is stopped.
+#: Exit code of a stopped rank.
 EXIT_STOPPED = 143
-#: Seconds in which a main thread continues, or a device proceeds, if it isn't stuck.
+#: Seconds within which a main thread continues, or a device proceeds, unless it is stuck.
 _BRIEFLY = 0.1
-#: Maximum seconds for a main thread that was asked to stop to reach its end.
+#: The most seconds that a main thread gets to reach its end after a stop request.
 _LONGEST = 15.0
 _STOP = 0
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Kept is the part of a run that is kept."""
+    """This is the state of a run that a keeper keeps."""
 
-    #: Returns what of the state the host has and changes, as it is after the step that it has just queued.
+    #: Returns the host's part of the state, after the step that the host has just queued.
     host: Callable[[], Any]
-    #: Given that, returns the state, while nothing of it changes, in any thread: what all ranks have alike, or with
-    #: `divided` this rank's part, which only together with all other ranks' parts is the run's state.
+    #: Returns the state for a given host's part, in any thread, while nothing changes the state. With `divided` it is
+    #: this rank's part of the run's state; otherwise all ranks have the same state.
     state: Callable[[Any], Any]
-    #: The model's buffers, which are this rank's alone, or change in a step before the weights do.
+    #: The model's buffers that only this rank has, or that change in a step before the weights do.
     buffers: Buffers
     #: The optimizers that change the weights, and whether nothing else changes the device's part of the state in a
     #: step.
@@ -65,7 +65,7 @@ class Kept:
 
 
 class Keeper:
-    """Keeps one rank's state for the next attempt."""
+    """A keeper keeps one rank's state for the next attempt."""
 
     def __init__(
         self, place: Place, directory: Path, device: torch.device, kept: Kept, group: Group, say: Callable[[str], None]
@@ -75,9 +75,9 @@ class Keeper:
         self._steps = Steps(self._device)
         self._hold = Hold(self._device, kept.optimizers if kept.alone else (), self.changing)
         neighbours = None
-        # Where the parts have no replicas.
+        # True if the parts have no replicas.
         if kept.divided and place.part(True)[0] == place.ranks > place.local_ranks:
-            neighbours = Group(place, dist.new_group(backend="gloo"))  # used by a thread
+            neighbours = Group(place, dist.new_group(backend="gloo"))  # for a thread
         name = f"part-{place.rank}" if kept.divided else "whole"
         count = 2 if has_snapshots(place, kept.divided) else 1
         self._generations = Generations(directory, place.job, name, self._device, count)
@@ -89,10 +89,10 @@ class Keeper:
         self._step: int | None = None
         self._first, self._resumed = -1, False
         self._host: Any = None  # after that step
-        self._still = threading.Lock()  # held while the state changes, or is written
+        self._still = threading.Lock()  # held while the state changes or is written
         self._changing = False
         self._saving = threading.Lock()
-        self._over = False  # this attempt is: its state is written
+        self._over = False  # set when this attempt's last state is written
         self._stream, self._holding = self._device.stream(), self._device.stream()
         self._size = 0
         self._wakes: tuple[int, int] | None = None
@@ -100,8 +100,8 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int, attempt: int | None = None) -> None:
-        """Begin with the state after `step`, from which the first step is made. `attempt` has left it in memory, where
-        it stays until there is a newer one; all else is deleted.
+        """Begin with the state after `step`, from which the first step is made. The state that `attempt` left in memory
+        stays until there is a newer one; everything else is deleted.
         """
         sealed.clean(self.directory)
         here, _ = sealed.sealed_files(self.directory, self.place.job)
@@ -114,13 +114,13 @@ class Keeper:
         self._start(step)
 
     def continue_as(self, attempt: int, step: int) -> None:
-        """Continue as `attempt`, whose group the ranks have formed; its state is that after `step`."""
+        """Continue with the state after `step` as `attempt`, whose group the ranks have formed."""
         before = self._slots
         self.place = self._snapshots.place = replace(self.place, attempt=attempt)
         self._snapshots.begin_again(step)
         self._first = step
         self._start(step)
-        self._hold.clear()  # last: what was left out isn't known any more then
+        self._hold.clear()  # last, because it forgets which steps were left out
         if before is not None:
             before.close()
 
@@ -132,12 +132,12 @@ class Keeper:
 
     @property
     def half_made(self) -> bool:
-        """Returns whether a step has begun to change the state, and hasn't ended."""
+        """Returns whether a step has begun to change the state and hasn't ended."""
         return self._changing
 
     @property
     def obstacle(self) -> str | None:
-        """Returns why a step that isn't made can't be taken back; None where it can."""
+        """Returns why an unfinished step can't be taken back; None if it can."""
         if self._slots is None:
             return "there is no room in memory for this rank's own state"
         if self._device.queues and not self._hold.works:
@@ -145,8 +145,8 @@ class Keeper:
         return None
 
     def hold(self) -> None:
-        """Let the device make no step that it hasn't begun, because collectives are about to be ended: what comes out
-        of them is nothing. For any thread; returns when it is so.
+        """Keep the device from beginning any further step, because collectives are about to end with garbage. May be
+        called from any thread; returns when the hold is in effect.
         """
         self._snapshots.hold()
         if self._device.queues:
@@ -157,8 +157,8 @@ class Keeper:
             is_set.synchronize()
 
     def newest(self, *, left_out: bool = False) -> Made:
-        """Wait until the device has done what is queued, which may be nothing; returns the last step that it has made.
-        The one that has begun to change may turn out to be `left_out`.
+        """Wait until the device has done all queued work; returns the last step that it has made. With `left_out` a
+        step that has begun to change the state is dropped.
         """
         if left_out and self._changing:
             self._steps.drop()
@@ -169,7 +169,7 @@ class Keeper:
         return made
 
     def is_made(self, step: int) -> bool:
-        """Returns whether the device makes `step`, which is queued; waits for it."""
+        """Wait for the device; returns whether it has made `step`, which is queued."""
         return step not in self._left_out()
 
     def _left_out(self) -> frozenset[int]:
@@ -180,7 +180,7 @@ class Keeper:
 
     @torch.no_grad()
     def put_back_own(self, step: int) -> None:
-        """Put back what was this rank's own after `step`, one of the last few: its generators, and buffers."""
+        """Restore this rank's own generators and buffers after `step`, one of the last few."""
         if (own := self.own(step)) is not None:
             buffers = self._kept.buffers.named()
             for name, value in own["buffers"].items():
@@ -188,15 +188,15 @@ class Keeper:
             generators.restore(own["random"], self._device.device)
 
     def own(self, step: int) -> dict[str, Any] | None:
-        """Returns what was this rank's own after `step`, one of the last few."""
+        """Returns this rank's own state after `step`, one of the last few."""
         return None if self._slots is None else self._slots.own(step)
 
     def changing(self) -> None:
-        """Note that the state begins to change: the optimizer's step comes now, or another state is loaded."""
+        """Record that the state begins to change, by the optimizer's step or by loading another state."""
         if self._changing or self._step is None:
             return
         self._steps.wait_for_room(self._step + 1)
-        # All ranks may proceed further than this one, which then has to continue from there too.
+        # The other ranks may finish this step, and this rank then has to continue from there too.
         self._keep_own(self._step + 1)
         self._still.acquire()
         if self._over:
@@ -208,7 +208,7 @@ class Keeper:
         self._steps.begin(self._step + 1)
 
     def finished(self, step: int, *, as_before: bool = False) -> None:
-        """End the step, to which nothing more belongs. `as_before` is as in `made`."""
+        """End the step, after its last change. For `as_before` see `made`."""
         self.made(step, as_before=as_before)
         if step == self._first + 1:
             if self._slots is not None:
@@ -220,8 +220,8 @@ class Keeper:
             self._snapshots.make(step, lambda: self._encoded(step, self._host))
 
     def made(self, step: int, *, as_before: bool = False) -> None:
-        """Note that the state is that after `step`, whole: the optimizer's step, and what belongs to it, have been
-        made. With `as_before` this rank's own state is as it was when that began, and so is there already.
+        """Record that the state after `step` is complete: the optimizer's step and the changes that belong to it are
+        made. With `as_before` this rank's own state hasn't changed since they began, and so is already kept.
         """
         is_there = as_before and self._changing and self._step is not None and step == self._step + 1
         self._steps.wait_for_room(step)
@@ -235,7 +235,7 @@ class Keeper:
             self._still.release()
 
     def save(self) -> None:
-        """Write the last finished step's state, if it is there and isn't written yet; reports why where it isn't."""
+        """Write the last finished step's state unless it is already written; reports why if that fails."""
         with self._saving:
             if self._step is None or self._over:
                 return
@@ -243,7 +243,7 @@ class Keeper:
             if on_main and self._changing and not self._device.queues:
                 self._say(f"state not kept in memory: step {self._step + 1} was half made when it failed")
                 return
-            # On a device the host may wait in the midst of a step that the device hasn't begun.
+            # With a device the host may wait in the middle of a step that the device hasn't begun.
             patience = _BRIEFLY if self._device.queues else PATIENCE
             still = not (on_main and self._changing) and self._still.acquire(timeout=patience)
             if not still and not self._device.queues:
@@ -257,14 +257,14 @@ class Keeper:
                     self._still.release()
 
     def forget(self) -> None:
-        """Delete what is kept of this job in this worker, because it continues from an older state."""
+        """Delete this job's kept states in this worker, because it continues from an older one."""
         self._snapshots.forget()
         here, _ = sealed.sealed_files(self.directory, self.place.job)
         for file in here.values():
             sealed.empty(file)
 
     def end(self) -> None:
-        """Leave nothing, because the run is at its end."""
+        """Delete all kept states, because the run is at its end."""
         self._snapshots.wait(PATIENCE)
         for file in (*self.directory.glob(f"*{sealed.MEMORY}"), *self.directory.glob("*.lock")):
             sealed.remove(file)
@@ -274,7 +274,7 @@ class Keeper:
         self.close()
 
     def close(self) -> None:
-        """End watching for signals; what was written stays."""
+        """Stop watching for signals; written states stay."""
         if self._wakes is not None:
             signal.set_wakeup_fd(self._woke_before)
             os.write(self._wakes[1], bytes([_STOP]))
@@ -286,7 +286,7 @@ class Keeper:
             self._wakes = None
 
     def _prepare(self, step: int) -> None:
-        """Have memory for the state while nothing is stuck: now it is known how large it is."""
+        """Make memory for the state, whose size is now known, while nothing is stuck."""
         if not self._device.queues:
             return
         try:
@@ -298,7 +298,7 @@ class Keeper:
         making = threading.Thread(target=self._generations.make_all, args=arguments, daemon=True, name="memory")
         making.start()
         if not self._resumed:
-            making.join()  # else its pages are there, and the state that it continues from is as good for a while
+            making.join()  # a resumed run has its pages, and its old state is good enough for a while
 
     def _keep_own(self, step: int) -> None:
         if self._slots is None:
@@ -325,7 +325,9 @@ class Keeper:
             self._say(f"state of step {self._step} not kept in memory: {error}")
 
     def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
-        """Write a step's state; returns whether that is done: not where the device has changed it before the end."""
+        """Write a step's state; returns whether that succeeded. It fails if the device changes the state before the
+        end.
+        """
         if ends:
             with self._device.on(self._stream):
                 self._hold.set()
@@ -335,7 +337,7 @@ class Keeper:
             parts, part = self.place.part(self._kept.divided)
             if not any(seal.age == (self.place.attempt, step) and seal.part == part for seal in here):
                 began = time.monotonic()
-                # Where each has a part, the newest that all have is worth more than what may lack a rank's.
+                # If the state is in parts, the newest that all ranks have is worth more than one that may lack a part.
                 file = self._generations.next(self._snapshots.kept, spare=not self._kept.divided)
                 self._generations.make(file, encoded.size, stuck=self._device.queues)
                 with self._device.on(self._stream):
@@ -351,17 +353,17 @@ class Keeper:
                 file.close(Seal(self.place.attempt, step, parts, part, self.place.job, encoded.size))
                 seconds = time.monotonic() - began
                 self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
-        # What the device does from now on, when a collective is ended, is no step.
+        # After the end of a collective the device's results are no step.
         self._over = ends
         return True
 
     def _encoded(self, step: int, host: Any) -> Encoded:
-        """Returns the state after `step`, by what the host had then."""
+        """Returns the encoded state after `step`, with the host's part of that time."""
         whole = {"state": self._kept.state(host)}
         if self._slots is not None:
             whole["buffers"] = self._slots.constant(step)
-            # A part has its rank's own state with it, so that a rank with the one has the other. It is what was copied
-            # after that step, because the next one may have drawn random numbers already.
+            # A part contains its rank's own state, so that one is never held without the other. The own state was
+            # copied after that step, because the next one may already have drawn random numbers.
             if self._kept.divided and (own := self._slots.own(step)):
                 whole |= {"own": own, "rank": self.place.rank}
         encoded = Encoded(whole)
@@ -383,7 +385,7 @@ class Keeper:
             wait = None if until is None else max(0.0, until - time.monotonic())
             if not select.select([descriptor], [], [], wait)[0]:
                 until = None
-                self.save()  # the main thread doesn't reach its end
+                self.save()  # the main thread hasn't reached its end
                 continue
             signals = os.read(descriptor, 64)
             if self._woke_before >= 0 and (received := signals.replace(bytes([_STOP]), b"")):
@@ -398,12 +400,12 @@ class Keeper:
                 return
 
 
-#: Descriptors that wake keepers of this process.
+#: Descriptors that wake this process's keepers.
 _own_descriptors = set[int]()
 
 
 def _leave_signals_alone() -> None:
-    """Ignore signals in a child of a rank, which has the rank's handlers and descriptors."""
+    """Ignore signals in a child of a rank, which inherits the rank's handlers and descriptors."""
     if _own_descriptors and threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
         _own_descriptors.clear()

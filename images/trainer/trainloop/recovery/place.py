@@ -1,4 +1,4 @@
-"""A rank has a place in its attempt, and a directory in memory, which the agent or torchrun name."""
+"""A rank has a place in its attempt, and a directory in memory; the agent or torchrun names both."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ DIRECTORY_VARIABLE = "TRAINMASTER_MEMORY_DIR"
 
 @dataclass(frozen=True)
 class Place:
-    """A place is which rank of which attempt of which job this is."""
+    """A place identifies a rank, its attempt and its job."""
 
     job: str
     attempt: int
     rank: int
     ranks: int
     local_ranks: int
-    #: Neighbouring ranks that have a whole state together, where each has a part of it; None: all ranks.
+    #: The number of neighbouring ranks that together hold a whole state in parts; None: all ranks.
     unit: int | None = None
 
     @classmethod
     def from_environment(cls, rank: int, ranks: int, unit: int | None = None) -> Place:
-        """Returns this rank's place; without an agent all attempts are the first."""
+        """Returns this rank's place; without an agent the attempt is always the first."""
         job, attempt = os.environ.get("TRAINMASTER_JOB_UID", ""), os.environ.get("TRAINMASTER_ATTEMPT", "1")
         return cls(job, int(attempt), rank, ranks, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), unit)
 
@@ -45,13 +45,13 @@ class Place:
         return self.local_rank == 0
 
     def part(self, divided: bool) -> tuple[int, int]:
-        """Returns the number of ranks that hold a state together, and which of them this is."""
+        """Returns the number of ranks that hold a state together, and this rank's index among them."""
         unit = self.unit or self.ranks
         return (unit, self.rank % unit) if divided else (1, 0)
 
 
 def memory_directory(say: Callable[[str], None]) -> Path | None:
-    """Returns this user's own directory in the pod's memory; None where none is named, or it can't be used, which `say`
+    """Returns this user's own directory in the pod's memory; None if none is named, or if it is unusable, which `say`
     reports.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
@@ -64,18 +64,18 @@ def memory_directory(say: Callable[[str], None]) -> Path | None:
         return None
 
 
-#: Names a file; with the rank appended, the file reports that the rank is writing (docs/protocol.md).
+#: The path that, with the rank appended, is a file that reports that the rank is writing (docs/protocol.md).
 SAVING_VARIABLE = "TRAINMASTER_SAVING_FILE"
 #: The suffix of the file that reports a planned stop.
 PLANNED = ".planned"
-#: Bytes that a slow machine writes in a second, and the seconds that a save costs on top.
+#: Bytes that a slow machine writes per second, and the seconds that each save needs in addition.
 _BYTES_A_SECOND = 200e6
 _LEAST_SECONDS = 1.0
 
 
 @contextmanager
 def announced(rank: int, size: int) -> Iterator[None]:
-    """Surrounds the writing of `size` bytes, and reports to the agent how many seconds this may take."""
+    """Report to the agent, while the context is open, how many seconds writing `size` bytes may take."""
     named = os.environ.get(SAVING_VARIABLE)
     if not named:
         yield
@@ -89,7 +89,7 @@ def announced(rank: int, size: int) -> Iterator[None]:
 
 
 def planned_seconds() -> float | None:
-    """Returns the seconds that a planned stop gives the ranks; None where the agent has planned none."""
+    """Returns the seconds that a planned stop gives the ranks; None if the agent has planned no stop."""
     named = os.environ.get(SAVING_VARIABLE)
     try:
         return float(Path(f"{named}{PLANNED}").read_text()) if named else None
@@ -98,7 +98,7 @@ def planned_seconds() -> float | None:
 
 
 def is_the_end() -> bool:
-    """Returns whether this rank is ended in any case: there is an agent, which after a fault ends all ranks."""
+    """Returns whether this rank is bound to end, because an agent ends all ranks after a fault."""
     return SAVING_VARIABLE in os.environ and planned_seconds() is None
 
 

@@ -1,4 +1,4 @@
-"""A state is written to memory only where there is room for it, because a container that needs more is killed."""
+"""A state is written to memory only if there is room for it, because a container that exceeds its limit is killed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _CGROUP_ROOT = "/sys/fs/cgroup"
 
 @contextmanager
 def made(file: Path, size: int) -> Iterator[BinaryIO]:
-    """Makes a file of `size` bytes, yields it, and gives it its place, where one may be already. Raises OSError where
-    there is no room.
+    """Make a file of `size` bytes, yield it, and then move it to `file`, which it may replace. Raises OSError if there
+    is no room.
     """
     if problem := lacking(file.parent, size):
         raise OSError(problem)
     partial = file.with_name(f"{file.name}.{os.getpid()}{PARTIAL}")
     try:
         with os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as stream:
-            # All of it now: where memory ends later, a copy into a mapped file is a SIGBUS.
+            # Allocate everything now: if memory runs out later, a copy into a mapped file raises SIGBUS.
             os.posix_fallocate(stream.fileno(), 0, size)
             yield stream
         partial.rename(file)
@@ -35,7 +35,7 @@ def made(file: Path, size: int) -> Iterator[BinaryIO]:
 
 
 def lacking(directory: Path, needed: int) -> str | None:
-    """Returns a sentence where `needed` bytes more in `directory` would be too many, else None."""
+    """Returns a sentence if `directory` has no room for another `needed` bytes, else None."""
     found = os.statvfs(directory)
     free, where = found.f_bavail * found.f_frsize, f"in {directory}"
     for room, place in ((_of_container(), "of the container's memory"), (_of_machine(), "of the machine's memory")):
@@ -45,7 +45,7 @@ def lacking(directory: Path, needed: int) -> str | None:
 
 
 def _of_container() -> int | None:
-    """Returns the bytes that the container may still use; what it has cached of files makes room by itself."""
+    """Returns the bytes that the container may still use; its file cache counts as free."""
     root = Path(os.environ.get("TRAINMASTER_CGROUP_ROOT") or _CGROUP_ROOT)
     for limit_file, used_file, folder in (
         ("memory.max", "memory.current", root),
@@ -64,7 +64,7 @@ def _of_machine() -> int | None:
 
 
 def _number(file: Path) -> int | None:
-    """Returns a number from a file of the kernel's; None where it has none, such as `max`."""
+    """Returns the number in one of the kernel's files; None if it contains none, such as `max`."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):
@@ -72,7 +72,7 @@ def _number(file: Path) -> int | None:
 
 
 def _named(file: Path, names: tuple[str, ...]) -> int:
-    """Returns the sum of the numbers with these names in a file of the kernel's."""
+    """Returns the sum of the numbers with these names in one of the kernel's files."""
     try:
         lines = [line.split() for line in file.read_text().splitlines()]
     except OSError:

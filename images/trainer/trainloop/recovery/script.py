@@ -1,4 +1,4 @@
-"""A script of one's own with a loop over steps keeps its state, and continues from it, by three lines:
+"""A script with its own loop over steps keeps its state, and continues from it, by three lines:
 
     from trainloop.recovery import Recovery
 
@@ -6,8 +6,8 @@
     for step in recovery.steps(10_000):
         ...
 
-The state is kept in memory, and on a disk if TRAINMASTER_CHECKPOINT_DIR names one. Progress is reported, stacks are
-given to an agent that diagnoses a hang, and SIGTERM ends the run after a step, saved, with exit code 143.
+The state is kept in memory, and on a disk if TRAINMASTER_CHECKPOINT_DIR names one. Progress is reported, and an agent
+that diagnoses a hang gets the stacks. SIGTERM ends the run after a step and a save, with exit code 143.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trainloop.recovery.script_state import ScriptState, Stateful
 from trainloop.recovery.steps import Made
 from trainloop.recovery.tensors import on_device, state_of
 
-#: Newest states that stay on the disk.
+#: The number of newest states that stay on the disk.
 _KEPT_ON_DISK = 2
 
 
@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 
 
 class Recovery:
-    """Keeps the state of a script's model, optimizer and what else it names, and restores it.
+    """This class keeps and restores the state of a script's model, optimizer and other named objects.
 
     Every rank makes one, after the process group and with the model as it is trained: bare, in DistributedDataParallel,
-    with ZeroRedundancyOptimizer too, or sharded by `fully_shard`. `others` are a scheduler, a scaler and their like, by
-    names of one's own. `every` is the number of steps between two states on the disk, which is `path`, or
-    TRAINMASTER_CHECKPOINT_DIR, or none.
+    with ZeroRedundancyOptimizer too, or sharded by `fully_shard`. `others` are a scheduler, a scaler and the like,
+    under names of your choice. `every` is the number of steps between two states on the disk. The disk is `path`, else
+    TRAINMASTER_CHECKPOINT_DIR, else none.
 
-    A run that continues equals an uninterrupted one to the bit if its data follows from the step alone. With more than
-    two ranks DistributedDataParallel sums its first step in another order than later ones; with `rehearsal` the first
-    step after a recovery is made twice, and counts once, which removes that difference too.
+    A run that continues equals an uninterrupted one to the bit if its data depends on the step alone. With more than
+    two ranks DistributedDataParallel sums its first step in another order than later ones. `rehearsal` removes that
+    difference too: the first step after a recovery is made twice, and counts once.
 
-    Under Trainmaster ranks that survive a fault continue in their processes, if the script takes its micro-batches from
-    `parts`, which are then shared out again. With `fewer_samples` they continue without `parts` too, with the samples
-    that are left, until the lost ranks are back.
+    Under Trainmaster ranks that survive a fault continue in their processes if the script takes its micro-batches from
+    `parts`, which are then shared out again. With `fewer_samples` they continue even without `parts`, with the
+    remaining samples, until the lost ranks are back.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Recovery:
         self._progress.join()
         self._continuation: Continuation | None = None
         if (continuing := start.continuing()) is not None:
-            # Imported by ranks that can continue.
+            # Imported only by ranks that can continue.
             from trainloop.recovery.continuation import Continuation, obstacle_of
 
             is_kept = self._keeper is not None
@@ -118,19 +118,19 @@ class Recovery:
                 hold=self._keeper.hold if self._keeper is not None else lambda: None,
                 progress=self._progress,
             )
-        #: Where the random numbers of `parts` begin: the same on all ranks.
+        #: The seed of `parts`: the same on all ranks.
         self._state.seed = int(self._group.gather(torch.initial_seed())[0])
         self._reported: dict[str, float] = {}
         self._stop_requested = False
-        #: Steps of the optimizer within this step of the loop; and within each one before, None where they differed.
+        #: The optimizer's steps within this step of the loop, and within each earlier one; None if those differed.
         self._updates = 0
         self._updates_each: int | None = 0
         self._excepthook = sys.excepthook
 
     def steps(self, total: int) -> Iterator[int]:
-        """Yields the numbers of the steps that are left, from 1 to `total`; a step is finished when the next one is
-        asked for. A step that a fault has cut off is yielded again. Raises SystemExit(143) soon after SIGTERM came to
-        any rank: after that step, or after those of a quarter of a second, ten at most.
+        """Yields the numbers of the remaining steps, up to `total`; a step is finished when the next one is requested.
+        A step that a fault has cut off is yielded again. After SIGTERM to any rank, raises SystemExit(143) after that
+        step, or after the steps of a quarter of a second, ten at most.
         """
         continuation, joined = self._continuation, False
         if continuation is not None and continuation.joins:
@@ -157,7 +157,7 @@ class Recovery:
                     asking = self._questions.begin(self.step + 1, int(self._stop_requested), known)
                     yield self.step + 1
                     stop, formed = self._close(asking, total)
-                # When a group has formed all its ranks are here, after the same step, whichever way they have come.
+                # After a group has formed all its ranks are here, after the same step, whichever way they came.
                 due = bool(stop) or self.step == total or self.step % self._every == 0
                 formed = due and self._save_or_form()
                 if stop and not formed and self.step < total:
@@ -169,7 +169,7 @@ class Recovery:
                 continuation.over()
 
     def _close(self, asking: Callable[[], list[int]] | None, total: int) -> tuple[int, bool]:
-        """Close the step that was yielded; returns whether all shall stop after it, and whether a new group has formed
+        """Close the yielded step; returns whether all ranks shall stop after it, and whether a new group has formed
         instead.
         """
         continuation = self._continuation
@@ -187,11 +187,11 @@ class Recovery:
             continuation.made(updates)
         stop, newest = (0, 0) if asking is None else asking()
         if self.step == total and continuation is not None and self._is_made():
-            # No rank leaves before all have made the last step, because it may have to give the state to one that
+            # No rank leaves before all have made the last step, because it may have to send the state to one that
             # hasn't.
             with suppress(GroupLostError):
                 self._group.gather(None)
-        # DDP orders its buckets again in the second step. A rank that joins has done so before it meets the others.
+        # DDP orders its buckets again in the second step. A joining rank has done so before it meets the others.
         is_ready = self.step >= min(self._first + 2, total)
         if is_ready and continuation is not None and (continuation.broken or newest > continuation.attempt):
             self._form()
@@ -199,12 +199,12 @@ class Recovery:
         return stop, False
 
     def parts(self, count: int | None = None) -> Iterator[int]:
-        """Yields the micro-batches that this rank computes, as numbers below `count`, which make this step on all ranks
-        together; by default there is one for each rank, its own. Those of lost ranks are dealt among the others.
-        Gradients are reduced in the backward of the last one, and each has random numbers of its own.
+        """Yields the micro-batches of this step that this rank computes, as numbers below `count`; by default its own
+        single one. Lost ranks' parts are dealt among the others. Gradients are reduced in the backward of the last
+        part, and each part has its own random numbers.
 
-        DistributedDataParallel divides the sum over all parts by the number of ranks: with n times as many parts as
-        ranks divide each part's loss by n. Raises ValueError for fewer parts than ranks.
+        DistributedDataParallel divides the sum over all parts by the number of ranks. So with n times as many parts as
+        ranks, divide each part's loss by n. Raises ValueError for fewer parts than ranks.
         """
         rank, ranks, step = self._place.rank, self._place.ranks, self.step + 1
         present = range(ranks) if self._continuation is None else self._continuation.shares()
@@ -212,21 +212,21 @@ class Recovery:
         yield from passes(self._model, own, lambda part: seed(self._state.seed, step, part, self._device))
 
     def made(self) -> None:
-        """Note that this step has made its last change: what comes until the next one (a loss that is averaged over the
-        ranks, an evaluation) changes no state, so that a fault there costs no step. Call it in a script with `others`
-        where ranks wait for each other there; without `others` the optimizer's step is the last change.
+        """Record that this step has made its last change. Later work until the next step (a loss that is averaged over
+        the ranks, an evaluation) changes no state, so a fault there costs no step. Call it in a script with `others` if
+        its ranks wait for each other there. Without `others` the optimizer's step is the last change.
         """
         if self._keeper is not None:
             self._keeper.made(self.step + 1)
 
     def report(self, **numbers: float) -> None:
-        """Report numbers of this step, `loss` for one, with the next progress (docs/protocol.md names the fields)."""
+        """Report numbers of this step, such as `loss`, with the next progress (docs/protocol.md names the fields)."""
         self._reported = numbers
 
     def save(self) -> None:
-        """Write the state to the disk, where there is one; a disk that refuses doesn't stop the run. Collective."""
+        """Write the state to the disk, if there is one; a failing write doesn't stop the run. Collective."""
         if self._continuation is None or not self._continuation.joins:
-            with suppress(GroupLostError):  # the step is made again
+            with suppress(GroupLostError):  # the step is repeated
                 self._save()
 
     def _save(self) -> None:
@@ -255,8 +255,8 @@ class Recovery:
         self._progress.enter("train")
 
     def _resume(self) -> Found | None:
-        """Restore the newest state that any rank has; returns it. Raises RuntimeError where there are states, but none
-        of this model: starting from scratch would be a surprise.
+        """Restore the newest state that any rank has; returns it. Raises RuntimeError if there are states, but none of
+        this model, because starting from scratch would be a surprise.
         """
         self._progress.enter("setup", message="looking for a state to continue from")
         memory = self._keeper.directory if self._keeper else None
@@ -290,8 +290,8 @@ class Recovery:
             self._say("the random state of this rank was lost with its pod: it keeps the one that it has")
 
     def _form(self, *, left_out: bool = False) -> None:
-        """Form the next attempt's group; ranks that lack the newest step are given it. What the host has done in a step
-        that was `left_out`, or that the device hasn't made, is taken back.
+        """Form the next attempt's group, in which ranks that lack the newest step receive it. If a step was `left_out`,
+        or if the device hasn't made it, the host's changes in it are taken back.
         """
         assert self._continuation is not None
         drawn, made = generators.packed(self._device), None
@@ -301,7 +301,7 @@ class Recovery:
                 self._go_back(made)
         self.step = self._continuation.form(self.step, self._state.give, self._take, lambda: self._stop_requested)
         if self._keeper is not None and made is not None and made.step < self.step:
-            # This rank has drawn for the step that others had made.
+            # This rank has drawn random numbers for the step that others had made.
             own = self._keeper.own(self.step)
             generators.restore(generators.as_tensor(drawn) if own is None else own["random"], self._device)
         self._place = replace(self._place, attempt=self._continuation.attempt)
@@ -310,7 +310,7 @@ class Recovery:
             self._keeper.continue_as(self._continuation.attempt, self.step)
 
     def _save_or_form(self) -> bool:
-        """Save; returns whether a fault has cut that off, and a new group has formed."""
+        """Save; returns whether a fault has cut the save off and a new group has formed."""
         try:
             self._save()
         except GroupLostError:
@@ -319,24 +319,24 @@ class Recovery:
         return False
 
     def _is_made(self) -> bool:
-        """Returns whether the device has made the step that the host has; waits for it."""
+        """Wait for the device; returns whether it has made the host's last step."""
         return self._keeper is None or self._keeper.is_made(self.step)
 
     def _finished(self) -> None:
-        # A lost rank cuts off the exchange about a snapshot: the next group begins to count again.
+        # A lost rank cuts off the exchange about a snapshot; the next group restarts the count.
         with suppress(GroupLostError):
             if self._keeper is not None:
                 self._keeper.finished(self.step)
 
     def _go_back(self, made: Made) -> None:
-        """Put back what the host has changed since a step."""
+        """Restore the state that the host had after the step `made`."""
         assert self._keeper is not None
         self.step = made.step
         self._state.put_back(made.host)
         self._keeper.put_back_own(made.step)
 
     def _take(self, saved: dict[str, Any]) -> None:
-        """Load another rank's state; until that is whole it isn't written to memory."""
+        """Load another rank's state, which isn't written to memory until it is complete."""
         if self._keeper is not None:
             self._keeper.changing()
         self._state.load(saved)
@@ -354,7 +354,7 @@ class Recovery:
             if not joined:
                 keeper.begin(self.step, self._source)
             sys.excepthook = self._on_error
-            atexit.register(keeper.save)  # a script that ends early, whatever has caught the error
+            atexit.register(keeper.save)  # for a script that ends early, even if it catches the error
 
     def _watch_updates(self) -> None:
         self._optimizer.register_step_pre_hook(self._updating)
@@ -379,13 +379,13 @@ class Recovery:
         if self._continuation is not None and self._continuation.left_out:
             return
         self._updates += 1
-        # A step may have several updates, of which the last counts: as many as all steps before had.
+        # If a step has several updates, the last one counts; their number is that of all earlier steps.
         if not self._others and self._updates == self._updates_each and self._keeper is not None:
-            # No optimizer of torch's draws random numbers; what the script draws after it comes with the step's end.
+            # torch's optimizers draw no random numbers; the script's later draws are kept at the step's end.
             self._keeper.made(self.step + 1, as_before=True)
 
     def _count_updates(self) -> int:
-        """Returns the optimizer's steps within the step that is over."""
+        """Returns the number of the optimizer's steps within the step that just ended."""
         updates = self._updates
         if self._updates_each == 0:
             self._updates_each = self._updates
@@ -418,7 +418,7 @@ class Recovery:
 
 
 def host_group() -> dist.ProcessGroup | None:
-    """Returns a group whose collectives are the host's; None for the default one, where that is one."""
+    """Returns a group with collectives on the host; None, for the default group, if that one has them."""
     return None if "cpu:gloo" in str(dist.get_backend_config()) else dist.new_group(backend="gloo")
 
 
@@ -426,12 +426,12 @@ _groups = list[dist.ProcessGroup]()
 
 
 def keep_group(model: nn.Module) -> None:
-    """Keep the group in which DistributedDataParallel trains `model` for as long as this process has Python.
+    """Keep DistributedDataParallel's process group for as long as this process has Python.
 
-    DDP's destructor has Python's lock. If its reference to the group is the last, as after `destroy_process_group`, it
-    joins gloo's threads, which may need the lock to release what a collective kept of its caller's state (torch 2.13):
-    both wait for good. A rank that starts cold has one more reference in torch's own modules, because DDP imports them
-    when the group is there; a rank that is forked with them imported has none.
+    DDP's destructor holds Python's lock. If its reference to the group is the last, as after `destroy_process_group`,
+    it joins gloo's threads, which may need the lock to release objects that a collective kept from its caller (torch
+    2.13): a deadlock. A rank that starts cold has another reference in torch's own modules, because DDP imports them
+    while the group exists; a rank that is forked with them imported has none.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         _groups.append(model.process_group)

@@ -1,4 +1,4 @@
-"""A script's state is its model, its optimizer and what else it names; it is taken, restored and given from here."""
+"""A script's state is its model, its optimizer and other named objects; this module reads and restores it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainloop.recovery.tensors import (
 
 
 class Stateful(Protocol):
-    """Schedulers, scalers and averages of weights have these two."""
+    """A stateful object has these two methods, as schedulers, scalers and averages of weights do."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -29,7 +29,7 @@ class Stateful(Protocol):
 
 
 class ScriptState:
-    """Holds what is kept of a script; of a sharded model, and of ZeroRedundancyOptimizer, this rank has a part."""
+    """This class holds a script's state; with a sharded model or ZeroRedundancyOptimizer, this rank's part."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, others: dict[str, Stateful]) -> None:
         self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
@@ -40,36 +40,36 @@ class ScriptState:
         self.own_optimizer: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
         self.buffers = Buffers(self._model)
         self._optimizer_state = OptimizerState(self.own_optimizer, self.device, optimizer)
-        #: Where the random numbers of `Recovery.parts` begin: the same on all ranks.
+        #: The seed of `Recovery.parts`: the same on all ranks.
         self.seed = 0
 
     @property
     def is_part(self) -> bool:
-        """Returns whether several ranks have the state together."""
+        """Returns whether several ranks hold the state together."""
         sharded = any(hasattr(each, "device_mesh") for each in self._parameters.values())
         return sharded or self.own_optimizer is not self._optimizer
 
     def host(self) -> dict[str, Any]:
-        """Returns what the host has of the state, and changes."""
+        """Returns the part of the state that the host holds and changes."""
         return {
             "optimizer": self._optimizer_state.host(),
             "others": {name: state_of(each) for name, each in self._others.items()},
         }
 
     def whole(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state, by what the host had of it."""
+        """Returns the state with the given host's part."""
         optimizer = local(self._optimizer_state.whole(host["optimizer"]))
         others = local(host["others"])
         return {"model": local(self._parameters), "optimizer": optimizer, "others": others, "seed": self.seed}
 
     def give(self) -> dict[str, Any]:
-        """Returns the state as it is now, with the buffers, for a rank that lacks it."""
+        """Returns the current state, with the buffers, for a rank that lacks it."""
         buffers = {name: local(each) for name, each in self.buffers.named().items()}
         return {**self.whole(self.host()), "buffers": buffers}
 
     @torch.no_grad()
     def load(self, saved: dict[str, Any]) -> None:
-        """Load a state. Raises ValueError or KeyError where it isn't this model's."""
+        """Load a state. Raises ValueError or KeyError if it isn't this model's."""
         self._parameters = parameters_between_steps(self._model)
         tensors: dict[str, Any] = {**self._parameters, **self.buffers.named()}
         values = {**saved["model"], **saved["buffers"]}
@@ -85,7 +85,7 @@ class ScriptState:
             for group, part_of_it in zip(self._optimizer.param_groups, self.own_optimizer.param_groups, strict=True):
                 group.update({key: value for key, value in part_of_it.items() if key != "params"})
         for state in self.own_optimizer.state.values():
-            # Where weights are on the host, torch has kept what it was given, and that is the file's.
+            # For weights on the host torch has kept the given tensors, which are mapped from the file.
             state.update({key: cloned(value) for key, value in state.items() if on_host(value)})
         for name, tensor in tensors.items():
             if name in values:
@@ -96,7 +96,7 @@ class ScriptState:
 
     @torch.no_grad()
     def put_back(self, host: dict[str, Any]) -> None:
-        """Put back what the host had of the state."""
+        """Restore the host's part of the state."""
         groups, _ = host["optimizer"]
         for group, before in zip(self._optimizer.param_groups, groups, strict=True):
             group.update(before)

@@ -1,9 +1,9 @@
-"""A sealed file has a state, and a seal with its job, attempt and step, which vouches that it is whole.
+"""A sealed file contains a state, and a seal with its job, attempt and step, which vouches that the state is complete.
 
-On a disk it is written under another name and renamed when its last byte and its seal are there, so a file with a
-sealed file's name was never half-written; a checksum finds later damage. It is a CRC-32, which a processor's core
-computes at 4 GB/s (SHA-256: 0.5 to 2): it finds damage, not forgery, because the directory is open to its own user
-alone. In the pod's memory nothing is damaged, and there is no checksum (`generations`).
+On a disk the file is written under another name and renamed after its last byte and its seal. So a file with a sealed
+file's name was never half-written; a checksum finds later damage. It is a CRC-32, which a processor's core computes at
+4 GB/s (SHA-256: 0.5 to 2). It finds damage, not forgery, because only its own user can open the directory. In the pod's
+memory nothing gets damaged, so there is no checksum (`generations`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import torch
 
 from trainloop.recovery.encoding import ALIGNMENT, Encoded
 
-#: Bytes before the state, which have the seal.
+#: Bytes before the state, for the seal.
 HEADER_BYTES = 64 * ALIGNMENT
 _MAGIC = "trainmaster state 1"
 _SUFFIX = ".sealed"
-#: The suffix of files of the pod's memory, which are written again and again.
+#: The suffix of files of the pod's memory, which are overwritten again and again.
 MEMORY = ".memory"
 PARTIAL = ".partial"
 #: A number beyond any step or attempt.
@@ -35,16 +35,18 @@ _LARGEST = 1 << 53
 
 
 class SealError(ValueError):
-    """A file doesn't match its seal, or has none; the message names the file."""
+    """A file has no seal or doesn't match it; the message names the file."""
 
 
 @dataclass(frozen=True, order=True)
 class Seal:
-    """A seal describes a file's state. The greater of two is newer: a later attempt continued from what it found."""
+    """A seal describes a file's state. The greater of two is newer, because a later attempt continued from the state it
+    found.
+    """
 
     attempt: int
     step: int
-    #: The number of ranks that hold the state together, and which of them this is: 1 and 0 where each has all of it.
+    #: The number of parts of the state, and the index of this part: 1 and 0 if each rank has the whole state.
     parts: int
     part: int
     job: str
@@ -53,7 +55,7 @@ class Seal:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Returns what a state is compared with others by: the attempt and the step."""
+        """Returns the sort key of states: the attempt and the step."""
         return self.attempt, self.step
 
     @property
@@ -67,8 +69,8 @@ def name_of(attempt: int, step: int, part: int, parts: int) -> str:
 
 
 def private(directory: Path) -> Path:
-    """Returns the directory within `directory` that only this user can read; makes it. Raises SealError where it
-    belongs to somebody else, OSError where it can't be made.
+    """Returns the directory within `directory` that only this user can read; makes it if necessary. Raises SealError if
+    it belongs to another user, OSError if it can't be made.
     """
     own = directory / f"user-{os.getuid()}"
     own.mkdir(mode=0o700, exist_ok=True)
@@ -79,7 +81,7 @@ def private(directory: Path) -> Path:
 
 
 def write(directory: Path, encoded: Encoded, job: str, attempt: int, step: int, parts: int = 1, part: int = 0) -> Path:
-    """Write and seal a state; returns its file, which is on the disk then. Raises OSError where the disk refuses."""
+    """Write, seal and sync a state; returns its file. Raises OSError if the disk refuses."""
     partial = _partial(directory, name_of(attempt, step, part, parts))
     try:
         # Unbuffered, because a buffer would copy each tensor once more.
@@ -103,12 +105,12 @@ def write(directory: Path, encoded: Encoded, job: str, attempt: int, step: int, 
 
 
 def head_of(seal: Seal) -> bytes:
-    """Returns what a file with this seal begins with."""
+    """Returns the first bytes of a file with this seal."""
     return json.dumps({"magic": _MAGIC, **asdict(seal)}).encode().ljust(HEADER_BYTES)
 
 
 def read_seal(file: Path) -> Seal | None:
-    """Returns the seal of a file; its state isn't read. None where a file of the pod's memory has nothing. Raises
+    """Returns the seal of a file without reading its state; None for an empty file of the pod's memory. Raises
     SealError.
     """
     try:
@@ -128,7 +130,7 @@ def read_seal(file: Path) -> Seal | None:
 
 
 def seal_of(plain: Any) -> Seal | None:
-    """Returns the seal in a plain value that another rank sent; None where it isn't a seal."""
+    """Returns the seal in a plain value from another rank; None if it isn't a seal."""
     try:
         seal = Seal(**{name: plain[name] for name in Seal.__dataclass_fields__})
     except (TypeError, KeyError):
@@ -139,10 +141,10 @@ def seal_of(plain: Any) -> Seal | None:
 
 
 def sealed_files(directory: Path, job: str, *, adopting: bool = False) -> tuple[dict[Seal, Path], list[str]]:
-    """Returns the sealed files of `job` by their seals, and what is wrong with others, as sentences.
+    """Returns the sealed files of `job` by their seals, and sentences about the unusable ones.
 
-    With `adopting` other jobs' files count as of an attempt before the first: on a disk a job may continue from
-    another's.
+    With `adopting` other jobs' files count as attempt 0, before the first: on a disk a job may continue from another
+    one.
     """
     found, wrong = dict[Seal, Path](), list[str]()
     for file in sorted((*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"*{MEMORY}"))):
@@ -163,10 +165,10 @@ def sealed_files(directory: Path, job: str, *, adopting: bool = False) -> tuple[
 
 
 def read(file: Path, seal: Seal) -> torch.Tensor:
-    """Returns the bytes of a sealed file's state, mapped. Raises SealError where they aren't those that were sealed."""
+    """Returns the bytes of a sealed file's state, mapped. Raises SealError if they don't match the seal."""
     try:
         with file.open("rb") as stream:
-            # Writable for this process alone, because torch warns of memory that can't be written to.
+            # Writable for this process alone, because torch warns of read-only memory.
             mapped = mmap.mmap(stream.fileno(), HEADER_BYTES + seal.size, flags=mmap.MAP_PRIVATE)
     except (OSError, ValueError) as error:
         raise SealError(f"{file} can't be read: {error}") from None
@@ -174,14 +176,14 @@ def read(file: Path, seal: Seal) -> torch.Tensor:
 
 
 def verified(data: torch.Tensor, seal: Seal, name: str) -> torch.Tensor:
-    """Returns `data`. Raises SealError where it doesn't have the seal's checksum, if there is one."""
+    """Returns `data`. Raises SealError if the seal has a checksum that `data` doesn't match."""
     if seal.checksum and zlib.crc32(data.numpy().data) != seal.checksum:
         raise SealError(f"{name} doesn't have the checksum in its seal")
     return data
 
 
 def _partial(directory: Path, name: str) -> Path:
-    """Returns the name of what will be a sealed file, by the thread that writes it: two may write at once."""
+    """Returns the name of an unfinished file; it includes the writing thread, because two may write at once."""
     return directory / f"{name}.{threading.get_native_id()}{PARTIAL}"
 
 
@@ -194,12 +196,12 @@ def _sync(directory: Path) -> None:
 
 
 def remove(file: Path) -> None:
-    """Delete a file that another rank of the worker may have deleted."""
+    """Delete a file, which another rank of the worker may have deleted before."""
     file.unlink(missing_ok=True)
 
 
 def empty(file: Path) -> None:
-    """Take a file's seal away: one of the pod's memory stays, to be written again."""
+    """Delete a file; one of the pod's memory only loses its seal, and stays to be overwritten."""
     if file.suffix != MEMORY:
         remove(file)
         return
@@ -208,7 +210,7 @@ def empty(file: Path) -> None:
 
 
 def clean(directory: Path) -> None:
-    """Delete what writers that were killed have left half-written, of threads that are gone."""
+    """Delete half-written files whose threads are gone, because their writers were killed."""
     for file in directory.glob(f"*{PARTIAL}"):
         thread = file.name.removesuffix(PARTIAL).rpartition(".")[2]
         if not Path("/proc", thread).exists():

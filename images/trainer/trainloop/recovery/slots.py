@@ -1,15 +1,14 @@
-"""A rank's own state, its random generators and the buffers that its steps change, is copied into the pod's memory in
-every step.
+"""A rank's own state, its random generators and changing buffers, is copied into the pod's memory in every step.
 
-It lies in a file that the rank has mapped, so a step costs a copy and no call of the kernel, and the copy outlives a
-rank that is killed. The file has a slot for each of the last steps, as many as the host may be ahead of the device, and
-two for the newest snapshot and the one before. A slot's head is emptied before its content is written, and written
-after it. A device's tensors are first copied on the device, then by a queue of its own, followed by a stamp: the host
-never waits.
+The rank maps the file, so a step costs a copy and no call of the kernel, and the copy outlives a rank that is killed.
+The file has a slot for each of the last steps, as many as the host may be ahead of the device, and two for the newest
+snapshot and the one before. A slot's head is emptied before its content is written, and written after it. A device's
+tensors are first copied on the device, then to the host over a separate queue, followed by a stamp: the host never
+waits.
 
 Most buffers never change (masks, positions), and those belong to the state itself. A tensor's version counter shows
-which do, but torch's own batch normalisation doesn't count, nor does a write to `.data`: floating-point vectors always
-count as changed, and after the first step all others are compared with what they were.
+most changes, but not those by torch's own batch normalisation or by a write to `.data`. So floating-point vectors
+always count as changed, and after the first step all others are compared with their first values.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ from trainloop.recovery.place import Place
 from trainloop.recovery.sealed import remove
 from trainloop.recovery.steps import KEPT
 
-#: Job (its checksum), attempt, step, rank, bytes of the encoded content, and whether a stamp confirms it.
+#: Job (its checksum), attempt, step, rank, bytes of the encoded content, and whether a stamp confirms the slot.
 _HEAD = struct.Struct("<IQQIQ?")
 _STAMP = struct.Struct("<Q")
-#: Bytes of a slot before its content: the head, and behind it the stamp.
+#: Bytes of a slot before its content: the head, followed by the stamp.
 _BEFORE = 2 * ALIGNMENT
 _SLOTS = KEPT + 2
 _SUFFIX = ".slots"
 
 
-#: A buffer that was taken away.
+#: The value for a buffer that was removed.
 _GONE = torch.empty(0)
 
 
 class Buffers:
-    """A model's buffers, all or those that have one of `names`; looked up once, because that takes longer than a step
-    of a small model.
+    """A model's buffers, all or those that have one of `names`, are looked up once: each look-up takes longer than a
+    small model's step.
     """
 
     def __init__(self, model: nn.Module, names: Container[str] | None = None) -> None:
@@ -56,7 +55,7 @@ class Buffers:
         self._places = [(owner._buffers, key) for owner, key in places]
 
     def now(self) -> list[torch.Tensor]:
-        """Returns the tensors, in the order of `names`: of a sharded one this rank's part."""
+        """Returns the tensors in the order of `names`; of a sharded one, this rank's part."""
         tensors = (owner.get(key) for owner, key in self._places)
         return [_GONE if each is None else getattr(each, "_local_tensor", each) for each in tensors]
 
@@ -65,7 +64,7 @@ class Buffers:
 
 
 class Slots:
-    """Writes one rank's slots."""
+    """These are one rank's slots in the pod's memory."""
 
     def __init__(self, place: Place, directory: Path, device: Device, buffers: Buffers) -> None:
         self._file = directory / f"{place.attempt}-{place.rank}{_SUFFIX}"
@@ -73,20 +72,20 @@ class Slots:
         self._mapped: mmap.mmap | None = None
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._capacity = 0
-        self._kept = [-1, -1]  # the steps of the snapshots whose slots come behind
+        self._kept = [-1, -1]  # the steps of the two snapshots whose slots follow
         self._layout: _Layout | None = None
         tensors = buffers.now()
-        #: Each buffer as it was at the attempt's begin: which tensor, in which version, and its values on the host.
+        #: Each buffer at the attempt's begin: its tensor and version, and its values on the host.
         self._first, self._firsts = _marks(tensors), tensors
         self._values = [each.detach().to("cpu", copy=True) for each in tensors]
-        #: Which have changed since, or may have.
+        #: The numbers of the buffers that have changed since, or may have.
         self._changed = [number for number, each in enumerate(tensors) if each.dim() == 1 and each.is_floating_point()]
         self._written = [_Written() for _ in range(KEPT)]
         self._before = list[torch.Tensor]()
         self._stream = device.stream()
 
     def write(self, step: int) -> None:
-        """Write what is to outlive this rank as it is after `step`. Raises OSError where there is no room for it."""
+        """Write this rank's own state after `step`. Raises OSError if there is no room for it."""
         random, tensors, number = generators.packed(self._device.device), self._buffers.now(), step % KEPT
         written, marks = self._written[number], _marks(tensors)
         as_before = written.step == step and written.marks == marks
@@ -100,14 +99,14 @@ class Slots:
         self._begin(number, layout, random)
         if not as_before or written.layout is not layout:
             if written.sent is not None:
-                self._device.wait(written.sent)  # what this place had is on its way from there
+                self._device.wait(written.sent)  # the place's previous content is being copied away
             with torch.no_grad():
                 layout.fill(self._device, number, changed, step)
         sent = self._end(number, layout, step, number)
         self._written[number] = _Written(step, random, tensors, marks, layout, sent)
 
     def compare(self) -> None:
-        """See which buffers the first step has changed; waits for the device."""
+        """Find the buffers that the first step has changed; waits for the device."""
         pairs = enumerate(zip(self._buffers.now(), self._values, strict=True))
         self._add({number for number, (each, first) in pairs if not torch.equal(each.detach().cpu(), first)})
 
@@ -116,7 +115,7 @@ class Slots:
             self._changed = sorted({*self._changed, *changed})
 
     def keep(self, step: int, other: int) -> None:
-        """Keep what was written after `step`, the newest, with its snapshot, beside that of the step `other`."""
+        """Copy the content of `step`, the newest, into a snapshot's slot, beside that of the step `other`."""
         written = self._written[step % KEPT]
         if written.step != step or written.layout is None:
             return
@@ -126,13 +125,13 @@ class Slots:
         written.sent = self._end(KEPT + place, written.layout, step, step % KEPT)
 
     def wait(self, step: int) -> None:
-        """Wait until what was written after `step`, which the device has made, is in the pod's memory."""
+        """Wait until the content of `step`, which the device has made, is in the pod's memory."""
         written = self._written[step % KEPT]
         if written.step == step and written.sent is not None:
             written.sent.synchronize()
 
     def own(self, step: int) -> dict[str, Any] | None:
-        """Returns what was written after `step`, of the last few, where it lies; None where that isn't there."""
+        """Returns the own state after `step`, one of the last few, without copying it; None if it wasn't written."""
         written = self._written[step % KEPT]
         if written.step != step or written.layout is None:
             return None
@@ -140,7 +139,7 @@ class Slots:
         return {"random": generators.as_tensor(written.random), "buffers": buffers}
 
     def constant(self, step: int) -> dict[str, torch.Tensor]:
-        """Returns the buffers that aren't in what was written after `step`: nothing had changed them by then."""
+        """Returns the buffers that no write after `step` contains, because no step had changed them."""
         written, tensors = self._written[step % KEPT], self._buffers.now()
         there = written.layout.names if written.step == step and written.layout else ()
         firsts = zip(_marks(tensors), self._first, strict=True)
@@ -151,7 +150,7 @@ class Slots:
         return {name: value for name, value in zip(self._buffers.names, values, strict=True) if name not in there}
 
     def _laid_out(self, random: bytes, changed: list[torch.Tensor]) -> _Layout:
-        """Returns the layout of slots for this content, a new one if that has changed."""
+        """Returns the slots' layout for this content; it is a new one if the content's form has changed."""
         key = (len(random), self._changed, [(each.shape, each.dtype) for each in changed])
         if self._layout is None or self._layout.key != key:
             names = [self._buffers.names[number] for number in self._changed]
@@ -167,7 +166,7 @@ class Slots:
         return self._memory[begin + _BEFORE : begin + _BEFORE + self._capacity]
 
     def _begin(self, number: int, layout: _Layout, random: bytes) -> None:
-        """Write into a slot what the host has; it has no head then."""
+        """Write the host's content into a slot, and leave its head empty."""
         assert self._mapped is not None
         begin, text = number * (_BEFORE + self._capacity), layout.encoded.text
         self._mapped[begin : begin + _HEAD.size] = bytes(_HEAD.size)
@@ -176,8 +175,8 @@ class Slots:
         self._mapped[begin + len(text) : begin + len(text) + len(random)] = random
 
     def _end(self, number: int, layout: _Layout, step: int, source: int) -> Event | None:
-        """Bring into a slot what lies elsewhere, in the place `source`, and write the head. Returns what then is there
-        when the place may be used again.
+        """Copy the content at `source` into a slot and write the head. Returns the event after which `source` may be
+        reused.
         """
         content, sent = self._content(number)[layout.begin : layout.encoded.size], None
         if layout.stamps:
@@ -205,7 +204,9 @@ class Slots:
         return sent
 
     def _make(self, needed: int) -> None:
-        """Make a file with slots of at least so many bytes, in place of a smaller one, whose content it gets."""
+        """Replace the file by a larger one with at least `needed` bytes for each slot's content; the old content is
+        copied.
+        """
         capacity = needed + needed // 8
         capacity += -capacity % mmap.PAGESIZE
         size = _SLOTS * (_BEFORE + capacity)
@@ -215,11 +216,11 @@ class Slots:
                 before, after = _BEFORE + self._capacity, _BEFORE + capacity
                 for number in range(_SLOTS):
                     mapped[number * after : number * after + before] = old[number * before : (number + 1) * before]
-        # The file before stays mapped: a queue may be writing to it.
+        # The old file stays mapped: a queue may be writing to it.
         self._before.append(self._memory)
         self._mapped, self._capacity = mapped, capacity
         self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
-        self._device.pin(self._memory)  # where that fails, a message about the state's files reports it
+        self._device.pin(self._memory)  # a failure is reported with the state's files
 
     def close(self) -> None:
         """Delete the file."""
@@ -227,14 +228,14 @@ class Slots:
 
 
 class _Layout:
-    """How a slot's content is laid out, and where the buffers' values are put in each step: in the slots themselves, or
-    on their device.
+    """A layout places a slot's content; the buffers are copied into the slots themselves, or into memory on their
+    device.
     """
 
     def __init__(self, key: Any, random: bytes, buffers: dict[str, torch.Tensor]) -> None:
         self.key, self.names, self._buffers = key, list(buffers), list(buffers.values())
         self.encoded = Encoded({"random": generators.as_tensor(random), "buffers": buffers})
-        #: Where the buffers' bytes begin, and, from there, those of each.
+        #: The offset of the buffers' bytes, and each buffer's offset from there.
         self.begin = len(self.encoded.text) + len(random) + -len(random) % ALIGNMENT
         self._places = [(each, len(self.encoded.text) + begin - self.begin) for each, begin in self.encoded.tensors[1:]]
         self.encoded.tensors = []
@@ -263,7 +264,7 @@ class _Layout:
         self._places = []
 
     def fill(self, device: Device, number: int, tensors: list[torch.Tensor], step: int) -> None:
-        """Copy the buffers to their place; those of a type together, because torch does so in one kernel."""
+        """Copy the buffers to their places, type by type, because torch copies tensors of one type in one kernel."""
         for kind in self._kinds:
             device.copy([self.views[number][each] for each in kind], [tensors[each] for each in kind])
         if self.stamps:
@@ -272,13 +273,13 @@ class _Layout:
 
 
 def _marks(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """Returns marks that are equal for the same tensors in the same versions, as long as these aren't freed."""
+    """Returns marks that are equal for the same tensors in the same versions, until these are freed."""
     return [(id(each), each._version) for each in tensors]
 
 
 @dataclass
 class _Written:
-    """The content of one place."""
+    """This is the content of one place."""
 
     step: int = -1
     random: bytes = b""
@@ -289,7 +290,7 @@ class _Written:
 
 
 def read(directory: Path, job: str, attempt: int, step: int) -> dict[int, bytes]:
-    """Returns what ranks have left in `directory` of a step, by rank, as far as it is whole."""
+    """Returns the complete contents that ranks left in `directory` for a step, by rank."""
     found = dict[int, bytes]()
     for file in directory.glob(f"{attempt}-*{_SUFFIX}"):
         try:
@@ -309,7 +310,7 @@ def read(directory: Path, job: str, attempt: int, step: int) -> dict[int, bytes]
 
 
 def clean(directory: Path, attempts: set[int | None]) -> None:
-    """Delete what ranks have left of other attempts than these."""
+    """Delete the files of all attempts but these."""
     for file in directory.glob(f"*{_SUFFIX}"):
         if file.name.partition("-")[0] not in map(str, attempts):
             remove(file)

@@ -1,12 +1,12 @@
-"""Where no rank may survive that has the state, a snapshot of it is in memory already.
+"""A snapshot of the state is already in memory if no rank that has the state may survive.
 
-Ranks write one every k steps. The device copies it beside the steps that follow: training waits for the copy only
-before it next changes what is being copied, and the host never waits. A thread seals the finished copy. k follows from
-the time that the copy takes, and is chosen again after each, so that all snapshots together cost under a hundredth of
-the time. There are two generations; one that all ranks are known to have is written over when all have the next.
+Ranks write one every k steps. The device copies it beside the following steps: training waits for the copy only before
+it next changes the copied tensors, and the host never waits. A thread seals the finished copy. k follows from the
+duration of the copy, and is chosen again after each, so that all snapshots together cost under a hundredth of the time.
+There are two generations; when all ranks are known to have a snapshot, the one before may be overwritten.
 
-Where all ranks have the same state the first rank of the first two workers writes it. Where each has a part of its own,
-each writes it, and gives a copy to its neighbour, the rank of the same number in the next worker. Where the parts have
+If all ranks have the same state, the first rank of the first two workers writes it. If each has its own part, each
+writes it, and sends a copy to its neighbour, the rank of the same number in the next worker. If the parts have
 replicas, the ranks of the first two replicas write theirs.
 """
 
@@ -30,30 +30,29 @@ from trainloop.recovery.generations import File, Generations
 from trainloop.recovery.place import Place
 from trainloop.recovery.sealed import Seal
 
-#: The part of a run's time in which snapshots are copied. Where a device copies, steps beside it are 5 % slower.
+#: The fraction of a run's time during which snapshots are copied. A device's copy slows the steps beside it by 5 %.
 SHARE = 0.008
-#: Steps of an attempt before its first snapshot; the first steps take longer than others do.
+#: Steps of an attempt before its first snapshot; the first steps take longer than others.
 _FIRST = 4
-#: Seconds before the first snapshot of an attempt that continues from memory: that state is still there.
+#: Seconds before the first snapshot of an attempt that continues from memory, because that state is still there.
 _AGAIN = 10.0
 #: Seconds that a survivor waits for a copy that has begun.
 _PATIENCE = 5.0
-#: Seconds between two at least.
+#: The minimum of seconds between two snapshots.
 _LEAST = 1.0
 #: The cost of a second of sending, relative to copying: it uses the host's network.
 _SENDING = 0.1
-#: Where several ranks have the same state, the workers or replicas that have a snapshot of it: one, and another one if
-#: that is lost.
+#: The number of workers or replicas that have a snapshot of a state that several ranks share: one, and one in reserve.
 _COPIES = 2
 
 
 def has_snapshots(place: Place, divided: bool) -> bool:
-    """Returns whether there are snapshots in the memory of a rank's worker."""
+    """Returns whether the memory of this rank's worker contains snapshots."""
     return (place.rank // place.part(True)[0] if divided else place.worker) < _COPIES
 
 
 class Snapshots:
-    """Makes this rank's snapshots; every rank calls every method after the same step."""
+    """This class makes one rank's snapshots; every rank calls every method after the same step."""
 
     def __init__(
         self,
@@ -75,55 +74,55 @@ class Snapshots:
         host = Device(device.device)
         self._copies = Generations(directory, place.job, copies, host, 2 if neighbours is not None else 0)
         #: The age of the newest state that every rank is known to have written.
-        self.kept = (-1, 0)  # no file's, also of those that are empty
+        self.kept = (-1, 0)  # no file's age, not even an empty one's
         self._next = self._asks = 0
         self._again = False
-        self._since = (0, 0.0)  # the step and the time from which on steps are timed
+        self._since = (0, 0.0)  # the step and the time at which the timing of steps begins
         self._stream = device.stream()
-        self._copied: Event | None = None  # what the next change waits for
+        self._copied: Event | None = None  # the next change waits for this
         self._busy: threading.Thread | None = None
-        self._whole: Event | None = None  # the state that is copied is, from when on it is copied for sure
+        self._whole: Event | None = None  # from this event on the copied state is certainly complete
         self._closing = threading.Lock()  # held while a seal is written
-        self._round = 0  # what is begun in an earlier one is sealed no more
+        self._round = 0  # a snapshot of an earlier round is never sealed
         self._ended = self._held = False
-        self._age = (-1, -1)  # of the newest
-        self._seconds = 0.0  # what it took
+        self._age = (-1, -1)  # of the newest snapshot
+        self._seconds = 0.0  # the cost of that snapshot
         self._problem: str | None = None
 
     def begin(self, step: int, source: int | None) -> None:
-        """Begin with the state after `step` that the attempt `source` has left in memory, or with none."""
+        """Begin with the state after `step` that the attempt `source` has left in memory, or without one."""
         self.kept = (-1 if source is None else source, step)
         self._again, self._asks = source is not None, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
 
     def begin_again(self, step: int) -> None:
-        """Begin to count again after `step`, where the ranks have formed another group; some may be new."""
+        """Restart the count after `step`, because the ranks have formed another group; some may be new."""
         self._again, self._held, self._asks = False, False, 0
         self._next = step + _FIRST
         self._since = (step, time.monotonic())
 
     def hold(self) -> None:
-        """Seal nothing before `begin_again`: collectives are about to be ended, and what comes after isn't a step's."""
+        """Seal nothing before `begin_again`: collectives are about to end, and later results belong to no step."""
         self._held = True
         self.forget()
 
     def is_due(self, step: int) -> bool:
-        """Returns whether there is something to do after `step`."""
+        """Returns whether `step` begins a snapshot or asks about one."""
         if step == self._next - _FIRST + 1 and not self._asks:
             self._since = (step, time.monotonic())
         return step in (self._next, self._asks)
 
     def make(self, step: int, encoded: Callable[[], Encoded]) -> None:
-        """Begin a snapshot of the state after `step`, or learn whether all ranks have made the one before."""
-        of = self._round  # before the others are read: `hold` sets them first
+        """Begin a snapshot of the state after `step`, or ask whether all ranks have made the last one."""
+        of = self._round  # read before the flags, because `hold` sets them first
         if self._ended or self._held:
             return
         if step == self._asks:
             self._ask(step)
             return
         if self._again:
-            # The state that it continues from is as good, until it is older than a snapshot would be.
+            # The state that the run continues from is as good, until it is older than a snapshot would be.
             self._again = False
             self._next = step + _steps(_AGAIN, max(self._group.gather(self._step_seconds(step))))
             return
@@ -134,7 +133,7 @@ class Snapshots:
                 written = self._begin(encoded(), of)
         except (OSError, EncodingError, RuntimeError) as error:
             self._fail(error)
-        # From here on these belong to the thread, until it has ended.
+        # From here on these belong to the thread until it ends.
         self._seconds = time.monotonic() - began
         if self._device.queues or self._neighbours is not None:
             self._busy = threading.Thread(target=self._finish, args=(written,), daemon=True, name="snapshot")
@@ -144,7 +143,7 @@ class Snapshots:
         self._next, self._asks = 0, step + 1
 
     def let_go(self) -> None:
-        """Have what is queued from here on, which changes what is being copied, wait for the copy."""
+        """Make the work queued from here on, which changes the copied tensors, wait for the copy."""
         if self._copied is not None:
             self._device.wait(self._copied)
             self._copied = None
@@ -154,8 +153,8 @@ class Snapshots:
         return step == self._next and not self._again and not self._ended
 
     def end(self) -> None:
-        """Seal nothing any more: a collective may have been ended, and what is copied then is garbage. A copy that is
-        certainly good is finished first.
+        """Seal no further snapshot: a collective may have ended, and later copies are garbage. A copy that is certainly
+        good is finished first.
         """
         if self._whole is not None and self._whole.query():
             self.wait(_PATIENCE)
@@ -163,17 +162,17 @@ class Snapshots:
         self._ended = True
 
     def forget(self) -> None:
-        """Seal nothing that has begun: the run continues from an older state."""
+        """Seal no snapshot that has begun, because the run continues from an older state."""
         with self._closing:
             self._round += 1
 
     def wait(self, seconds: float) -> None:
-        """Wait for the one that is being made."""
+        """Wait for the current snapshot."""
         if self._busy is not None:
             self._busy.join(seconds)
 
     def _begin(self, encoded: Encoded, of: int) -> _Written:
-        """Queue the copying of a snapshot. Raises OSError where there is no room for it."""
+        """Queue the copying of a snapshot. Raises OSError if there is no room for it."""
         file = self._generations.next(self.kept)
         self._generations.make(file, encoded.size)
         claim = file.claim()
@@ -189,7 +188,7 @@ class Snapshots:
         return _Written(file, seal, whole, copied, claim, of)
 
     def _finish(self, written: _Written | None) -> None:
-        """Seal the snapshot when it is there, and give it to the neighbour."""
+        """Seal the finished snapshot, and send it to the neighbour."""
         self._device.enter_thread()
         try:
             if written is not None:
@@ -217,11 +216,11 @@ class Snapshots:
             self._say(f"no snapshot of step {self._age[1]} in memory: {error}")
 
     def _ask(self, step: int) -> None:
-        """Exchange whether all ranks have the snapshot; if so the one before may be replaced."""
+        """Ask whether all ranks have the snapshot; if so, the one before may be replaced."""
         busy = self._busy is not None and self._busy.is_alive()
         each = self._group.gather([busy, self._problem is None, self._seconds, self._step_seconds(step)])
         if any(busy for busy, *_ in each):
-            self._asks = step + max(1, step - self._age[1])  # twice as long as it has taken so far
+            self._asks = step + max(1, step - self._age[1])  # doubles the waiting time so far
             return
         if all(good for _, good, *_ in each):
             self.kept = self._age
@@ -233,7 +232,9 @@ class Snapshots:
         return (time.monotonic() - self._since[1]) / max(1, step - self._since[0])
 
     def _give_to_neighbour(self, group: Group, written: _Written | None) -> None:
-        """Send this rank's snapshot to the same rank of the next worker, and keep the one of the worker before."""
+        """Send this rank's snapshot to its neighbour in the next worker, and keep that of its neighbour in the last
+        one.
+        """
         heads = group.gather(None if written is None else vars(written.seal))
         theirs = sealed.seal_of(heads[self._before])
         file = None
@@ -258,13 +259,13 @@ class Snapshots:
 
 @dataclass
 class _Written:
-    """A snapshot that is being copied."""
+    """This is a snapshot whose copy is under way."""
 
     file: File
     seal: Seal
-    whole: Event  # the state is
+    whole: Event  # when the state is complete
     copied: Event
-    claim: int  # a descriptor, while which is open nobody else writes the file
+    claim: int  # a descriptor that keeps other writers out while it is open
     round: int
 
 

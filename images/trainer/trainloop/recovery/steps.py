@@ -1,10 +1,9 @@
-"""The host is ahead of the device by a few steps; this module knows which of them the device has made, and what the
-host had then.
+"""The host is a few steps ahead of the device; this module tracks the steps that the device has made.
 
 Each step records two events: before the optimizer's step, and after the last change. Between the second one and the
 next step's first one the weights on the device are those of that step, even while the device waits for a collective
 that never ends. The host's part of a state (a learning rate, a scheduler, the numbers of a data order) is remembered
-for each step, because the host is further by now.
+for each step, because the host has already changed it by then.
 """
 
 from __future__ import annotations
@@ -19,35 +18,35 @@ import torch
 
 from trainloop.recovery.device import Device, Event
 
-#: Steps that the host may be ahead of the device. Two keep it busy; each more is one to remember, and to repeat where
-#: the device was about to make it.
+#: Steps that the host may be ahead of the device. Two keep it busy; each further one must be remembered, and repeated
+#: if the device hadn't made it.
 AHEAD = 2
-#: Steps whose traces are kept: those that may be on their way, the newest that is made, and the one before.
+#: The number of steps that are remembered: those under way, the newest that is made, and the one before.
 KEPT = AHEAD + 2
-#: Seconds in which a device gets further, if it isn't stuck, where steps are short, and where they are long.
+#: Seconds within which a device proceeds unless it is stuck, for short steps and for long ones.
 _BRIEFLY, _LONGEST = 0.1, 2.0
 
 
 @dataclass
 class Made:
-    """A step as the host has queued it."""
+    """This is a step as the host has queued it."""
 
     step: int
     begins: Event  # before the first change of this step's
-    whole: Event | None = None  # after its last; None while the host hasn't got there
+    whole: Event | None = None  # after its last change; None while the host hasn't reached it
     host: Any = None
 
 
 class Steps:
-    """Remembers the last few steps."""
+    """This class remembers the last few steps."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._made = deque[Made](maxlen=KEPT)
-        self._seconds, self._ended = 0.0, time.monotonic()  # of the last step, and its end
+        self._seconds, self._ended = 0.0, time.monotonic()  # the last step's duration and end
 
     def wait_for_room(self, step: int) -> None:
-        """Wait until the device is near enough for `step` to be queued."""
+        """Wait until the device is close enough to `step` for the host to queue it."""
         if not self._device.queues:
             return
         for made in list(self._made):
@@ -55,17 +54,17 @@ class Steps:
                 made.whole.synchronize()
 
     def begin(self, step: int) -> None:
-        """Record that the change to the state after `step` is queued now."""
+        """Record that the change to the state after `step` is being queued."""
         self._made.append(Made(step, self._device.event()))
 
     def drop(self) -> None:
-        """Drop the step that has begun, which changes nothing."""
+        """Drop the step that has begun, because it changes nothing."""
         self._made.pop()
 
     def end(self, step: int, host: Any) -> None:
         """Record that the last change to the state after `step` is queued; another one may follow."""
         while self._made and self._made[-1].step > step:
-            self._made.pop()  # it was this one that changed again, or an older state was loaded
+            self._made.pop()  # this step changed again, or an older state was loaded
         if not self._made or self._made[-1].step != step:
             self.begin(step)
         self._made[-1].host, self._made[-1].whole = host, self._device.event()
@@ -73,7 +72,7 @@ class Steps:
         self._seconds, self._ended = now - self._ended, now
 
     def newest(self, left_out: Container[int] = ()) -> Made | None:
-        """Returns the step whose state the device has; None while another one changes it. Steps that are `left_out`
+        """Returns the step whose state the device has; None while another step changes it. Steps that are `left_out`
         change nothing.
         """
         for step in reversed(list(self._made)):
@@ -82,8 +81,8 @@ class Steps:
         return None
 
     def settled(self, left_out: Container[int]) -> Made | None:
-        """Returns what `newest` does; where the device may be about to make a step that is queued, when it hasn't got
-        further for as long as two steps take.
+        """Returns the result of `newest`. If the device may be about to begin a queued step, waits first until it has
+        made no progress for as long as two steps take.
         """
         step = self.newest(left_out)
         until = time.monotonic() + min(_LONGEST, max(_BRIEFLY, 2 * self._seconds))
@@ -100,13 +99,13 @@ class Steps:
 
 
 class Hold:
-    """Turns queued steps of an optimizer into nothing, so that weights stay as they are whatever ends a collective.
+    """A hold turns an optimizer's queued steps into no-ops, so that garbage from an ended collective can't change
+    weights.
 
     torch's fused optimizers (Adam, AdamW, SGD and Adagrad with `fused=True`; alone, in ZeroRedundancyOptimizer, and
-    with FSDP2's parameters) leave a step out where `found_inf` is 1 on the device when they reach it. Each step reads
-    the flag once, before its first change, so that it is made or left out as a whole, and what it read can be read. If
-    something else changes in a step, such as an average of weights, it isn't used, because that would continue to
-    change.
+    with FSDP2's parameters) leave a step out if `found_inf` is 1 on the device when they reach it. Each step reads the
+    flag once, before its first change, so that it is made or left out as a whole, and records the value. A hold isn't
+    used if a step changes anything else, such as an average of weights, because that change would still happen.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class Hold:
         """`changing` is called before each step, and calls `begin` before the first one of several."""
         optimizers, self._device, self._changing = list(optimizers), device, changing
         able = [each for each in optimizers if getattr(each, "_step_supports_amp_scaling", False)]
-        #: Whether it holds for all that changes weights.
+        #: Whether the hold covers everything that changes weights.
         self.works = bool(optimizers) and able == optimizers and device.queues
         if not self.works:
             return
@@ -131,28 +130,28 @@ class Hold:
             optimizer.register_step_pre_hook(self._before)
 
     def begin(self, step: int) -> None:
-        """Note that a step is queued."""
+        """Record that a step is queued."""
         if self.works:
             self._now, self._steps[step % KEPT] = self._views[step % KEPT], step
             self._device.copy([self._now], [self._flag])
 
     def set(self) -> None:
-        """Let no step that begins from now on change anything; queued where the calling thread queues."""
+        """Make all steps that begin later change nothing; queued on the calling thread's queue."""
         if self.works:
             self._device.copy([self._flag], [self._one])
 
     def clear(self) -> None:
-        """Allow steps again: the device has nothing queued."""
+        """Allow steps again, when the device has nothing queued."""
         if self.works:
             self._device.copy([self._flag, *self._views], [self._zero] * (1 + KEPT))
 
     def read(self) -> None:
-        """Bring to the host what steps have read, queued as in `set`."""
+        """Copy the values that steps have read to the host; queued as in `set`."""
         if self.works:
             self._device.copy([self._read_here], [self._read])
 
     def left_out(self) -> frozenset[int]:
-        """Returns the steps that had read the flag, and found it set, when the device reached `read`."""
+        """Returns the steps that had found the flag set when the device reached `read`."""
         if not self.works:
             return frozenset()
         return frozenset(step for step, read in zip(self._steps, self._read_here.tolist(), strict=True) if read)
@@ -161,9 +160,9 @@ class Hold:
         self._changing()
         own: Any = optimizer
         if not all(group.get("fused") for group in own.param_groups):
-            self.works = False  # its settings came with a state
+            self.works = False  # its settings came with a loaded state
             return
         found: Any = getattr(own, "found_inf", None)
-        # Another one is a scaler's, or the loop's verdict.
+        # Any other one belongs to a scaler, or is the loop's verdict.
         ours = found is None or any(found is view for view in self._views)
         own.found_inf = self._now if ours else torch.maximum(found, self._now)

@@ -1,7 +1,7 @@
-"""A state's tensors are kept where they lie until they are copied; of a sharded one (DTensor) this rank's part is kept.
+"""A state's tensors are copied as late as possible; of a sharded tensor (DTensor) this rank's part is kept.
 
-The host's part, which changes while the device is behind, is taken in each step: learning rates, a scheduler's numbers,
-an optimizer's counts of steps where they aren't on the device.
+The host's part, which changes while the device is behind, is copied in each step: learning rates, a scheduler's
+numbers, and an optimizer's step counts unless they are on the device.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Numbers of a tensor of the host's that is copied in each step.
+#: The largest tensor on the host that is copied in each step [elements].
 _SMALL = 4096
 
 
 def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the model's parameters by name: those that the optimizer has, and that a step changes.
+    """Returns the model's parameters by name, the same tensors that the optimizer changes.
 
-    From its forward to its backward FSDP2 has whole copies in the place of the root's parameters, and after a forward
-    without a backward until the next step. They are freed here, so no pass may be under way.
+    FSDP2 replaces the root's parameters by whole copies from its forward to its backward, or, after a forward without a
+    backward, until the next step. They are freed here, so no pass may be under way.
     """
     modules: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
     for module in modules:
@@ -29,7 +29,7 @@ def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Returns nested dicts, lists and tuples with each tensor as `change` returns it."""
+    """Returns nested dicts, lists and tuples with each tensor replaced by `change`'s result."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -43,12 +43,12 @@ def local(value: Any) -> Any:
 
 
 def spread_as(part: Any, parameter: Any) -> Any:
-    """Returns a rank's part of a moment as a tensor that is sharded as its parameter is; other values as they are."""
+    """Returns a rank's part of a moment as a tensor that is sharded like its parameter; other values as they are."""
     if not hasattr(parameter, "device_mesh") or not isinstance(part, torch.Tensor):
         return part
     if part.shape != parameter.to_local().shape:
-        return part  # a step's number
-    from torch.distributed.tensor import DTensor  # half a second, which only what is sharded needs
+        return part  # a step count
+    from torch.distributed.tensor import DTensor  # takes half a second, and only sharded tensors need it
 
     mesh, placements = parameter.device_mesh, parameter.placements
     whole = {"shape": parameter.shape, "stride": parameter.stride()}
@@ -62,12 +62,12 @@ def _any(value: Any, found: Callable[[torch.Tensor], bool]) -> bool:
 
 
 def on_device(value: Any) -> bool:
-    """Returns whether there is a tensor among nested values that isn't the host's."""
+    """Returns whether nested values contain a tensor that isn't on the host."""
     return _any(value, lambda tensor: tensor.device.type != "cpu")
 
 
 def on_host(value: Any) -> bool:
-    """Returns whether a value is a tensor of the host's."""
+    """Returns whether a value is a tensor on the host."""
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
@@ -76,24 +76,24 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 def is_large(value: Any) -> bool:
-    """Returns whether nested values have a tensor of the host's that `as_now` takes as it lies."""
+    """Returns whether nested values contain a tensor on the host that is too large for `as_now` to copy."""
     return _any(value, lambda tensor: on_host(tensor) and not _is_small(tensor))
 
 
 def cloned(value: Any) -> Any:
-    """Returns the value with tensors of its own, independent of the bytes that it was decoded from."""
+    """Returns the value with copied tensors, independent of the bytes that it was decoded from."""
     return mapped(value, torch.clone)
 
 
 def as_now(value: Any) -> Any:
-    """Returns nested values as they are now, as far as the host changes them. Its large tensors are taken as they lie:
-    an average of weights on the host has waited for the device.
+    """Returns nested values with copies of the small tensors on the host. Large ones aren't copied: an average of
+    weights on the host has waited for the device.
     """
     return mapped(value, lambda tensor: tensor.clone() if _is_small(tensor) else tensor)
 
 
 def state_of(each: Any) -> Any:
-    """Returns the state of a scheduler, a scaler or their like as it is now; nothing in it waits for the device."""
+    """Returns the current state of a scheduler, a scaler or the like, without waiting for the device."""
     if isinstance(each, torch.amp.GradScaler) and each.is_enabled() and each._scale is not None:
         own = {"growth_factor": each.get_growth_factor(), "backoff_factor": each.get_backoff_factor()}
         own["growth_interval"] = each.get_growth_interval()
@@ -102,28 +102,28 @@ def state_of(each: Any) -> Any:
 
 
 def load(each: Any, state: Any) -> None:
-    """Load what `state_of` returned."""
+    """Load a state from `state_of`."""
     if isinstance(each, torch.amp.GradScaler):
         state = {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
     each.load_state_dict(cloned(state))
 
 
 class OptimizerState:
-    """An optimizer's state, by what the host had of it after a step."""
+    """An optimizer's state is rebuilt here from the host's part of it after a step."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, device: torch.device, around: torch.optim.Optimizer | None = None
     ) -> None:
-        """For ZeroRedundancyOptimizer `optimizer` is this rank's part, and `around`, which contains it, has the
-        settings.
+        """For ZeroRedundancyOptimizer `optimizer` is this rank's part, and `around` is the optimizer that contains it
+        and has the settings.
         """
         self._optimizer, self._around, self._beside = optimizer, around or optimizer, device.type != "cpu"
-        #: The state of each parameter that has one; of that the numbers that are on the host while weights aren't.
+        #: The keys of each parameter's state; then the numbers that are on the host although the weights aren't.
         self._there = dict[Any, tuple[str, ...]]()
         self._numbers = list[tuple[Any, str]]()
 
     def host(self) -> Any:
-        """Returns the groups' settings, and what `now` does."""
+        """Returns the groups' settings, and the result of `now`."""
         groups = [
             {key: as_now(value) for key, value in group.items() if key != "params"}
             for group in self._around.param_groups
@@ -131,8 +131,8 @@ class OptimizerState:
         return groups, self.now()
 
     def now(self) -> Any:
-        """Returns what state there is by parameter, because the next step may make more of it before the device has
-        made this one, and the numbers that are on the host.
+        """Returns the keys of the state by parameter, because the next step may add some before the device has made
+        this one, and the numbers that are on the host.
         """
         state = self._optimizer.state
         if len(state) != len(self._there):
@@ -144,7 +144,7 @@ class OptimizerState:
         return self._there, self._numbers, list(torch.stack(numbers)) if alike else list(map(torch.clone, numbers))
 
     def moments(self, now: Any) -> dict[Any, dict[str, Any]]:
-        """Returns by parameter the state that there was `now`."""
+        """Returns by parameter the state at the time of `now`."""
         there, places, numbers = now
         state = {of: {key: self._optimizer.state[of][key] for key in keys} for of, keys in there.items()}
         for (of, key), number in zip(places, numbers, strict=True):
@@ -152,7 +152,7 @@ class OptimizerState:
         return state
 
     def whole(self, host: Any) -> dict[str, Any]:
-        """Returns what `state_dict` does, with what the host had."""
+        """Returns the optimizer's `state_dict` with the given host's part."""
         groups, now = host
         ordered = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         moments, whole = self.moments(now), self._optimizer.state_dict()
