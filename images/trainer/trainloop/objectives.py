@@ -31,14 +31,14 @@ class Objective:
     name: str
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
-    #: Clip the gradient of its own parameters to this norm; None never.
+    # : Maximum norm of its own parameters' gradient; None doesn't clip.
     max_norm: float | None = None
-    #: Multiplies each group's rate, by the number of the update from 0; None is the run's schedule.
+    # : Multiplies each group's rate, as a function of the update's number from 0; None is the run's schedule.
     factor: Callable[[int], float] | None = None
 
 
 class Objectives:
-    """Minimises a task's objectives by turns, each by a rule of its own."""
+    """The objectives of a task are minimised by turns, each by its own rule."""
 
     def __init__(
         self,
@@ -49,7 +49,10 @@ class Objectives:
         delayed: NothingDelayed,
         factor: Callable[[int], float],
     ) -> None:
-        """`factor` is the run's schedule. Raises ConfigError for settings that objectives can't be combined with."""
+        """Sets up each objective's rule; `factor` is the run's schedule.
+
+        Raises ConfigError for settings that objectives don't support.
+        """
         self._replica, self._exchange, self._anomaly, self._factor = replica, replica.exchange, anomaly, factor
         if delayed.named or self._exchange.settings != CommunicationSettings() or replica.world.tensor > 1:
             raise ConfigError(
@@ -103,7 +106,7 @@ class Objectives:
             if isinstance(self._replica, ByTurns):
                 self._replica.turn = rule.parameters
             self._newest[name], norm, rate, decision = make(rule)
-            self.optimizer.zero_grad(set_to_none=True)  # what the backward has left in others' parameters
+            self.optimizer.zero_grad(set_to_none=True)  # gradients that the backward has left in others' parameters
             norms.append(norm)
             rates.append(rate)
             sent += exchange.times.sent

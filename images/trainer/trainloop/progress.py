@@ -1,7 +1,7 @@
 """A rank reports its progress to the agent through the file named in TRAINMASTER_PROGRESS_FILE (docs/protocol.md).
 
-The step has a file of its own beside it, which is written in every step: the agent compares ranks by it in a hang.
-Without that variable nothing is written. A script that doesn't use the loop needs only the one line in `heartbeat`.
+The step has a separate file beside it, written in every step: in a hang the agent compares ranks by it. Without that
+variable nothing is written. A script that doesn't use the loop needs only the one line in `heartbeat`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, Literal
 
 Section = Literal["setup", "data", "train", "evaluate", "checkpoint", "finish"]
 
-#: Seconds between two writes for steps: a step may be shorter than a rename on a slow disk.
+# : Minimum seconds between two writes for steps, because a step may be shorter than a rename on a slow disk.
 MINIMUM_INTERVAL = 0.5
 MAXIMUM_RESULTS, MAXIMUM_MESSAGE = 16, 200
 
 
 class Progress:
-    """Writes this rank's progress; each write replaces the file, so a reader never sees half a line."""
+    """This class writes a rank's progress; each write replaces the file, so a reader never sees half a line."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        #: By the protocol's names; what is None or not finite isn't written.
+        # : By the protocol's names; None and numbers that aren't finite are omitted.
         self._fields: dict[str, Any] = {"section": "setup"}
         self._entered = time.monotonic()
         self._written = -math.inf
-        self._counter = -1  # the descriptor of the file that has the step
+        self._counter = -1  # the descriptor of the step's file
 
     @classmethod
     def from_environment(cls, rank: int, local_size: int) -> Progress:
@@ -41,7 +41,7 @@ class Progress:
         return cls(Path(name if local_size == 1 else f"{name}.{rank}") if name else None)
 
     def enter(self, section: Section, seconds: float | None = None, message: str | None = None) -> None:
-        """Report which section begins, and how many `seconds` it may last where the step's limit is too short."""
+        """Reports which section begins, and its limit in `seconds` if the step's limit is too short."""
         now, waited = time.monotonic(), f"{self._fields['section']}Seconds"
         if waited in self._fields:
             self._fields[waited] += now - self._entered
@@ -51,12 +51,13 @@ class Progress:
         self._write()
 
     def join(self) -> None:
-        """Note that the ranks have formed their process group."""
+        """Records that the ranks have formed their process group."""
         self._fields["joinedAt"] = time.time()
 
     def able(self, group: int, *, idle: bool = False) -> None:
-        """Report that this rank is in the group of the attempt `group`, and can continue when others are lost. If it is
-        `idle` it trains only then.
+        """Reports that this rank is in the group of the attempt `group`, and can continue when others are lost.
+
+        An `idle` rank trains only then.
         """
         self._fields |= {"continuing": "idle" if idle else "able", "group": group}
         self._fields.pop("cannotContinue", None)
