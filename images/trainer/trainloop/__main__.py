@@ -1,7 +1,8 @@
-"""`python -m trainloop --config training.yaml` runs one rank of a training run; torchrun or the operator starts them
-all. `trainloop checkpoints` is about what runs have saved (`versions`).
+"""`python -m trainloop --config training.yaml` runs one rank of a training run.
 
-Exit codes: 0 finished; 143 stopped by SIGTERM with a checkpoint saved; 1 an error; and those of `trainloop.errors`.
+torchrun or the operator starts all ranks. `trainloop checkpoints` manages the checkpoints of runs (`versions`).
+
+Exit codes: 0 finished; 143 stopped by SIGTERM with a checkpoint saved; 1 an error; others are in `trainloop.errors`.
 """
 
 from __future__ import annotations

@@ -162,8 +162,9 @@ class Sampler:
 
 @dataclass(frozen=True)
 class OwnBatches(Sampler):
-    """Makes steps of the batches of `task`, which may have another number of them in each epoch; `batch` is the most
-    samples that one may have. Raises ConfigError for what can't be a global batch.
+    """This sampler makes steps from the task's own batches, whose number may differ by epoch.
+
+    `batch` is their maximum size. Raises ConfigError for anything that can't be a global batch.
     """
 
     task: Any

@@ -38,7 +38,7 @@ class EvaluationSettings(Settings):
 
 
 class Evaluator:
-    """Measures the model as it is; every rank gets the same numbers."""
+    """The evaluator measures the current model; every rank gets the same numbers."""
 
     def __init__(
         self, settings: EvaluationSettings, task: Task, model: nn.Module, precision: Precision, world: World
@@ -115,8 +115,7 @@ class Evaluator:
         return {name: torch.as_tensor(value) for name, value in found.items()}
 
     def _evaluating(self, call: Callable[[], T]) -> T:
-        """Returns the result of `call` with the model in evaluation mode; afterwards each layer has its own mode again.
-        """
+        """Returns the result of `call` with the model in evaluation mode; afterwards each layer has its own mode again."""
         trained = [module for module in self.model.modules() if module.training]
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():

@@ -72,8 +72,9 @@ class Window:
         return sum(step.part.samples for step in self.steps) / sum(step.part.all_samples for step in self.steps)
 
     def line(self, world: World, length: int | None) -> tuple[dict[str, Any], float]:
-        """Returns the window's numbers over all ranks, and the norm of this rank's own gradient in its last step;
-        collective. Shares are of wall time, memory in bytes, times in seconds.
+        """Returns the window's numbers over all ranks, and this rank's own gradient norm in the last step; collective.
+
+        Shares are fractions of wall time, memory is in bytes, times in seconds.
         """
         seconds, count, newest, state = self.seconds, len(self.steps), self.steps[-1], self.state
         loss, norm, own_norm = self._numbers.read()
@@ -170,7 +171,7 @@ class MetricsLog:
         self._progress.enter("train", message=text)
 
     def info(self, text: str) -> None:
-        """Print one line on the console."""
+        """Prints one line on the console."""
         if self.main and not self.quiet:
             print(text, flush=True)
 
@@ -219,8 +220,7 @@ def outputs(settings: MetricsSettings, path: Path) -> list[Output]:
 
 
 class TensorBoard:
-    """This output writes the numbers of steps and evaluations as events. Raises ConfigError if the package is missing.
-    """
+    """This output writes the numbers of steps and evaluations as events. Raises ConfigError if the package is missing."""
 
     def __init__(self, folder: Path) -> None:
         try:

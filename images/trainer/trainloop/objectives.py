@@ -1,10 +1,10 @@
-"""A run may have several optimizers: for one loss together (Muon for matrices, AdamW for the rest), or each with a loss
-of its own, a GAN's.
+"""A run may have several optimizers, for one loss together or each for its own loss.
 
-Objectives are minimised one after the other in each step, on the same batch: forward and backward, clipping, the
-verdict and the optimizer's step of the first, then those of the next, which sees what the first has done. Gradients
-that an objective's backward leaves in others' parameters are dropped. Each has its own history of loss and gradient
-norm; where one is odd, it and those after it are left out, and the step counts as left out.
+Together: Muon for matrices, AdamW for the rest. Each its own: a GAN. Objectives are minimised one after the other in
+each step, on the same batch: forward and backward, clipping, the verdict and the optimizer's step of the first, then
+those of the next, which sees the first one's update. Gradients that an objective's backward leaves in others'
+parameters are dropped. Each has its own history of loss and gradient norm. If one is odd, it and those after it are
+skipped, and the step counts as skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainloop.parallel.strategies import Replica
 
 @dataclass
 class Objective:
-    """A loss, summed over what the task counts, and the optimizer of the parameters that minimise it."""
+    """An objective is a loss, summed over the task's units, and the optimizer of the parameters that minimise it."""
 
     name: str
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
@@ -96,8 +96,9 @@ class Objectives:
             self.rules[name].detector.load(state[name])
 
     def update(self, make: Callable[[UpdateRule], Update]) -> Update:
-        """Make all objectives' updates by `make`; returns the sum of the losses, the norm of all gradients, the first
-        one's rate and the decision on the step.
+        """Makes all objectives' updates by `make`.
+
+        Returns the sum of the losses, the norm of all gradients, the first one's rate and the decision on the step.
         """
         exchange, sent = self._exchange, 0
         self._newest, norms, rates = {}, [], []

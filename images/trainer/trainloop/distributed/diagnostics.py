@@ -1,8 +1,8 @@
-"""A rank gives its stacks and torch's flight recorder to the agent, also while it hangs (docs/protocol.md, "A stalled
-rank").
+"""A rank gives the agent its stacks and torch's flight recorder, even while it hangs.
 
-At SIGUSR2 faulthandler prints the stacks of all threads, in C, while the interpreter may be stuck. Process groups of
-NCCL dump torch's flight recorder when something is written into a named pipe; for gloo a thread here does the same.
+See docs/protocol.md, "A stalled rank". At SIGUSR2 faulthandler prints the stacks of all threads, in C, so it works
+while the interpreter is stuck. NCCL's process groups dump torch's flight recorder when a byte is written to a named
+pipe; for gloo, a thread here does the same.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ def announce(
 
 
 def describe(device: torch.device) -> str:
-    """Returns the environment of a rank on this device. The device is already in use, so this doesn't initialise CUDA.
-    """
+    """Returns the environment of a rank on this device. The device is already in use, so this doesn't initialise CUDA."""
     if device.type == "cuda":
         parts = _cuda(device)
     elif device.type == "cpu":

@@ -55,7 +55,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
-        """Note that the training thread does `what` from now on; `limit` in seconds where it may last longer than a
+        """Notes that the training thread does `what` from now on; `limit` in seconds where it may last longer than a
         step.
         """
         if self._limit is not None:
@@ -104,8 +104,10 @@ def report(activity: Activity, world: World, ended: threading.Event) -> None:
 
 
 def stall_message(answers: Sequence[str | None]) -> str:
-    """Returns a sentence that names the ranks that hold the others up: those that don't answer (None), and those that
-    are at something of their own. `answers` are by rank; an empty one waits for other ranks.
+    """Returns a sentence that names the ranks that delay the others.
+
+    These are the ranks without an answer (None) and those in their own code. `answers` are by rank; an empty one means
+    that the rank waits for others.
     """
     parts = [
         f"rank {rank} doesn't answer: its process is stopped, swapped out or gone"

@@ -185,10 +185,9 @@ def average(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def environment() -> tuple[int, int, int, int]:
-    """Returns rank, world size, local rank and local world size, as torchrun and the agent set them; (0, 1, 0, 1)
-    alone.
+    """Returns rank, world size, local rank and local world size from the environment.
 
-    Raises ConfigError when the variables contradict each other.
+    Without torchrun or agent they are (0, 1, 0, 1). Raises ConfigError if the variables contradict each other.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
@@ -253,7 +252,7 @@ def hand_over(settings: DistributedSettings) -> None:
     if settings.interface:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, settings.interface)
-    # torch's flight recorder: the last collectives of each rank, dumped when one of them times out.
+    # torch's flight recorder keeps each rank's last collectives and dumps them when one times out.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     if settings.debug != "off":

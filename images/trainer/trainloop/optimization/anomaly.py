@@ -75,8 +75,10 @@ class History:
         insort(self._ordered, value)
 
     def limit(self, threshold: float, ratio: float, number: float = LARGEST) -> float:
-        """Returns the largest number that doesn't stand out, by a z-score above `threshold`, or is at most `ratio`
-        times the median. The latter is enough for a `number` below it.
+        """Returns the largest number that doesn't stand out.
+
+        Its z-score is at most `threshold`, or it is at most `ratio` times the median. The ratio alone is used if it
+        suffices for `number`.
         """
         count = len(self._ordered)
         median = (self._ordered[(count - 1) // 2] + self._ordered[count // 2]) / 2
@@ -91,10 +93,10 @@ class History:
         return min(c_float(median + far).value, LARGEST)
 
     def _distance(self, center: float, nearest: int) -> float:
-        """Returns the `nearest`-th smallest distance from `center`, by bisection, which takes a tenth of sorting them.
+        """Returns the `nearest`-th smallest distance from `center`, by bisection, in a tenth of the time of sorting.
 
-        The nearest numbers are neighbours: the row of so many neighbours where the far end is no longer the left one,
-        or the row before.
+        The nearest numbers are contiguous: the first run of that many whose far end is no longer the left one, or the
+        run before it.
         """
         ordered, low, high = self._ordered, 0, len(self._ordered) - nearest
         while low < high:
@@ -131,8 +133,9 @@ class AnomalyDetector:
         )
 
     def judge(self, loss: float, norm: float, limits: Limits) -> Decision:
-        """Returns what to do with a step of the global mean `loss` and gradient `norm` (before clipping), or what was
-        done by `limits`.
+        """Returns the decision on a step from the global mean `loss` and the gradient `norm` before clipping.
+
+        With `limits` it returns the decision that was made by these.
         """
         if not limits.keep(loss, norm):
             last = self._is_last()
@@ -163,7 +166,7 @@ class AnomalyDetector:
         return {"losses": list(self._losses.values), "norms": list(self._norms.values), "odd_in_a_row": row}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the history of a checkpoint."""
+        """Restores the history of a checkpoint."""
         self._losses = History(self.settings.window, state["losses"])
         self._norms = History(self.settings.window, state["norms"])
         self.odd_in_a_row = state.get("odd_in_a_row", 0)

@@ -141,10 +141,9 @@ def _own(optimizer: torch.optim.Optimizer) -> Any:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Clip to `max_norm` in place; returns the global L2 norm before clipping, a scalar tensor on the gradients'
-    device.
+    """Clips to `max_norm` in place and returns the global L2 norm before clipping.
 
-    Sharded gradients (FSDP2) give the norm over all ranks.
+    The norm is a scalar tensor on the gradients' device. For sharded gradients (FSDP2) it is over all ranks.
     """
     parameters = list(parameters)
     # DTensors are recognised by their mesh, because importing the class takes half a second and only FSDP2 needs it.

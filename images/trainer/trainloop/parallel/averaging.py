@@ -23,11 +23,10 @@ from trainloop.parallel.strategies import Replica
 
 
 class LocalSteps(Replica):
-    """With local SGD (Stich 2019) no gradient is sent: ranks step by themselves and average weights every
-    `local_steps`.
+    """With local SGD no gradient is sent: ranks step by themselves and average weights every `local_steps`.
 
-    Between two averages ranks differ, so whatever reads the model as one thing (evaluation, a checkpoint) averages
-    first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
+    See Stich 2019. Between two averages ranks differ, so everything that reads the model as a whole (evaluation, a
+    checkpoint) averages first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
     """
 
     replicated = False

@@ -110,8 +110,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Slot(storage._cdata, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
     def _state(self, generator: torch.Generator) -> torch.Tensor | None:
-        """Returns the generator's state if it was set since its last use, because recording uses up no random numbers.
-        """
+        """Returns the generator's state if it was set since its last use, because recording uses up no random numbers."""
         with _disable_current_modes():
             state, before = generator.get_state(), self._states.get(generator)
             self._states[generator] = state
@@ -153,8 +152,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 live.setdefault(slot.storage, result.untyped_storage())
 
     def _lifetimes(self) -> Iterator[tuple[Call, set[int], set[int]]]:
-        """Yields each call, with the storages whose content isn't read after it, and those that no later call touches.
-        """
+        """Yields each call, with the storages whose content isn't read after it, and those that no later call touches."""
         after: list[tuple[set[int], set[int]]] = []
         seen: set[int] = set()
         overwritten: set[int] = set()  # by the next call that touches it
@@ -194,10 +192,10 @@ def replace_tensors(model: nn.Module, new: Callable[[torch.Tensor], torch.Tensor
 
 
 def recorded(make: Callable[[], nn.Module]) -> tuple[nn.Module, Iterator[tuple[str, torch.Tensor]]]:
-    """Returns the model that `make` makes, on the meta device, and what computes its parameters and buffers, by name.
+    """Returns the result of `make` on the meta device, and an iterator that computes its tensors by name.
 
-    Raises RuntimeError, NotImplementedError among them, for a model that needs values while it is made, keeps tensors
-    that are no buffers, or leaves one without a value.
+    The tensors are its parameters and buffers. Raises RuntimeError, or its subclass NotImplementedError, for a model
+    that needs values in its constructor, keeps tensors that are no buffers, or leaves one without a value.
     """
     recording, trunc_normal = Recording(), torch.nn.init._no_grad_trunc_normal_
     try:

@@ -46,8 +46,9 @@ def recording(model: nn.Module) -> Iterator[set[str]]:
 
 
 def _sharded(model: nn.Module) -> list[tuple[str, Any]]:
-    """Returns the modules that FSDP2 shards, by name; they are known by their method, because importing FSDP2 takes a
-    second.
+    """Returns the modules that FSDP2 shards, by name.
+
+    They are recognised by their method, because importing FSDP2 takes a second.
     """
     return [(name, module) for name, module in model.named_modules() if hasattr(module, "unshard")]
 
@@ -68,8 +69,7 @@ def accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
-    """Returns a sentence about trainable parameters without a gradient, the same on every rank; None if there are none.
-    """
+    """Returns a sentence about trainable parameters without a gradient, the same on every rank; None if there are none."""
     own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
     missing = world.gather(own)
     if not any(missing):

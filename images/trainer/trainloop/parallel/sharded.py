@@ -60,8 +60,7 @@ class ZeroRedundancy(Replica):
 
 
 class Counted:
-    """This mixin counts the bytes that this rank sends in FSDP2's collectives: a shard to every other rank, either way.
-    """
+    """This mixin counts the bytes that this rank sends in FSDP2's collectives: a shard to every other rank, either way."""
 
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
@@ -206,11 +205,11 @@ def build_sharded(
 
 
 def units(model: nn.Module, find_unused: bool) -> list[nn.Module]:
-    """Returns the blocks whose weights FSDP2 gathers together, nested ones first; all else it gathers with what is
-    around it.
+    """Returns the blocks whose weights FSDP2 gathers together, nested ones first.
 
-    That all ranks gather together, all have to reach: experts, known by their name, and with `find_unused` all nested
-    blocks, are left to the block around them. So is what shares a weight with the rest of the model.
+    Other modules belong to their parent's unit. All ranks must reach a unit that all ranks gather. So experts,
+    recognised by their name, and with `find_unused` all nested blocks, belong to the enclosing block. So do modules
+    that share a weight with the rest of the model.
     """
     found, uses = blocks(model), _uses(model)
     nested = {inner for block in found for inner in block.modules() if find_unused and inner is not block}

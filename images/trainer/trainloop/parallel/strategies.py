@@ -122,7 +122,10 @@ class Replica:
             dist.broadcast(buffer, 0)
 
     def model_state(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Returns the whole model's state by name; without `keep` a sharded one helps to gather it, and has nothing."""
+        """Returns the whole model's state by name.
+
+        Without `keep`, a rank with a sharded model only helps to gather it and gets nothing.
+        """
         return self.model.state_dict()
 
     def load_model(self, state: dict[str, torch.Tensor]) -> None:
