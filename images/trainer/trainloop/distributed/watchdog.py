@@ -55,9 +55,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
-        """Notes that the training thread does `what` from now on; `limit` in seconds where it may last longer than a
-        step.
-        """
+        """Records that the training thread now does `what`; `limit` (seconds) is given if that may exceed a step."""
         if self._limit is not None:
             self._activity = Activity(what, step, time.monotonic(), max(self._limit, limit or 0.0), waits)
 
