@@ -12,7 +12,7 @@ ADMIN = User("kubernetes-admin", ("system:masters", "system:authenticated"))
 
 
 class ClusterAuthenticator:
-    """Knows the administrator by one token, and service accounts by theirs."""
+    """This authenticator recognises the administrator by one token, and service accounts by theirs."""
 
     def __init__(self, api: Api, tokens: Tokens, admin_token: str) -> None:
         self._api = api

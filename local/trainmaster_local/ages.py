@@ -1,4 +1,4 @@
-"""Formats how long ago something was, as `kubectl get` prints it (k8s.io/apimachinery `pkg/util/duration`)."""
+"""Formats the age of a timestamp as `kubectl get` prints it (k8s.io/apimachinery `pkg/util/duration`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ def seconds_since_epoch(timestamp: str) -> float:
 
 
 def human_duration(seconds: float) -> str:
-    """`HumanDuration`: two units at most, the coarser the longer. 90 s is `90s`, 200 s is `3m20s`, 3 days `3d`."""
+    """Formats seconds as `HumanDuration` does: at most two units, coarser for longer times.
+
+    90 s is `90s`, 200 s is `3m20s`, 3 days `3d`.
+    """
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"
@@ -46,5 +49,5 @@ def human_duration(seconds: float) -> str:
 
 
 def age(timestamp: str | None, now: float) -> str:
-    """The Age column: time from a timestamp until `now` (seconds since the epoch)."""
+    """Returns the Age column: the time from a timestamp until `now` (seconds since the epoch)."""
     return human_duration(now - seconds_since_epoch(timestamp)) if timestamp else UNKNOWN

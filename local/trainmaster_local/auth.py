@@ -1,8 +1,8 @@
 """Decides which user may do what: role-based access control over stored roles and bindings, and service-account tokens.
 
-`Authorizer` decides as kubernetes `plugin/pkg/auth/authorizer/rbac` does: what no rule allows is denied, and members
-of `system:masters` may do everything. `Tokens` issues and reads the bearer tokens of service accounts: signed JWTs with
-the claims that Kubernetes' have, so that a client library can look into one. The signature is an HMAC with a secret of
+`Authorizer` decides as kubernetes `plugin/pkg/auth/authorizer/rbac` does: an action without a matching rule is denied,
+and members of `system:masters` may do everything. `Tokens` issues and reads the bearer tokens of service accounts:
+signed JWTs with Kubernetes' claims, so that a client library can read one. The signature is an HMAC with a secret of
 the cluster's process, so tokens end with the cluster.
 """
 
@@ -35,19 +35,19 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def service_account_user(namespace: str, name: str, uid: str = "", extra: Json | None = None) -> User:
-    """The user that a service account is, with the groups it is in."""
+    """Returns a service account's user, with its groups."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
     return User(f"system:serviceaccount:{namespace}:{name}", groups, uid, extra or {})
 
 
 def groups_of(user: User) -> tuple[str, ...]:
-    """A user's groups, with the group of all authenticated, or of all unauthenticated, users."""
+    """Returns a user's groups, with the group of all authenticated, or of all unauthenticated, users."""
     everyone = UNAUTHENTICATED if user.name == "system:anonymous" else AUTHENTICATED
     return user.groups if everyone in user.groups else (*user.groups, everyone)
 
 
 class Authorizer:
-    """Decides by what is stored in `api` at the moment of the request."""
+    """The authorizer decides by the objects in `api` at the moment of the request."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -61,7 +61,7 @@ class Authorizer:
         return Decision(False)
 
     def _rules(self, user: User, namespace: str) -> Iterator[tuple[Json, str]]:
-        """Each rule that applies to the user there, with the words for the binding it comes from."""
+        """Yields each rule that applies to the user there, with a description of its binding."""
         for binding in self._api.peek_all(f"clusterrolebindings.{_RBAC}"):
             if subject := _subject(binding, user, ""):
                 name = binding["metadata"]["name"]
@@ -87,7 +87,7 @@ class Authorizer:
 
 
 def _subject(binding: Json, user: User, namespace: str) -> str:
-    """The subject of a binding that the user is, in the words of a decision's reason; empty when none is."""
+    """Returns the binding's subject that matches the user, in the words of a decision's reason; empty if none does."""
     groups = groups_of(user)
     for subject in binding.get("subjects") or []:
         kind, name = subject["kind"], subject["name"]
@@ -128,7 +128,7 @@ def _covers_resource(resources: Sequence[str], attributes: Attributes) -> bool:
 
 
 class Tokens:
-    """Issues tokens of service accounts, and says whose a token is."""
+    """This class issues tokens of service accounts, and identifies their users."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time, secret: bytes | None = None) -> None:
         self._clock = clock
@@ -142,7 +142,7 @@ class Tokens:
         audiences: Sequence[str] = (),
         pod: Json | None = None,
     ) -> tuple[str, float]:
-        """A token of a ServiceAccount, bound to a Pod where one is given; and when it ends, seconds since the epoch."""
+        """Returns a ServiceAccount's token, bound to a Pod if one is given, and its end in seconds since the epoch."""
         metadata = account["metadata"]
         now = int(self._clock())
         bound: Json = {
@@ -167,8 +167,10 @@ class Tokens:
         return f"{signed}.{self._sign(signed)}", float(now + seconds)
 
     def authenticate(self, token: str, api: Api | None = None) -> User | None:
-        """The user of a token; None when it isn't ours, is over, is for others, or (with `api`) what it is bound to is
-        gone."""
+        """Returns a token's user, or None.
+
+        It is None for a foreign or expired token, for another audience, or (with `api`) if the token's object is gone.
+        """
         signed, _, signature = token.rpartition(".")
         if not signed or not hmac.compare_digest(signature, self._sign(signed)):
             return None

@@ -1,7 +1,7 @@
-"""The local cluster as a process of its own: `up`, `down`, `status`.
+"""Runs the local cluster as a separate process: `up`, `down`, `status`.
 
-A running cluster holds a lock (flock(2)) on a file in its state folder, which the kernel lets go when the process
-ends, however it ends; so a cluster that was killed never looks as if it ran. Its description (`ClusterInfo`) is in
+A running cluster holds a lock (flock(2)) on a file in its state folder, which the kernel releases when the process
+ends, however it ends; so a killed cluster never looks as if it ran. Its description (`ClusterInfo`) is in
 `cluster.json` beside it.
 """
 
@@ -40,13 +40,15 @@ _ERROR = "error: "
 
 
 class LocalClusterError(Exception):
-    """The cluster can't be started or stopped; the text says why, and what to do."""
+    """The cluster can't be started or stopped; the text gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class ClusterInfo:
-    """A running cluster. `server` is its URL, `kubeconfig` a file for its administrator, `gpus` a sentence about its
-    nodes' devices."""
+    """A running cluster.
+
+    `server` is its URL, `kubeconfig` a file for its administrator, `gpus` a sentence about its nodes' devices.
+    """
 
     pid: int
     server: str
@@ -78,7 +80,7 @@ class ClusterInfo:
 
 @contextlib.contextmanager
 def _in_one_sentence(state_dir: Path) -> Iterator[None]:
-    """Raises a LocalClusterError in place of the OSError that a folder or the machine has for a cluster."""
+    """Replaces an OSError of the folder or the machine by a LocalClusterError."""
     try:
         yield
     except OSError as error:
@@ -114,8 +116,10 @@ def _runs(state_dir: Path) -> bool:
 
 
 def status(state_dir: Path) -> ClusterInfo | None:
-    """The cluster that runs with this state folder, None when none does. Raises LocalClusterError where the folder
-    can't be read."""
+    """Returns the cluster that runs with this state folder, or None.
+
+    Raises LocalClusterError if the folder is unreadable.
+    """
     with _in_one_sentence(state_dir):
         return ClusterInfo.read(state_dir) if _runs(state_dir) else None
 
@@ -127,9 +131,8 @@ def up(
 
     The nodes share out this machine's GPUs, or have `gpus` each (`config.machine_nodes`).
 
-    `configure` names a function that is given the ClusterConfig and returns the one to use, as `package.module:name`:
-    a name, because the cluster is a process of its own. Raises LocalClusterError when one runs already or it doesn't
-    come up.
+    `configure` names a function from the default ClusterConfig to the one to use, as `package.module:name`: a name,
+    because the cluster is a separate process. Raises LocalClusterError if one runs already or the start fails.
     """
     state_dir = state_dir.absolute()
     with _in_one_sentence(state_dir):
@@ -143,7 +146,7 @@ def up(
 
 
 def _require_own(state_dir: Path) -> None:
-    """Raises LocalClusterError for a folder with others' files: a cluster clears `logs`, `pods` and more."""
+    """Raises LocalClusterError for a folder with others' files, because a cluster clears `logs`, `pods` and more."""
     if state_dir.is_dir() and not (state_dir / LOCK).exists() and any(state_dir.iterdir()):
         raise LocalClusterError(
             f"{state_dir} has files that no cluster made; name an empty folder with --state-dir (TRAINMASTER_LOCAL_DIR)"
@@ -175,7 +178,7 @@ def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> Clu
             )
         return _answer(process, state_dir)
     except BaseException:
-        # Ctrl-C too: no one else knows of the process yet.
+        # Ctrl-C too, because no other process knows this one yet.
         if process is not None:
             process.kill()
             process.wait()
@@ -184,7 +187,7 @@ def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> Clu
 
 @contextlib.contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Surrounds the start of a process, which would run forever if an interrupt came before it is known here."""
+    """Delays an interrupt during the start of a process, which would otherwise run unknown and without end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -199,7 +202,7 @@ def interrupted_later() -> Iterator[None]:
 
 
 def _answer(process: subprocess.Popen[bytes], state_dir: Path) -> ClusterInfo:
-    """Returns what the cluster's process says of itself once it is up. Raises LocalClusterError."""
+    """Returns the description that the cluster's process sends once it is up. Raises LocalClusterError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         info = ClusterInfo.read(state_dir)
@@ -218,7 +221,7 @@ def _answer(process: subprocess.Popen[bytes], state_dir: Path) -> ClusterInfo:
 
 
 def down(state_dir: Path) -> bool:
-    """Stops the cluster and everything in it. False if none ran. Raises LocalClusterError if it doesn't end."""
+    """Stops the cluster and everything in it. Returns False if none ran. Raises LocalClusterError if it doesn't end."""
     state_dir = state_dir.absolute()
     info = status(state_dir)
     if info is None:
@@ -228,7 +231,7 @@ def down(state_dir: Path) -> bool:
     deadline = time.monotonic() + STOP_SECONDS
     while _runs(state_dir) or _lives(info.pid):
         if time.monotonic() > deadline:
-            # Its containers end with it: their monitors notice.
+            # Its containers end with it, because their monitors notice.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(info.pid, signal.SIGKILL)
             deadline = time.monotonic() + STOP_SECONDS
@@ -238,13 +241,13 @@ def down(state_dir: Path) -> bool:
 
 def _lives(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):
-        # Where `up` was called in this process, the cluster is its child and would stay as a zombie.
+        # If `up` was called in this process, the cluster is its child and would stay as a zombie.
         os.waitpid(pid, os.WNOHANG)
     return Path("/proc", str(pid)).exists()
 
 
 async def _serve(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> ClusterInfo:
-    """Runs a cluster until a signal says to stop."""
+    """Runs a cluster until a signal stops it."""
     from trainmaster_local.embedded import LocalCluster
 
     stop = asyncio.Event()
@@ -280,7 +283,7 @@ def _gpus(nodes: Sequence[NodeConfig], found: Mapping[str, Sequence[str]]) -> st
 
 
 def main() -> int:
-    """`python -m trainmaster_local.cluster`: what `up` starts."""
+    """Runs `python -m trainmaster_local.cluster`, which `up` starts."""
     parser = argparse.ArgumentParser(description="Run a local cluster in the foreground.")
     parser.add_argument("--state-dir", type=Path, required=True, help="where the cluster keeps its files")
     parser.add_argument("--nodes", type=int, default=1, help="number of nodes")

@@ -1,4 +1,4 @@
-"""The settings of a local cluster. Each has its unit and its default."""
+"""The settings of a local cluster have their units and defaults here."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def _machine_memory() -> str:
 @dataclass(frozen=True)
 class NodeConfig:
     """A node. `resources` are devices, by number or by name: `{"nvidia.com/gpu": 8}` means the devices 0 to 7.
+
     `{"nvidia.com/gpu": ()}` means that the machine has some and the node none, so that its pods see none.
 
-    `cpu` and `memory` are quantities, by default the machine's; nothing stops several nodes from offering the same
-    machine. With `fake` all of its pods are faked (see `kubelet.containers.fake`).
+    `cpu` and `memory` are quantities, by default the machine's; several nodes may offer the same machine. With `fake`
+    all of its pods are faked (see `kubelet.containers.fake`).
     """
 
     name: str = "local"
@@ -55,7 +56,7 @@ class NodeConfig:
 
     @property
     def devices(self) -> dict[str, tuple[str, ...]]:
-        """The names of the node's devices by resource."""
+        """Returns the names of the node's devices by resource."""
         return {
             name: tuple(map(str, range(given))) if isinstance(given, int) else tuple(given)
             for name, given in self.resources.items()
@@ -64,7 +65,7 @@ class NodeConfig:
 
 @dataclass(frozen=True)
 class NodeTimings:
-    """The timing of nodes' health checks. Seconds; the defaults are kube-controller-manager's and the kubelet's."""
+    """The timing of nodes' health checks, in seconds; the defaults are kube-controller-manager's and the kubelet's."""
 
     lease_seconds: float = 10.0
     """Between two renewals of a node's Lease (a quarter of nodeLeaseDurationSeconds)."""
@@ -78,9 +79,12 @@ class NodeTimings:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """A local cluster. `port` 0 is any free one; `images` come before the built-in ones (`images.BUILTIN_IMAGES`);
-    `hosts_variable` is the environment variable by which containers find their hosts file; `authorizer` makes what
-    says who may do what, by default by the roles that are stored."""
+    """A local cluster's configuration.
+
+    `port` 0 is any free one; `images` come before the built-in ones (`images.BUILTIN_IMAGES`); `hosts_variable` is the
+    environment variable by which containers find their hosts file; `authorizer` makes the cluster's authorizer, by
+    default from the stored roles.
+    """
 
     state_dir: Path
     nodes: Sequence[NodeConfig] = (NodeConfig(),)
@@ -97,8 +101,8 @@ def machine_nodes(
 ) -> tuple[NodeConfig, ...]:
     """Returns the nodes of one machine with its devices, by default this one's: `local`, or `local-0`, `local-1`, ...
 
-    Each device is on one node, unless `gpus` says how many each node has. If the machine has fewer, a device is listed
-    several times and so shared; if it has none, devices are only numbers. Raises ValueError if all are hidden.
+    Each device is on one node, unless `gpus` sets the number for each node. If the machine has fewer, a device is
+    listed several times and so shared; if it has none, devices are only numbers. Raises ValueError if all are hidden.
     """
     found = devices_found(os.environ) if found is None else found
     parts = [

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 NVIDIA, AMD, ASCEND = "nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910"
-# These limit a program to some devices. HIP runs on ROCR, so its numbers count the devices that ROCR leaves.
+# These limit a program to some devices. HIP builds on ROCR, so its numbers count the devices that ROCR leaves.
 VARIABLES: Mapping[str, str] = {
     NVIDIA: "CUDA_VISIBLE_DEVICES",
     AMD: "ROCR_VISIBLE_DEVICES",
     ASCEND: "ASCEND_RT_VISIBLE_DEVICES",
 }
 HIP = "HIP_VISIBLE_DEVICES"
-# An empty value means no device to CUDA but all devices to HIP and CANN; to all of them this one means none.
+# To CUDA an empty value means no device, but to HIP and CANN all devices; this one means none to all of them.
 NONE = "-1"
 NVIDIA_SMI_SECONDS = 20.0
 
@@ -31,7 +31,7 @@ _LISTED = re.compile(r"\s*(GPU|MIG) .*\(UUID: ([^)]+)\)")
 def found(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, tuple[str, ...]]:
     """Returns the devices that `environment` lets a program see, by the name of their resource.
 
-    If it hides all devices of a kind, the kind is there without any. A kind that the machine lacks isn't there.
+    If it hides all devices of a kind, the kind is listed without any. A kind that the machine lacks isn't listed.
     """
     machine = {
         NVIDIA: _nvidia(root, environment.get("PATH")),
@@ -48,10 +48,10 @@ def found(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, t
 
 
 def select(devices: Sequence[str], value: str | None, *, uuids: bool = False) -> tuple[str, ...]:
-    """Returns the devices that a variable's value names, as CUDA reads it (and `torch.cuda._parse_visible_devices`).
+    """Returns the devices in a variable's value, as CUDA reads it (and `torch.cuda._parse_visible_devices`).
 
-    A number counts `devices` from 0. The first word that names no device ends the list. A device that is named twice
-    makes it empty. UUIDs may be abbreviated, so only a program can resolve them: with `uuids` each counts as a device.
+    A number counts `devices` from 0. The first word that names no device ends the list. A duplicate device makes it
+    empty. UUIDs may be abbreviated, so only a program can resolve them: with `uuids` each counts as a device.
     """
     if value is None:
         return tuple(devices)
@@ -73,10 +73,10 @@ def select(devices: Sequence[str], value: str | None, *, uuids: bool = False) ->
 
 
 def visibility(devices: Mapping[str, Sequence[str]], asked: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables by which a container's programs see its devices and no others.
+    """Returns the variables by which a container's programs see only its devices.
 
-    `devices` has the container's by each resource of its node. `asked` is the environment that the manifest asks for.
-    Numbers in its variables count the container's own devices, because a real container has no others.
+    `devices` has the container's by each resource of its node. `asked` is the environment in the manifest. Numbers in
+    its variables count the container's own devices, because a real container has no others.
     """
     variables = {}
     for name, variable in VARIABLES.items():
@@ -90,7 +90,7 @@ def visibility(devices: Mapping[str, Sequence[str]], asked: Mapping[str, str]) -
 
 
 def _value_for_hip(environment: Mapping[str, str], kinds: Mapping[str, object]) -> str | None:
-    """Returns the value for HIP, which falls back to CUDA's variable; that one is NVIDIA's if both kinds are there."""
+    """Returns the value for HIP, which falls back to CUDA's variable; that one is NVIDIA's if both kinds exist."""
     return environment.get(HIP) or (NVIDIA not in kinds and environment.get(VARIABLES[NVIDIA])) or None
 
 
@@ -124,7 +124,7 @@ def _listed(path: str | None) -> tuple[str, ...]:
     lines = [match.groups() for line in done.stdout.splitlines() if (match := _LISTED.match(line))]
     if all(kind == "GPU" for kind, _ in lines):
         return _numbers(len(lines))
-    # A GPU's slices are listed below it and take its place.
+    # A GPU's slices are listed below it and replace it.
     following = [*(kind for kind, _ in lines[1:]), ""]
     return tuple(
         uuid for (kind, uuid), next_kind in zip(lines, following, strict=True) if (kind, next_kind) != ("GPU", "MIG")
@@ -132,7 +132,7 @@ def _listed(path: str | None) -> tuple[str, ...]:
 
 
 def _amd(root: Path) -> int:
-    """Returns the number of the driver's nodes that compute. A container can't read the nodes of others' devices."""
+    """Returns the number of the driver's compute nodes. A container can't read the nodes of others' devices."""
     count = 0
     for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
         try:

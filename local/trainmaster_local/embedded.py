@@ -1,9 +1,9 @@
-"""A whole cluster in one event loop: API server, controllers, scheduler, kubelets.
+"""Runs a whole cluster in one event loop: API server, controllers, scheduler, kubelets.
 
-    async with LocalCluster(ClusterConfig(state_dir=folder)) as cluster:
+async with LocalCluster(ClusterConfig(state_dir=folder)) as cluster:
         ...  # cluster.server, cluster.kubeconfig, cluster.api, cluster.faults
 
-`ThreadedCluster` runs one beside code that isn't asynchronous, on a thread and loop of its own.
+`ThreadedCluster` runs one beside synchronous code, on its own thread and loop.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _MEMORY_PREFIX = "trainmaster-local-"
 
 
 class LocalCluster:
-    """Starts with `start` (or `async with`) and leaves nothing behind after `stop`."""
+    """The cluster starts with `start` (or `async with`) and leaves nothing behind after `stop`."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
@@ -98,7 +98,7 @@ class LocalCluster:
 
     @property
     def authority(self) -> str:
-        """The certificate that signed the server's: PEM in base64, as in a kubeconfig."""
+        """Returns the certificate that signed the server's: PEM in base64, as in a kubeconfig."""
         return base64.b64encode(self._certificates.cert_pem.bytes()).decode()
 
     async def __aenter__(self) -> Self:
@@ -111,7 +111,7 @@ class LocalCluster:
         await self.stop()
 
     async def start(self) -> None:
-        """Starts everything; when it returns, the nodes are ready. Raises OSError where the port is taken."""
+        """Starts everything; when it returns, the nodes are ready. Raises OSError if the port is in use."""
         folder = self.config.state_dir
         await asyncio.to_thread(self._clean, folder)
         self._pool = AddressPool()
@@ -174,7 +174,7 @@ class LocalCluster:
         self._tasks[name] = task
 
     async def add_node(self, config: NodeConfig) -> Kubelet:
-        """A new node joins."""
+        """Adds a node."""
         if self._pool is None or self._hosts is None:
             raise RuntimeError("the cluster isn't started")
         address = self._pool.node(self._node_numbers)
@@ -203,22 +203,22 @@ class LocalCluster:
         return kubelet
 
     async def remove_node(self, name: str) -> None:
-        """The node's machine goes, with its processes and its Node object."""
+        """Removes a node's machine with its processes, and its Node object."""
         kubelet = self.kubelets.pop(name)
         self._tasks.pop(f"node {name}").cancel()
         await kubelet.lose(kill=True)
         await self.api.delete("nodes", name)
 
     async def lose_node(self, name: str, *, kill: bool = True) -> None:
-        """The node can't be reached any more; with `kill` its processes end, else they continue unseen."""
+        """Makes a node unreachable; with `kill` its processes end, else they continue unobserved."""
         await self.kubelets[name].lose(kill=kill)
 
     async def recover_node(self, name: str) -> None:
-        """A lost node is back."""
+        """Makes a lost node reachable again."""
         await self.kubelets[name].recover()
 
     def drop_watches(self) -> None:
-        """Ends every client's open watch; they may be opened again at once."""
+        """Ends every client's open watch; clients may open them again at once."""
         self._http.drop_watches()
 
     async def stop(self) -> None:
@@ -241,7 +241,8 @@ class LocalCluster:
         self.kubeconfig.unlink(missing_ok=True)
 
     def _clean(self, folder: Path) -> None:
-        """Removes what an earlier cluster left in the folder (its volumes stay) and in the machine's memory."""
+        """Removes the remains of an earlier cluster from the folder (its volumes stay) and from the machine's memory.
+        """
         private_folder(folder)
         self._runtime.hold(folder / CONTAINERS_LOCK)
         for name in ("pods", "logs", "hosts", "memory"):
@@ -280,7 +281,9 @@ class LocalCluster:
 
 
 class ThreadedCluster:
-    """A `LocalCluster` on a thread of its own: for tests and scripts. `call` runs a coroutine of it and waits.
+    """This class runs a `LocalCluster` on its own thread, for tests and scripts.
+
+    `call` runs one of its coroutines and waits.
 
     with ThreadedCluster(config) as threaded:
         threaded.call(threaded.cluster.lose_node("local-1"))

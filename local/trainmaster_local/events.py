@@ -1,5 +1,4 @@
-"""Kubernetes Events, recorded as client-go's recorder does: the same event again raises a count instead of making
-another.
+"""Records Kubernetes Events as client-go's recorder does: a repeated event raises a count instead of creating another.
 
 `record` never waits and never fails its caller; a task of the recorder writes in order.
 """
@@ -33,7 +32,7 @@ def _micro(seconds: float) -> str:
 
 
 def reference(obj: Object, field_path: str = "") -> dict[str, Any]:
-    """Returns what an event says it is about."""
+    """Returns an event's reference to its object."""
     metadata = obj["metadata"]
     made = {
         "kind": obj["kind"],
@@ -49,8 +48,11 @@ def reference(obj: Object, field_path: str = "") -> dict[str, Any]:
 
 
 class EventRecorder:
-    """Writes the events of one component. Those of a `host` carry its name; `series` writes them in the newer form of
-    events.k8s.io, with a time of microseconds and without a count, as kube-scheduler does."""
+    """The recorder writes the events of one component; those of a `host` carry its name.
+
+    `series` writes them in the newer form of events.k8s.io, with a time of microseconds and without a count, as
+    kube-scheduler does.
+    """
 
     def __init__(self, api: Api, component: str, host: str = "", series: bool = False) -> None:
         self._api = api
@@ -62,17 +64,17 @@ class EventRecorder:
         self._options = Options(manager=component)
 
     def record(self, obj: Object, kind: str, reason: str, message: str, field_path: str = "") -> None:
-        """`kind` is Normal or Warning."""
+        """Records an event; `kind` is Normal or Warning."""
         self._queue.put_nowait((reference(obj, field_path), kind, reason, message, time.time()))
 
     async def run(self) -> None:
-        """Writes what is recorded until it is cancelled."""
+        """Writes the recorded events until it is cancelled."""
         while True:
             about, kind, reason, message, at = await self._queue.get()
             try:
                 await self._write(about, kind, reason, message, at)
             except ApiError as error:
-                # A namespace that terminates accepts no more events.
+                # A terminating namespace accepts no more events.
                 logger.debug("event %s of %s: %s", reason, about.get("name"), error)
 
     async def _write(self, about: dict[str, Any], kind: str, reason: str, message: str, at: float) -> None:

@@ -1,8 +1,8 @@
-"""Images without an engine: which references run here, and what a container of them finds.
+"""Provides images without a container engine: which references run here, and what their containers contain.
 
-The local cluster never pulls. An image is *known* when its reference fits one of the table's patterns; a container of
-it runs in the Python environment that runs the cluster, with some of the image's paths mapped to files here. Any
-other image fails as one that isn't in its registry does.
+The local cluster never pulls. An image is *known* if its reference matches one of the table's patterns; a container of
+it runs in the Python environment that runs the cluster, with some of the image's paths mapped to files here. Any other
+image fails as if its registry didn't have it.
 
 References are read as github.com/distribution/reference reads them (`normalize.go`, `regexp.go`).
 """
@@ -34,9 +34,11 @@ class ImageNotFound(LookupError):
 
 @dataclass(frozen=True)
 class Image:
-    """Holds what a container of a known image gets. `paths` maps the image's paths to files or folders of this machine;
-    a host path that isn't absolute lies in the container's own folder. `command` is the entrypoint of a container
-    without one."""
+    """The content of a known image's containers.
+
+    `paths` maps the image's paths to files or folders of this machine; a relative host path is in the container's own
+    folder. `command` is the entrypoint of a container without one.
+    """
 
     patterns: Sequence[str]
     paths: Mapping[str, Path] = field(default_factory=dict)
@@ -45,7 +47,7 @@ class Image:
 
 
 def normalize(reference: str) -> str:
-    """`python` -> `docker.io/library/python:latest`. Raises InvalidImageName in the kubelet's words."""
+    """Returns `docker.io/library/python:latest` for `python`. Raises InvalidImageName in the kubelet's words."""
     if not _REFERENCE.fullmatch(reference):
         lowered = reference.lower()
         problem = "invalid reference format"
@@ -72,14 +74,13 @@ def _looks_like_domain(word: str) -> bool:
 
 
 class ImageTable:
-    """The images that run here; the first whose pattern fits wins. Patterns are shell patterns on the normalized
-    name."""
+    """The images that run here; the first matching pattern wins. Patterns are shell patterns on the normalized name."""
 
     def __init__(self, images: Sequence[Image]) -> None:
         self._images = tuple(images)
 
     def find(self, reference: str) -> Image:
-        """Raises InvalidImageName, or ImageNotFound in the words in which a pull fails."""
+        """Returns a reference's image. Raises InvalidImageName, or ImageNotFound in the words of a failed pull."""
         name = normalize(reference)
         for image in self._images:
             if any(fnmatchcase(name, pattern) for pattern in image.patterns):
@@ -98,7 +99,7 @@ def _pull_problem(reference: str, name: str) -> str:
 
 
 def image_id(reference: str) -> str:
-    """A stable stand-in for the digest that containerd reports."""
+    """Returns a stable substitute for the digest that containerd reports."""
     return "sha256:" + hashlib.sha256(normalize(reference).encode()).hexdigest()
 
 
@@ -106,7 +107,7 @@ def image_id(reference: str) -> str:
 BUILTIN_IMAGES = (
     Image(
         patterns=("docker.io/library/python:*", "docker.io/pytorch/pytorch:*", "docker.io/local/*", "localhost/*"),
-        # Where a script keeps a flag of its own in the root folder, each container has its own.
+        # If a script keeps a flag in the root folder, each container has its own.
         paths={"/ok": Path("ok")},
         command=("python3",),
     ),

@@ -1,6 +1,6 @@
 """Tests may use these parts of a running cluster, or use them without one.
 
-The API without HTTP and its changes as they happen, who decides on rights, faults, and the containers of faked pods.
+They are the API without HTTP and its changes as they happen, the authorizer, faults, and the containers of faked pods.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def new_api() -> Api:
-    """Makes an API of its own, in the running event loop: all built-in types and custom resources, and no objects."""
+    """Returns a new API in the running event loop, with all built-in types and custom resources, and no objects."""
     registry = Registry()
     for type_ in BUILTIN_TYPES:
         registry.add(type_)
@@ -54,8 +54,8 @@ def new_api() -> Api:
 
 
 def rule_costs(schema: Mapping[str, Any]) -> list[int]:
-    """Returns what each CEL expression of a definition's schema costs by Kubernetes' estimate; `RULE_LIMIT` is the most
-    that one may."""
+    """Returns Kubernetes' estimated cost of each CEL expression in a definition's schema; `RULE_LIMIT` is the maximum.
+    """
     return [
         estimate(expression.serialize(), place.declared) * place.often
         for place in Rules.compile(schema).places("", 1)

@@ -1,7 +1,8 @@
-"""`python -m trainloop --config training.yaml` runs one rank of a training run; torchrun or the operator starts them
-all. `trainloop checkpoints` is about what runs have saved (`versions`).
+"""`python -m trainloop --config training.yaml` runs one rank of a training run.
 
-Exit codes: 0 finished; 143 stopped by SIGTERM with a checkpoint saved; 1 an error; and those of `trainloop.errors`.
+torchrun or the operator starts all ranks. `trainloop checkpoints` manages the checkpoints of runs (`versions`).
+
+Exit codes: 0 finished; 143 stopped by SIGTERM with a checkpoint saved; 1 an error; others are in `trainloop.errors`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EXIT_STOPPED = 143
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one rank; returns the exit code."""
+    """Runs one rank and returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["checkpoints"] or "_ARGCOMPLETE" in os.environ:
         from trainloop.versions.command import main as versions
@@ -38,10 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process without the interpreter's clean-up, because all that has to be saved is saved.
+    """Ends the process without the interpreter's clean-up, because everything needed is saved already.
 
     After an error the clean-up may wait for peers that are gone, while the launcher waits for the rank that ends first.
-    After a success it takes apart threads of gloo and autograd that still run, which sometimes aborts (torch 2.13).
+    After a success it tears down threads of gloo and autograd that still run, which sometimes aborts (torch 2.13).
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -49,7 +50,7 @@ def leave(code: int) -> NoReturn:
 
 
 def console() -> NoReturn:
-    """Run the command `trainloop`, which is the same as `python -m trainloop`."""
+    """Runs the command `trainloop`, which is the same as `python -m trainloop`."""
     leave(main())
 
 
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Imported late: --help and a wrong option needn't wait for torch.
+    # Imported late, so that --help and a wrong option don't wait for torch.
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from trainloop.config import dump_config, load_config

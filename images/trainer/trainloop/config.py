@@ -1,8 +1,8 @@
-"""The configuration puts every component's settings together in one YAML document.
+"""The configuration combines every component's settings in one YAML document.
 
-    python -m trainloop --config training.yaml --set optimizer.lr=3e-4 --print-config
+python -m trainloop --config training.yaml --set optimizer.lr=3e-4 --print-config
 
-Every mistake is reported at once, each in a sentence that names field, value and remedy.
+All mistakes are reported together, each in a sentence that names the field, the value and the remedy.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _together(self) -> Config:
-        """Refuses what can't be combined, before anything starts."""
+        """Refuses incompatible settings before anything starts."""
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("the length is not clear: set exactly one of epochs and steps")
         fp16, ddp = self.precision.compute == "fp16", self.parallel.strategy == "ddp"
@@ -81,7 +81,7 @@ class Config(Settings):
         sharded, replicas = self.checkpoint.format == "sharded", isinstance(self.parallel.data, tuple)
         local, delayed = self.communication.local_steps > 1, self.delayed.pattern is not None
         compressed = self.communication.compression != "none"
-        # These keep numbers in units of one loss scale, which are infinite after a step that overflowed.
+        # These methods store numbers multiplied by the loss scale, which become infinite after a step that overflowed.
         feedback = self.communication.compression in ("powersgd", "onebit")
         wrong = [
             (fp16 and fsdp, "precision.compute fp16 with parallel.strategy fsdp: use bf16"),
@@ -107,15 +107,15 @@ class Config(Settings):
         return self
 
     def fingerprint(self) -> dict[str, str]:
-        """Returns what this rank runs, by `preflight.fingerprint`, the modules of task and hooks among it."""
+        """Returns this rank's `preflight.fingerprint`, including the modules of its task and hooks."""
         modules = [task_module(self.task), *(hook.partition(":")[0] for hook in self.hooks)]
         return fingerprint(dump_config(self), modules)
 
 
 def load_config(file: Path | None, overrides: Iterable[str] = ()) -> Config:
-    """Read `file` and apply `overrides` (`optimizer.lr=3e-4`, the value being YAML).
+    """Reads `file` and applies `overrides` (`optimizer.lr=3e-4`; the value is YAML).
 
-    Raises ConfigError whose message has one sentence a line.
+    Raises ConfigError with one sentence per line.
     """
     document = _read(file) if file else {}
     for override in overrides:
@@ -124,9 +124,9 @@ def load_config(file: Path | None, overrides: Iterable[str] = ()) -> Config:
 
 
 def parse_config(document: dict[str, Any]) -> Config:
-    """Returns a configuration of plain values. Raises ConfigError."""
+    """Returns the configuration from plain values. Raises ConfigError."""
     try:
-        # A section that is all comments is null: its defaults are meant.
+        # A section with only comments is null in YAML; it means the defaults.
         return Config.model_validate({name: value for name, value in document.items() if value is not None})
     except ValidationError as error:
         from trainloop.settings import sentences
@@ -135,7 +135,7 @@ def parse_config(document: dict[str, Any]) -> Config:
 
 
 def dump_config(config: Config) -> str:
-    """Returns the whole configuration as YAML, defaults included; it loads to the same configuration."""
+    """Returns the whole configuration as YAML, including defaults; loading it gives the same configuration."""
     return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
@@ -179,7 +179,7 @@ def _yaml(text: str, where: str) -> Any:
 
 
 class _Yaml(yaml.SafeLoader):
-    """Reads 3e-4 as a number, which is text in YAML 1.1 (no dot), and refuses a key that occurs twice."""
+    """This loader reads 3e-4 as a number (YAML 1.1 reads text, for lack of a dot) and refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: dict[str, yaml.Node] = {}
@@ -193,12 +193,12 @@ _Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE]
 
 
 def require_unchanged(file: Path, text: str) -> None:
-    """Raises ConfigError where the text of the mounted configuration has other values than `spec.training`.
+    """Raises ConfigError if the mounted configuration `text` has other values than `spec.training`.
 
-    It names code (task, hooks), and anyone who may write ConfigMaps could have changed it.
+    The configuration names code (task, hooks), and anyone who may write ConfigMaps could have changed it.
     """
     digest, _, mounted = os.environ["TRAINMASTER_TRAINING"].partition(" ")
-    # The local cluster has no mounts: it writes its own paths in place of the container's into every ConfigMap.
+    # The local cluster has no mounts, so it replaces the container's paths by its own in every ConfigMap.
     is_rewritten = "TRAINMASTER_HOSTS_FILE" in os.environ
     if mounted and file == Path(mounted) and not is_rewritten and _digest(text) != digest:
         raise ConfigError(
@@ -208,7 +208,7 @@ def require_unchanged(file: Path, text: str) -> None:
 
 
 def _digest(text: str) -> str:
-    """Returns the hash of the values that `text` has by YAML's own rules; empty where JSON can't have them."""
+    """Returns the hash of the values in `text`, read by YAML's own rules; empty if JSON can't represent them."""
     values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,10 +1,10 @@
-"""The data order decides which samples make a step; it doesn't depend on how many ranks there are.
+"""The data order decides which samples make a step; it doesn't depend on the number of ranks.
 
-An epoch's order is `permutation(seed, epoch)`. The place, which is in the checkpoint, is the epoch and how many of its
-samples are done. A step takes the next `batch` samples (the last of an epoch may be smaller: nothing is dropped), or
-the next of the task's own batches (`OwnBatches`), and cuts them into the ranks' shares and each share into
-micro-batches. So any number of ranks continues from any place, and every sample is seen once. Data without an index has
-its own order (`streams`).
+An epoch's order is `permutation(seed, epoch)`. The checkpoint stores the place: the epoch and how many of its samples
+are done. A step takes the next `batch` samples (the last step of an epoch may be smaller: nothing is dropped), or the
+next of the task's own batches (`OwnBatches`). It cuts them into the ranks' shares and each share into micro-batches. So
+any number of ranks can continue from any place, and every sample is seen once. Data without an index has its own order
+(`streams`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from trainloop import seeding
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings
 
-#: A micro-batch is what the task's `collate` gives: any nesting of containers, with tensors and other things in it.
+# : A micro-batch is the result of the task's `collate`: any nesting of containers, with tensors and other values.
 Batch = Any
 
 
 def is_stream(data: Any) -> bool:
-    """Returns whether samples can only be had one after the other, by `iter(data)`, as of an IterableDataset."""
+    """Returns whether the samples can only be read in sequence, by `iter(data)`, as in an IterableDataset."""
     return isinstance(data, IterableDataset) or not hasattr(data, "__getitem__")
 
 
 def length_of(data: Any) -> int | None:
-    """Returns how many samples there are; None for a stream without a length."""
+    """Returns the number of samples; None for a stream without a length."""
     return len(data) if hasattr(data, "__len__") else None
 
 
@@ -60,7 +60,7 @@ class BatchSettings(Settings):
         return self.size or (self.per_rank or 1) * self.accumulation * ranks
 
     def micro_size(self, ranks: int) -> int:
-        """Returns the most samples of one forward pass."""
+        """Returns the maximum number of samples in one forward pass."""
         return self.per_rank or -(-self.global_size(ranks) // (ranks * self.accumulation))
 
 
@@ -78,12 +78,12 @@ class DataSettings(Settings):
 
 
 def permutation(seed: int, epoch: int, length: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns the epoch's order of `length` samples; a pure function of its arguments."""
+    """Returns the epoch's order of `length` samples; this is a pure function of its arguments."""
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(length)
 
 
 def share_out(total: int, weights: Sequence[float]) -> list[int]:
-    """Cut `total` samples into whole shares in proportion to `weights` (largest remainder, ties to the lower rank)."""
+    """Cuts `total` samples into whole shares in proportion to `weights` (largest remainder, ties to the lower rank)."""
     whole = sum(weights)
     exact = [total * weight / whole for weight in weights]
     shares = [int(share) for share in exact]
@@ -95,7 +95,7 @@ def share_out(total: int, weights: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class RankStep:
-    """A step of one rank has `micro` lists of sample indices. The last `padding` of them are dummies.
+    """This is one rank's part of a step: `micro` lists of sample indices, of which the last `padding` are dummies.
 
     A dummy's loss is multiplied by zero: a rank without samples of its own must still enter the collectives.
     """
@@ -104,25 +104,25 @@ class RankStep:
     padding: int
     samples: int  # of this rank
     all_samples: int  # of all ranks together
-    position: int  # samples of the run that are done after this step
+    position: int  # samples that the run has completed after this step
     place: Mapping[str, Any]  # after this step: `epoch`, how many of its samples are `done`, a stream's own `state`
-    digest: int = 0  # of a stream's first sample, in its first step
+    digest: int = 0  # hash of a stream's first sample, in its first step
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Cuts the endless row of epochs into steps, and each step into the ranks' shares."""
+    """The sampler cuts the endless sequence of epochs into steps, and each step into the ranks' shares."""
 
     length: int
     batch: int
     micro_size: int
     seed: int
-    equal_passes: bool  # whether all ranks make as many forward passes as the busiest
-    #: Whether all steps have `batch` samples, but for an epoch's last one.
+    equal_passes: bool  # whether every rank makes as many forward passes as the busiest one
+    # : Whether every step has `batch` samples, except the last one of an epoch.
     steady: ClassVar[bool] = True
 
     def steps_in(self, epochs: float) -> int:
-        """Returns the steps of so many epochs."""
+        """Returns the number of steps in `epochs`."""
         if not self.length:
             raise ConfigError(f"epochs is {epochs:g}, but the task's train has no len(): set steps in its place")
         return math.ceil(epochs * -(-self.length // self.batch))
@@ -130,8 +130,9 @@ class Sampler:
     def steps(
         self, position: int, place: Mapping[str, Any], rank: int, weights: Callable[[], Sequence[float]]
     ) -> Iterator[RankStep]:
-        """Yields the rank's steps from `place` on, epoch after epoch, endlessly, after `position` samples of the run;
-        `weights` gives the ranks' shares.
+        """Yields the rank's steps from `place` on, endlessly.
+
+        The run has already trained on `position` samples; `weights` gives the ranks' shares.
         """
         epoch, done = place["epoch"], place["done"]
         while True:
@@ -149,7 +150,7 @@ class Sampler:
     def part_of(
         self, indices: list[int], position: int, place: Mapping[str, Any], rank: int, weights: Sequence[float]
     ) -> RankStep:
-        """Returns what the rank has of a global batch."""
+        """Returns this rank's part of a global batch."""
         shares = share_out(len(indices), weights)
         first = sum(shares[:rank])
         mine = indices[first : first + shares[rank]]
@@ -161,13 +162,14 @@ class Sampler:
 
 @dataclass(frozen=True)
 class OwnBatches(Sampler):
-    """Makes steps of the batches of `task`, which may have another number of them in each epoch; `batch` is the most
-    samples that one may have. Raises ConfigError for what can't be a global batch.
+    """This sampler makes steps from the task's own batches, whose number may differ by epoch.
+
+    `batch` is their maximum size. Raises ConfigError for anything that can't be a global batch.
     """
 
     task: Any
-    device: torch.device  # whose generators are left as they are
-    #: The first epoch's batches, from when they are counted until they are trained on.
+    device: torch.device  # whose generators keep their state
+    # : The first epoch's batches, kept from the time they are counted until they are trained on.
     first: list[list[list[int]]] = field(default_factory=list)
     steady: ClassVar[bool] = False
 
@@ -182,14 +184,15 @@ class OwnBatches(Sampler):
             )
 
     def steps_in(self, epochs: float) -> int:
-        """Returns the steps of so many epochs."""
-        last = round(epochs - math.ceil(epochs) + 1, 9)  # the part of the last epoch
+        """Returns the number of steps in `epochs`."""
+        last = round(epochs - math.ceil(epochs) + 1, 9)  # the fraction of the last epoch
         counts = [self._count(epoch) for epoch in range(math.ceil(epochs))]
         return sum(counts[:-1]) + math.ceil(last * counts[-1])
 
     def _count(self, epoch: int) -> int:
-        """Returns how many batches the epoch has. Only torch's own samplers need no draw: another's `len()` may be an
-        estimate.
+        """Returns the number of batches in the epoch.
+
+        Only torch's own samplers need no draw: another's `len()` may be an estimate.
         """
         sampler: Any = getattr(self.task, "batch_sampler", None)
         torchs = type(sampler) is BatchSampler and type(sampler.sampler).__module__ == BatchSampler.__module__
@@ -222,7 +225,7 @@ class OwnBatches(Sampler):
             return [[int(index) for index in indices] for indices in given]
 
     def _begun(self, epoch: int) -> Any:
-        """Returns the torch BatchSampler as it begins this epoch."""
+        """Returns the torch BatchSampler at the beginning of this epoch."""
         sampler = self.task.batch_sampler
         parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
         for part in parts:

@@ -37,12 +37,12 @@ class Diverged(TrainingError):
 
 
 class OutOfMemory(TrainingError):
-    """The accelerator's memory didn't suffice."""
+    """The accelerator's memory was too small."""
 
     exit_code = 71
 
 
 def listed(things: Sequence[object], most: int = 8) -> str:
-    """Returns things for a sentence; of many only the first."""
+    """Returns things as a phrase; a long list is cut after the first ones."""
     more = f" and {len(things) - most} more" if len(things) > most else ""
     return ", ".join(map(str, things[:most])) + more

@@ -1,5 +1,7 @@
-"""The evaluation runs on all ranks, each on its part of every pass; what they measure is put together, so the results
-are those of one process: scalars are added up, and rows are joined in the order of the data.
+"""The evaluation runs on all ranks and combines their measurements.
+
+Each rank evaluates its part of every pass. Scalars are added up and rows are joined in the data's order, so the results
+equal those of one process.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ class EvaluationSettings(Settings):
 
 
 class Evaluator:
-    """Measures the model as it is; every rank gets the same numbers."""
+    """The evaluator measures the current model; every rank gets the same numbers."""
 
     def __init__(
         self, settings: EvaluationSettings, task: Task, model: nn.Module, precision: Precision, world: World
     ) -> None:
         self.settings, self.task, self.model, self.precision, self.world = settings, task, model, precision, world
-        #: The first samples of the training data; read here, where a stream isn't in use yet.
+        # : The first samples of the training data, read here because a stream isn't in use yet.
         self.few = few(task.train)
 
     def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns the task's results over its evaluation set; None once `stop` is true on any rank.
+        """Returns the task's results over its evaluation set, or None once `stop` is true on any rank.
 
-        Raises TrainingError for measurements that can't be put together.
+        Raises TrainingError for measurements that can't be combined.
         """
         ranks = self.world.present[:: self.world.tensor]
         size, rank = len(ranks), ranks.index(self.world.data_rank * self.world.tensor)
@@ -58,11 +60,11 @@ class Evaluator:
                 return None
             share = math.ceil(len(block) / size)
             mine = block[rank * share : (rank + 1) * share]
-            # As many passes on every rank, because FSDP's forward is collective; the spare ones don't count.
+            # Every rank makes as many passes, because FSDP's forward is collective; the extra ones don't count.
             for name, value in self._measure(self._samples(mine or block[:1])).items():
                 counted = value if mine else value[:0] if value.ndim else torch.zeros_like(value)
                 measured.setdefault(name, []).append(counted.cpu())
-        # Rows of one rank are sent to all at once, at the end. Ranks that share each layer have measured the same.
+        # A rank's rows are sent together, at the end. Ranks that share each layer have the same measurements.
         own = {name: _of_passes(values) for name, values in measured.items()}
         gathered = self.world.gather(own)
         totals = {name: _of_ranks(name, [gathered[rank].get(name) for rank in ranks]) for name in own}
@@ -71,15 +73,15 @@ class Evaluator:
         return {"loss": totals["loss"] / max(1.0, totals["count"]), **self.task.results(totals)}
 
     def sample_loss(self) -> float:
-        """Returns the mean loss of the first few training samples, by which a checkpoint is verified."""
+        """Returns the mean loss of the first few training samples; it verifies a checkpoint."""
         loss, count = self._loss(self.task.loss, [self.few[index] for index in range(min(8, len(self.few)))])
         return loss / max(1.0, count)
 
     def is_a_mean(self, loss: Loss) -> bool:
-        """Returns whether a loss is a mean, by a sample that has the same loss twice as once, for double the count.
+        """Returns whether a loss is a mean: a sample counted twice must give the same loss for double the count.
 
-        Two samples have to agree, because a loss that draws random numbers may come out the same by chance. A loss that
-        counts once for any batch may be the same twice, and so may one that is zero for a single sample (contrastive).
+        Two samples have to agree, because a loss that draws random numbers may match by chance. A loss that counts once
+        for any batch may match, and so may one that is zero for a single sample (contrastive).
         """
         return all(self._is_same_twice(loss, self.few[index]) for index in range(min(2, len(self.few))))
 
@@ -88,14 +90,14 @@ class Evaluator:
         return once != 0 and both > count and math.isclose(once, twice, rel_tol=0.01)
 
     def _loss(self, loss: Loss, samples: list[Any]) -> tuple[float, float]:
-        """Returns the loss summed over `samples`, and over how many terms; the run's generators stay as they are."""
-        # Eagerly: compiled blocks would be compiled for a few samples first, and then for shapes that vary.
+        """Returns the loss summed over `samples`, and its number of terms; the run's generators keep their state."""
+        # Eager mode avoids compiling the blocks for a few samples, and again for varying shapes.
         with seeding.drawing(self.world.device, 0), torch.compiler.set_stance("force_eager"):
             batch = on_device(self.task.collate(samples), self.world.device)
             return float(self._evaluating(lambda: loss(self.model, batch))), float(self.task.count(batch))
 
     def _blocks(self, size: int) -> Iterator[list[Any]]:
-        """Yields what all ranks evaluate in a pass, in the order of the data: indices, or the samples of a stream."""
+        """Yields the samples of each pass over all ranks, in the data's order: indices, or a stream's samples."""
         data = self.task.evaluation
         all_of_it = islice(data if is_stream(data) else range(len(data)), self.settings.samples)
         while block := list(islice(all_of_it, size)):
@@ -105,7 +107,7 @@ class Evaluator:
         return block if is_stream(self.task.evaluation) else [self.task.evaluation[index] for index in block]
 
     def _measure(self, samples: list[Any]) -> dict[str, torch.Tensor]:
-        """Returns the loss summed over `samples`, what it is a mean over, and what the task measures."""
+        """Returns the loss summed over `samples`, its number of terms, and the task's measurements."""
         batch = on_device(self.task.collate(samples), self.world.device)
         task, model = self.task, self.model
         found = self._evaluating(lambda: {"loss": task.loss(model, batch), **task.measure(model, batch)})
@@ -113,14 +115,15 @@ class Evaluator:
         return {name: torch.as_tensor(value) for name, value in found.items()}
 
     def _evaluating(self, call: Callable[[], T]) -> T:
-        """Returns what `call` returns with the model in evaluation mode; afterwards each layer has its own again."""
+        """Returns the result of `call` with the model in evaluation mode; afterwards each layer has its own mode again."""
         trained = [module for module in self.model.modules() if module.training]
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():
             found = call()
         for module in trained:
             module.training = True
-        # FSDP2's root stays whole until a backward pass: hooks would be given its whole parameters, not its shards.
+        # FSDP2's root stays gathered until a backward pass, so hooks would get its whole parameters instead of its
+        # shards.
         getattr(self.model, "reshard", lambda: None)()
         return found
 
@@ -135,7 +138,7 @@ def _of_passes(values: list[torch.Tensor]) -> Any:
 
 
 def _of_ranks(name: str, ranks: list[Any]) -> Any:
-    """Returns the sum over ranks, or their rows. Raises TrainingError where these don't go together."""
+    """Returns the sum over ranks, or their rows. Raises TrainingError if these can't be combined."""
     if all(isinstance(own, float) for own in ranks):
         return sum(ranks)
     from trainloop import evaluation
@@ -143,12 +146,12 @@ def _of_ranks(name: str, ranks: list[Any]) -> Any:
     return evaluation.of_ranks(name, ranks)
 
 
-#: A rank's rows: how many each pass has, and all of them.
+# : A rank's rows: the number in each pass, and all rows together.
 Rows = tuple[list[int], torch.Tensor]
 
 
 def of_passes(values: list[torch.Tensor]) -> Rows | None:
-    """Returns the rows of a rank's passes; None where they don't go together, as a scalar and rows."""
+    """Returns the rows of a rank's passes; None if they can't be combined, such as a scalar and rows."""
     try:
         return [len(value) for value in values], torch.cat(values)
     except (TypeError, RuntimeError):
@@ -156,9 +159,7 @@ def of_passes(values: list[torch.Tensor]) -> Rows | None:
 
 
 def of_ranks(name: str, ranks: Sequence[Any]) -> torch.Tensor:
-    """Returns the rows of all ranks, each pass of theirs after the one before. Raises TrainingError where a rank has
-    something else.
-    """
+    """Returns the rows of all ranks, pass by pass. Raises TrainingError if a rank has anything but rows."""
     try:
         passes = zip(*(torch.split(rows, lengths) for lengths, rows in cast("Sequence[Rows]", ranks)), strict=True)
         return torch.cat([part for parts in passes for part in parts])

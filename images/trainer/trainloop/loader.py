@@ -1,7 +1,7 @@
-"""The loader reads this rank's part of each step, in the training process or ahead of it in processes of its own.
+"""The loader reads this rank's part of each step, in the training process or ahead of it in separate processes.
 
 Those processes are forked from a server that has imported torch for all of them, so the server, and not the rank, is
-their parent: torch's own watch over a parent doesn't notice a rank that is killed, and they would hold their memory
+their parent. Torch's own check of the parent therefore doesn't notice a killed rank, and they would hold their memory
 until the pod ends. Each waits for the end of its rank itself, which multiprocessing reports through a pipe.
 """
 
@@ -26,8 +26,9 @@ from trainloop.errors import TrainingError
 
 
 def few(data: Any) -> Any:
-    """Returns `data`, or a stream's first samples: the same at every start, on every rank. The stream stays where it
-    was.
+    """Returns `data`, or a stream's first samples, which are the same at every start and rank.
+
+    The stream keeps its place.
     """
     if not is_stream(data):
         return data
@@ -37,7 +38,7 @@ def few(data: Any) -> Any:
 
 
 def sampler_of(task: Any, batch: int, micro_size: int, seed: int, equal_passes: bool, device: torch.device) -> Sampler:
-    """Returns what makes steps of the task's data, in batches of its own if it has some."""
+    """Returns the sampler for the task's data, which uses the task's own batches if it has some."""
     if not hasattr(task, "batches") and not hasattr(task, "batch_sampler"):
         return Sampler(length_of(task.train) or 0, batch, micro_size, seed, equal_passes)
     return OwnBatches(length_of(task.train) or 0, batch, micro_size, seed, equal_passes, task, device)
@@ -45,7 +46,7 @@ def sampler_of(task: Any, batch: int, micro_size: int, seed: int, equal_passes: 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A step's micro-batches are on the host; `waited` is how long the rank waited for them (seconds)."""
+    """A fetched step has its micro-batches on the host; `waited` is how long the rank waited for them (seconds)."""
 
     batches: Sequence[Batch]
     step: RankStep
@@ -54,7 +55,7 @@ class Fetched:
 
 
 class Loader:
-    """Reads this rank's part of each step, from any place: what `iterator` yields.
+    """The loader reads this rank's part of each step of `iterator`, from any place.
 
     The ranks' shares are in proportion to `weights`, which may change at any time, on all ranks after the same step.
     Steps that were read ahead keep their shares, so a change takes effect `data.prefetch` x `data.workers` steps later:
@@ -67,7 +68,7 @@ class Loader:
         self._settings, self._task, self._world = settings, task, world
 
     def start(self, position: int, place: Mapping[str, Any]) -> list[str]:
-        """Begin to read at `place`, after `position` samples of the run; returns warnings."""
+        """Starts to read at `place`, after `position` samples of the run; returns warnings."""
         place = place or dict(zip(("epoch", "done"), divmod(position, self.sampler.length or 1), strict=True))
         rank, workers, warnings = self._world.data_rank, self._settings.workers, list[str]()
         reader: Dataset[Any] = _Steps(self._task.train, self._task.collate)
@@ -86,8 +87,9 @@ class Loader:
         return warnings
 
     def peek(self) -> Fetched | None:
-        """Returns the first of the next two steps that isn't shorter than others, or the second, which are fetched
-        later; None where there is none.
+        """Returns the first of the next two steps if it has full length, else the second; None if there is none.
+
+        Both are fetched again later.
         """
         found, ahead = None, list[Any]()
         while len(ahead) < 2 and (found is None or found.step.all_samples < self.sampler.batch):
@@ -99,8 +101,9 @@ class Loader:
         return found
 
     def fetch(self) -> Fetched:
-        """Returns this rank's part of the next step; `start` comes first. Raises TrainingError for a stream that ends
-        too early.
+        """Returns this rank's part of the next step; call `start` first.
+
+        Raises TrainingError for a stream that ends too early.
         """
         began = time.perf_counter()
         fetched = next(self.iterator)
@@ -114,7 +117,7 @@ class Loader:
 
 
 class _Steps(Dataset[Any]):
-    """Reads a whole step's micro-batches at once, so that a loader process hands over steps."""
+    """This dataset reads a whole step's micro-batches at once, so that a loader process hands over steps."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Batch]) -> None:
         self.dataset, self.collate = dataset, collate
@@ -126,10 +129,11 @@ class _Steps(Dataset[Any]):
 def read_ahead(
     reader: Dataset[Any], requests: Iterator[Any], workers: int, prefetch: int, seed: int, *, pin_memory: bool
 ) -> Iterator[Any]:
-    """Yields what `reader` has for each request, in order, from so many processes, each `prefetch` requests ahead; with
-    no process, from a thread.
+    """Yields the reader's result for each request, in order.
+
+    Each of `workers` processes reads `prefetch` requests ahead; without processes, a thread does.
     """
-    # The server doesn't import the task's module, which may start threads that a fork would lose.
+    # The server doesn't import the task's module, whose threads a fork would lose.
     multiprocessing.set_forkserver_preload(["__main__", __name__])
     loader = DataLoader(
         reader,
@@ -139,7 +143,7 @@ def read_ahead(
         prefetch_factor=prefetch if workers else None,
         collate_fn=_as_is,
         pin_memory=pin_memory,
-        # A generator of its own: the default one would draw from the global RNG at every start, and a resumed run would
+        # A separate generator: the default one would draw from the global RNG at every start, and a resumed run would
         # no longer equal an uninterrupted one.
         generator=torch.Generator().manual_seed(seed),
         multiprocessing_context="forkserver" if workers else None,
@@ -153,7 +157,7 @@ def _as_is(step: Any) -> Any:
 
 
 def _end_with_rank(_: int) -> None:
-    """Ends this process as soon as its rank has."""
+    """Ends this process as soon as its rank has ended."""
     rank = multiprocessing.parent_process()
 
     def wait() -> None:
@@ -165,7 +169,7 @@ def _end_with_rank(_: int) -> None:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Returns the batch with all on `device` that has a `to(device)`, however it is nested; other things stay."""
+    """Returns the batch with every value that has a `to(device)` moved to `device`, however nested; other values stay."""
     if isinstance(batch, torch.Tensor):
         return batch if batch.device == device else batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):

@@ -1,6 +1,6 @@
-"""The run's metrics are written as console lines and JSON lines, and to TensorBoard and Prometheus if asked for.
+"""The run's metrics are written as console lines and JSON lines, and optionally to TensorBoard and Prometheus.
 
-Numbers of a step stay where they are until a line is due, so that logging doesn't make the device wait for the host.
+A step's numbers stay on their device until a line is due, so that logging doesn't make the device wait for the host.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class MetricsSettings(Settings):
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """Holds one step's numbers on this rank: loss and norm are tensors on the device, seconds is its own duration."""
+    """One step's numbers on this rank: loss and norm are tensors on the device, seconds is the rank's own duration."""
 
     loss: torch.Tensor
     norm: torch.Tensor
     rate: float
     seconds: float
-    terms: float  # what the global loss is a mean over: samples or tokens
-    part: RankStep  # what it was made with
+    terms: float  # number of samples or tokens that the global loss averages over
+    part: RankStep  # the rank's part of the step
     waited: float  # for data, in seconds
     times: StepTimes
 
 
 class Window:
-    """Collects the steps since the last line."""
+    """The window collects the steps since the last line."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
@@ -61,19 +61,20 @@ class Window:
         self.steps: list[StepNumbers] = []
 
     def end(self, state: TrainState) -> None:
-        """End the window after the step of `state`; its numbers are on their way, for `line`."""
+        """Ends the window after the step of `state`; `line` returns its numbers, whose copy to the host starts here."""
         self.seconds, self.state, newest = time.perf_counter() - self.began, replace(state), self.steps[-1]
         own = newest.norm if newest.times.norm is None else newest.times.norm
         self._numbers = Numbers(torch.stack([step.loss for step in self.steps]).sum(), newest.norm, own)
 
     @property
     def share(self) -> float:
-        """Returns this rank's part of all samples."""
+        """Returns this rank's fraction of all samples."""
         return sum(step.part.samples for step in self.steps) / sum(step.part.all_samples for step in self.steps)
 
     def line(self, world: World, length: int | None) -> tuple[dict[str, Any], float]:
-        """Returns the window's numbers over all ranks, and the norm of this rank's own gradient in its last step;
-        collective. Shares are of wall time, memory in bytes, times in seconds.
+        """Returns the window's numbers over all ranks, and this rank's own gradient norm in the last step; collective.
+
+        Shares are fractions of wall time, memory is in bytes, times in seconds.
         """
         seconds, count, newest, state = self.seconds, len(self.steps), self.steps[-1], self.state
         loss, norm, own_norm = self._numbers.read()
@@ -116,7 +117,7 @@ class MetricsLog:
     ) -> None:
         self.path, self.main, self._settings, self._state, self._progress = path, False, settings, state, progress
         self.file = path / "metrics.jsonl"
-        # A benchmark has the console for its own table.
+        # A benchmark prints its own table on the console.
         self.quiet = False
         self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
         self._outputs: list[Output] = []
@@ -124,7 +125,7 @@ class MetricsLog:
         self.become(main)
 
     def become(self, main: bool) -> None:
-        """Write from now on, or no longer. Raises ConfigError where the directory can't be made."""
+        """Starts or stops writing on this rank. Raises ConfigError if the directory can't be created."""
         if main and not self.main:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -134,9 +135,10 @@ class MetricsLog:
         self.main = main
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
-        """Write one JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
+        """Writes one JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
 
-        Numbers that aren't finite are null: JSON has no others. A disk that refuses doesn't stop training.
+        Numbers that aren't finite become null, because JSON can't represent them. A full or read-only disk doesn't stop
+        training.
         """
         if not self.main:
             return
@@ -152,30 +154,30 @@ class MetricsLog:
             self._failed = True
 
     def started(self, step: int, total: int, about: dict[str, Any]) -> None:
-        """Write what is trained and by which ranks, once in each attempt."""
+        """Writes a description of the run and its ranks, once in each attempt."""
         self.write("event", {"event": "started", "step": step, "totalSteps": total, **about})
         self.info(f"training {about_line(about)}, step {step} of {total}")
 
     def step(self, step: int, total: int, line: dict[str, Any]) -> None:
-        """Write a step's numbers to all outputs."""
+        """Writes a step's numbers to all outputs."""
         numbers = {"step": step, "totalSteps": total, **line}
         self.write("step", numbers)
         self.info(step_line(numbers))
 
     def warn(self, text: str) -> None:
-        """Report what the user should know: on the console, in metrics.jsonl and in the progress report."""
+        """Reports a warning: on the console, in metrics.jsonl and in the progress report."""
         self.info(f"warning: {text}")
         self.write("event", {"event": "warning", "step": self._state.step, "text": text})
         self._progress.enter("train", message=text)
 
     def info(self, text: str) -> None:
-        """Print one line on the console."""
+        """Prints one line on the console."""
         if self.main and not self.quiet:
             print(text, flush=True)
 
 
 def about_line(about: dict[str, Any]) -> str:
-    """Returns the run in a line, from its `started` event."""
+    """Returns the run's description as one line, from its `started` event."""
     samples = "a stream" if about["samples"] is None else f"{about['samples']:,} samples"
     return (
         f"{about['task']}: {samples}, {about['parameters']:,} parameters, "
@@ -204,21 +206,21 @@ def duration(seconds: float) -> str:
 
 
 class Output(Protocol):
-    """An output is given what `metrics.jsonl` is given: the line's kind, and its numbers."""
+    """An output receives the lines of `metrics.jsonl`: each line's kind and numbers."""
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
-        """Write what of it this output shows. Raises OSError when the disk refuses."""
+        """Writes the numbers that this output shows. Raises OSError if the disk refuses."""
         ...
 
 
 def outputs(settings: MetricsSettings, path: Path) -> list[Output]:
-    """Returns the outputs that `settings` name; `path` is the directory of the run's numbers."""
+    """Returns the outputs that `settings` name; `path` is the directory for the run's numbers."""
     found: list[Output] = [TensorBoard(path / "tensorboard")] if settings.tensorboard else []
     return [*found, Prometheus(Path(settings.prometheus_file))] if settings.prometheus_file else found
 
 
 class TensorBoard:
-    """Writes the numbers of steps and evaluations as events. Raises ConfigError where the package is missing."""
+    """This output writes the numbers of steps and evaluations as events. Raises ConfigError if the package is missing."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -236,7 +238,7 @@ class TensorBoard:
 
 
 class Prometheus:
-    """Replaces a file by the newest step's numbers in Prometheus' text format, in one go."""
+    """This output replaces a file atomically by the newest step's numbers in Prometheus' text format."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

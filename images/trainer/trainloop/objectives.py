@@ -1,10 +1,10 @@
-"""A run may have several optimizers: for one loss together (Muon for matrices, AdamW for the rest), or each with a loss
-of its own, a GAN's.
+"""A run may have several optimizers, for one loss together or each for its own loss.
 
-Objectives are minimised one after the other in each step, on the same batch: forward and backward, clipping, the
-verdict and the optimizer's step of the first, then those of the next, which sees what the first has done. Gradients
-that an objective's backward leaves in others' parameters are dropped. Each has its own history of loss and gradient
-norm; where one is odd, it and those after it are left out, and the step counts as left out.
+Together: Muon for matrices, AdamW for the rest. Each its own: a GAN. Objectives are minimised one after the other in
+each step, on the same batch: forward and backward, clipping, the verdict and the optimizer's step of the first, then
+those of the next, which sees the first one's update. Gradients that an objective's backward leaves in others'
+parameters are dropped. Each has its own history of loss and gradient norm. If one is odd, it and those after it are
+skipped, and the step counts as skipped.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from trainloop.parallel.strategies import Replica
 
 @dataclass
 class Objective:
-    """A loss, summed over what the task counts, and the optimizer of the parameters that minimise it."""
+    """An objective is a loss, summed over the task's units, and the optimizer of the parameters that minimise it."""
 
     name: str
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
-    #: Clip the gradient of its own parameters to this norm; None never.
+    # : Maximum norm of its own parameters' gradient; None doesn't clip.
     max_norm: float | None = None
-    #: Multiplies each group's rate, by the number of the update from 0; None is the run's schedule.
+    # : Multiplies each group's rate, as a function of the update's number from 0; None is the run's schedule.
     factor: Callable[[int], float] | None = None
 
 
 class Objectives:
-    """Minimises a task's objectives by turns, each by a rule of its own."""
+    """The objectives of a task are minimised by turns, each by its own rule."""
 
     def __init__(
         self,
@@ -49,7 +49,10 @@ class Objectives:
         delayed: NothingDelayed,
         factor: Callable[[int], float],
     ) -> None:
-        """`factor` is the run's schedule. Raises ConfigError for settings that objectives can't be combined with."""
+        """Sets up each objective's rule; `factor` is the run's schedule.
+
+        Raises ConfigError for settings that objectives don't support.
+        """
         self._replica, self._exchange, self._anomaly, self._factor = replica, replica.exchange, anomaly, factor
         if delayed.named or self._exchange.settings != CommunicationSettings() or replica.world.tensor > 1:
             raise ConfigError(
@@ -93,8 +96,9 @@ class Objectives:
             self.rules[name].detector.load(state[name])
 
     def update(self, make: Callable[[UpdateRule], Update]) -> Update:
-        """Make all objectives' updates by `make`; returns the sum of the losses, the norm of all gradients, the first
-        one's rate and the decision on the step.
+        """Makes all objectives' updates by `make`.
+
+        Returns the sum of the losses, the norm of all gradients, the first one's rate and the decision on the step.
         """
         exchange, sent = self._exchange, 0
         self._newest, norms, rates = {}, [], []
@@ -103,7 +107,7 @@ class Objectives:
             if isinstance(self._replica, ByTurns):
                 self._replica.turn = rule.parameters
             self._newest[name], norm, rate, decision = make(rule)
-            self.optimizer.zero_grad(set_to_none=True)  # what the backward has left in others' parameters
+            self.optimizer.zero_grad(set_to_none=True)  # gradients that the backward has left in others' parameters
             norms.append(norm)
             rates.append(rate)
             sent += exchange.times.sent

@@ -1,6 +1,6 @@
-"""The report's pictures are curves of a run, and a heat map of the ranks' step times. Needs matplotlib.
+"""The report's pictures are curves of a run, and a heat map of the ranks' step times; they need matplotlib.
 
-A dashed line marks a new attempt; the run of one rank that is compared with is grey.
+A dashed line marks a new attempt; the single-rank run for comparison is grey.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 Lines = list[dict[str, Any]]
 
 ALONE: dict[str, Any] = {"color": "0.55", "zorder": 1.5}
-# More evaluations than these are a line without marks; a loss that falls by more than this factor gets a log scale.
+# More evaluations than this are drawn as a line without marks; a loss that falls by more than this factor gets a log
+# scale.
 MANY, STEEP = 40, 2.5
-# Shares below these are noise, and an axis that ends there would show nothing else.
+# Shares below this are noise, and an axis that ended there would show nothing else.
 LEAST_SHARE_AXIS, LEAST_RESULT_SPAN = 10.0, 0.1
-# The share of times in the heat map that is within the scale, so that one interrupted step doesn't take it up.
+# The fraction of times in the heat map that lies within the scale, so that one interrupted step doesn't dominate it.
 BRIGHTEST = 0.98
 
 
@@ -62,9 +63,9 @@ def draw_ranks(lines: Lines, directory: Path) -> Path:
     ranks = max(map(len, seconds))
     grid = [[1000 * row[rank] if rank < len(row) else float("nan") for row in seconds] for rank in range(ranks)]
     figure, axis = pyplot.subplots(figsize=(12, 1.9 + 0.3 * min(ranks, 24)), constrained_layout=True)
-    # Without the first line, whose steps also warm up.
+    # The first line is excluded, because its steps also warm up.
     times = sorted(value for row in grid for value in row[1:] or row if value == value)
-    # From zero: two ranks that differ by a few percent must not look like night and day.
+    # The scale starts at zero, because two ranks that differ by a few percent mustn't look like night and day.
     brightest = times[int(BRIGHTEST * (len(times) - 1))]
     colours = pyplot.get_cmap("viridis").with_extremes(bad="0.85", over="#fff3a0")
     image = axis.imshow(grid, aspect="auto", interpolation="nearest", cmap=colours, vmin=0.0, vmax=brightest)
@@ -81,7 +82,7 @@ def draw_ranks(lines: Lines, directory: Path) -> Path:
 
 
 def restarts(lines: Lines) -> list[int]:
-    """Returns the first step that each attempt but the first wrote, of those that the curves show."""
+    """Returns the first step that the curves show of each attempt but the first."""
     shown = {line["step"]: line["attempt"] for line in lines if line["kind"] == "step"}
     steps = sorted(shown)
     return [later for earlier, later in itertools.pairwise(steps) if shown[later] != shown[earlier]]
@@ -95,14 +96,14 @@ def _loss(axis: Any, lines: Lines, alone: Lines) -> None:
     axis.set(title="Loss", ylabel="mean over samples or tokens")
     values = [value for drawn in axis.lines for value in drawn.get_ydata()]
     if values and min(values) > 0 and max(values) > STEEP * min(values):
-        # Or the first steps' fall is all that there is to see.
+        # Otherwise the first steps' fall would fill the plot.
         axis.set(yscale="log", ylabel="mean over samples or tokens, log scale")
         for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
             ticks("{x:.3g}")
 
 
 def _results(axis: Any, lines: Lines, alone: Lines) -> None:
-    """Draws results that are shares (accuracy, F1) together; where there are none, the first of the others."""
+    """Draws results that are shares (accuracy, F1) together; if there are none, the first other result."""
     newest = next((line for line in reversed(lines) if line["kind"] == "evaluation"), {})
     names = [name for name in newest if name not in ("kind", "attempt", "time", "step", "loss")]
     shares = [name for name in names if all(0 <= value <= 1 for value in curve(lines, "evaluation", name)[1])]

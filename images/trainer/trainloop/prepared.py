@@ -1,7 +1,7 @@
-"""Data that takes a while to prepare is prepared once in a pod: its other ranks, and later attempts, map what is there.
+"""A pod prepares slow data once; its other ranks, and later attempts, map the result.
 
-It lies in TRAINMASTER_MEMORY_DIR, in a file that is named by the hash of all that the data depends on, so nothing old
-is ever taken for it. Outside a pod, and where there is no room, each rank prepares its own.
+The result is in TRAINMASTER_MEMORY_DIR, in a file named by the hash of everything that the data depends on, so stale
+data is never used. Outside a pod, or without space, each rank prepares its own.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from trainloop.recovery.place import DIRECTORY_VARIABLE
 
 
 def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
-    """Returns what `prepare` returns: tensors on the host and plain values, in dicts, lists and tuples.
+    """Returns the result of `prepare`: tensors on the host and plain values, in dicts, lists and tuples.
 
-    `depends_on` are plain values, and paths of files, as they are now. Tensors that another rank has prepared are
+    `depends_on` are plain values, and paths of files in their present state. Tensors that another rank has prepared are
     mapped: a change is this rank's alone.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
@@ -39,7 +39,7 @@ def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
         # The code that keeps the state reports why the directory can't be used.
         return prepare()
     try:
-        # The first of the pod's ranks prepares, and the others wait for it; the lock of one that is killed is free.
+        # The pod's first rank prepares, and the others wait for it; a killed rank's lock is free.
         fcntl.flock(lock, fcntl.LOCK_EX)
         file = directory / f"{_hash(depends_on)}.prepared"
         if (found := _read(file)) is not None:
@@ -80,10 +80,10 @@ def _write(file: Path, value: Any) -> None:
 
 
 def _read(file: Path) -> Any:
-    """Returns a file's content; None where it is missing or damaged."""
+    """Returns a file's content; None if it is missing or damaged."""
     try:
         with file.open("rb") as stream:
-            # Writable for this process alone, because torch warns of memory that can't be written to.
+            # Writable for this process alone, because torch warns about read-only memory.
             mapped = mmap.mmap(stream.fileno(), 0, flags=mmap.MAP_PRIVATE)
         data = torch.frombuffer(mapped, dtype=torch.uint8)
         if zlib.crc32(data[ALIGNMENT:].numpy().data) != int.from_bytes(mapped[:4], "big"):

@@ -1,7 +1,7 @@
 """A rank reports its progress to the agent through the file named in TRAINMASTER_PROGRESS_FILE (docs/protocol.md).
 
-The step has a file of its own beside it, which is written in every step: the agent compares ranks by it in a hang.
-Without that variable nothing is written. A script that doesn't use the loop needs only the one line in `heartbeat`.
+The step has a separate file beside it, written in every step: in a hang the agent compares ranks by it. Without that
+variable nothing is written. A script that doesn't use the loop needs only the one line in `heartbeat`.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from typing import Any, Literal
 
 Section = Literal["setup", "data", "train", "evaluate", "checkpoint", "finish"]
 
-#: Seconds between two writes for steps: a step may be shorter than a rename on a slow disk.
+# : Minimum seconds between two writes for steps, because a step may be shorter than a rename on a slow disk.
 MINIMUM_INTERVAL = 0.5
 MAXIMUM_RESULTS, MAXIMUM_MESSAGE = 16, 200
 
 
 class Progress:
-    """Writes this rank's progress; each write replaces the file, so a reader never sees half a line."""
+    """This class writes a rank's progress; each write replaces the file, so a reader never sees half a line."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        #: By the protocol's names; what is None or not finite isn't written.
+        # : By the protocol's names; None and numbers that aren't finite are omitted.
         self._fields: dict[str, Any] = {"section": "setup"}
         self._entered = time.monotonic()
         self._written = -math.inf
-        self._counter = -1  # the descriptor of the file that has the step
+        self._counter = -1  # the descriptor of the step's file
 
     @classmethod
     def from_environment(cls, rank: int, local_size: int) -> Progress:
-        """Returns the progress of the file that the agent named; with several ranks in a worker each has its own,
-        `<file>.<rank>`.
+        """Returns the progress for the file that the agent named.
+
+        If a worker has several ranks, each has its own file, `<file>.<rank>`.
         """
         name = os.environ.get("TRAINMASTER_PROGRESS_FILE")
         return cls(Path(name if local_size == 1 else f"{name}.{rank}") if name else None)
 
     def enter(self, section: Section, seconds: float | None = None, message: str | None = None) -> None:
-        """Report which section begins, and how many `seconds` it may last where the step's limit is too short."""
+        """Reports which section begins, and its limit in `seconds` if the step's limit is too short."""
         now, waited = time.monotonic(), f"{self._fields['section']}Seconds"
         if waited in self._fields:
             self._fields[waited] += now - self._entered
@@ -51,48 +52,49 @@ class Progress:
         self._write()
 
     def join(self) -> None:
-        """Note that the ranks have formed their process group."""
+        """Records that the ranks have formed their process group."""
         self._fields["joinedAt"] = time.time()
 
     def able(self, group: int, *, idle: bool = False) -> None:
-        """Report that this rank is in the group of the attempt `group`, and can continue when others are lost. If it is
-        `idle` it trains only then.
+        """Reports that this rank is in the group of the attempt `group`, and can continue when others are lost.
+
+        An `idle` rank trains only then.
         """
         self._fields |= {"continuing": "idle" if idle else "able", "group": group}
         self._fields.pop("cannotContinue", None)
         self._write()
 
     def ready(self) -> None:
-        """Report that this rank has begun alone, and waits to join those that train."""
+        """Reports that this rank has started alone, and waits to join the ranks that train."""
         self._fields |= {"continuing": "ready"}
         self._write()
 
     def cannot_continue(self, sentence: str) -> None:
-        """Report why this rank can't continue without others."""
+        """Reports why this rank can't continue without others."""
         self._fields.pop("continuing", None)
         self._fields["cannotContinue"] = sentence[:MAXIMUM_MESSAGE]
         self._write()
 
     def joined_again(self, step: int) -> None:
-        """Report that this rank trains on in a new group, or has joined one, after `step`; `able` comes next."""
+        """Reports that this rank trains on in a new group, or has joined one, after `step`; call `able` next."""
         self.join()
         self._fields.pop("firstStepAt", None)
         self.begin(step)
 
     def begin(self, step: int) -> None:
-        """Begin training after `step`: 0, or the checkpoint's. From here on waiting times are counted."""
+        """Starts training after `step`: 0, or the checkpoint's. Waiting times count from here on."""
         self._count(step)
         self._fields |= {"section": "setup", "startStep": step, "restoredAt": time.time()}
         self._fields |= {"dataSeconds": 0.0, "checkpointSeconds": 0.0, "evaluateSeconds": 0.0}
         self.enter("train")
 
     def wait_for_data(self, seconds: float) -> None:
-        """Add the time that a step has waited for its data."""
+        """Adds the time that a step has waited for its data."""
         if "dataSeconds" in self._fields:
             self._fields["dataSeconds"] += seconds
 
     def step(self, step: int, **numbers: float | None) -> None:
-        """Report that `step` is done; `numbers` are the protocol's other fields, by name."""
+        """Reports that `step` is done; `numbers` are the protocol's other fields, by name."""
         self._count(step)
         self._fields |= {"step": step, **numbers}
         is_first = "restoredAt" in self._fields and "firstStepAt" not in self._fields
@@ -102,13 +104,13 @@ class Progress:
             self._write()
 
     def result(self, numbers: dict[str, float]) -> None:
-        """Report the run's result, at most 16 finite numbers by name."""
+        """Reports the run's result, at most 16 finite numbers by name."""
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
         self._fields["result"] = dict(list(finite.items())[:MAXIMUM_RESULTS])
         self._write()
 
     def _count(self, step: int) -> None:
-        """Write the step alone. It isn't mapped: a full disk that copies on write would kill the rank by SIGBUS."""
+        """Writes the step alone. The file isn't mapped: a full disk that copies on write would kill the rank by SIGBUS."""
         if self.path is None:
             return
         with suppress(OSError):
@@ -128,17 +130,18 @@ class Progress:
 
 
 def has_a_value(value: object) -> bool:
-    """Returns whether the value isn't None, nor a number that isn't finite."""
+    """Returns whether the value is neither None nor a number that isn't finite."""
     return value is not None and (not isinstance(value, float) or math.isfinite(value))
 
 
 def heartbeat(step: int, total: int | None = None, loss: float | None = None, **numbers: float | None) -> None:
-    """Report progress from a script of one's own in every step; it is cheap and does nothing outside Trainmaster.
+    """Reports progress from a user's own script in every step; it is cheap and does nothing outside Trainmaster.
+
     `numbers` are the protocol's other fields, by name: gradNorm, learningRate, computeSeconds.
     """
     fresh = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     own = _heartbeats.setdefault(fresh.path, fresh)
-    # The first step that is reported follows the one that this attempt began with.
+    # The first reported step follows the one with which this attempt began.
     own._fields = {"section": "train", "startStep": own._fields.get("startStep", max(step - 1, 0))}
     own._written = -math.inf
     own.step(step, totalSteps=total, loss=loss, **numbers)

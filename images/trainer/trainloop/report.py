@@ -1,8 +1,8 @@
 """The report of a run has curves, a heat map of the ranks' step times, and the numbers, as Markdown and HTML.
 
-Everything comes from metrics.jsonl, so a report can be recreated, even of an interrupted run:
-`python -m trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`. The HTML file has its pictures within,
-so it can be sent and kept alone.
+Everything comes from metrics.jsonl, so a report can be recreated, even of an interrupted run: `python -m
+trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`. The HTML file embeds its pictures, so it can be
+sent and kept alone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ STYLE = (
 
 
 def write_report(directory: Path, against: Path | None = None) -> Path | None:
-    """Write report.md, report.html and the pictures; returns the HTML file, or None where matplotlib is missing."""
+    """Writes report.md, report.html and the pictures; returns the HTML file, or None if matplotlib is missing."""
     try:
         import matplotlib
     except ImportError:
         return None
     matplotlib.use("Agg")
     lines = _newest_run(read_metrics(directory / "metrics.jsonl"))
-    # The training is over by now: a comparison that can't be made must not be its end.
+    # The training is over, so an impossible comparison mustn't fail the run.
     there = against is not None and (against / "metrics.jsonl").is_file()
     alone = _newest_run(read_metrics(against / "metrics.jsonl")) if against and there else None
     pictures = {"curves over the steps": draw_curves(lines, directory, alone)}
@@ -60,7 +60,7 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
 
 
 def read_metrics(file: Path) -> Lines:
-    """Returns the lines of a metrics file; a last line that was cut off by a kill is left out."""
+    """Returns the lines of a metrics file, without a last line that a kill cut off."""
     lines = []
     for text in file.read_text().splitlines():
         with suppress(ValueError):
@@ -69,16 +69,19 @@ def read_metrics(file: Path) -> Lines:
 
 
 def closing_line(directory: Path, against: str | None) -> str:
-    """Write the report at the end of a run; returns a line about it. The training is saved, so no failure counts."""
+    """Writes the report at the end of a run; returns a line about it.
+
+    Failures are ignored, because the training is saved.
+    """
     try:
         page = write_report(directory, Path(against) if against else None)
-    except Exception as error:  # a full disk, a number that matplotlib can't draw
+    except Exception as error:  # such as a full disk, or a number that matplotlib can't draw
         return f"warning: no report, {type(error).__name__}: {error}"
     return f"report with curves: {page}" if page else "no report: it needs matplotlib (pip install matplotlib)"
 
 
 def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
-    """Returns the report's numbers, as text; `alone` is a run of one rank to compare the speed with."""
+    """Returns the report's numbers as text; `alone` is a run of one rank for a comparison of speed."""
     started = _started(lines)
     rows = [("run", about_line(started[-1]))] if started else []
     steps, losses = curve(lines, "step", "loss")
@@ -116,7 +119,7 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
 
 
 def _newest_run(lines: Lines) -> Lines:
-    """Returns the lines of the newest run: a directory that is used again has the lines of earlier ones too."""
+    """Returns the lines of the newest run, because a reused directory contains earlier ones too."""
     starts = [index for index, line in enumerate(lines) if line.get("event") == "started"]
     anew = [index for index in starts if lines[index]["step"] == 0 and lines[index]["attempt"] == 1]
     return lines[anew[-1] :] if anew else lines
@@ -138,7 +141,7 @@ def _clock(seconds: float) -> str:
 
 
 def _attempts(lines: Lines) -> str:
-    """Returns how many attempts there were, which continued from a checkpoint, and their ranks if that changed."""
+    """Returns the number of attempts, which of them continued from a checkpoint, and their ranks if that changed."""
     number = len({line["attempt"] for line in lines})
     resumed = [line for line in lines if line.get("event") == "resumed"]
     text = f"{number}"
@@ -156,7 +159,7 @@ def _steps(lines: Lines) -> str:
 
 
 def _lineage(lines: Lines) -> str:
-    """Returns what each attempt continued from and how far it came, with the returns to a checkpoint in between."""
+    """Returns each attempt's start and end, with the returns to a checkpoint in between."""
     attempts = list[list[str]]()
     source, last = "the start", 0
     for line in lines:
@@ -212,7 +215,7 @@ def _inline(picture: Path) -> str:
 
 
 def _median(lines: Lines, name: str) -> float:
-    """Returns the median over the run but its first line, which has the start in it."""
+    """Returns the median over the run without its first line, which includes the start."""
     values = curve(lines, "step", name)[1]
     return float(statistics.median(values[1:] or values or [0.0]))
 

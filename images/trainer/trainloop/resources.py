@@ -1,7 +1,7 @@
-"""Threads and memory follow the container's limits; out of the device's memory, a run ends with advice.
+"""Threads and memory follow the container's limits; a run that exhausts the device's memory ends with advice.
 
-A process in a container sees all of the node's cores; with a limit of two and 64 threads it spends its time being
-throttled.
+A process in a container sees all of the node's cores; with a limit of two and 64 threads it is throttled most of the
+time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainloop.errors import OutOfMemory
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-#: The activities of a trainer that need the device's memory.
+# : The activities of a trainer that need the device's memory.
 Doing = Literal[
     "building the model",
     "continuing from a checkpoint",
@@ -36,19 +36,19 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:
-    """Returns the cores by `cpu.max` (cgroup v2: quota and period in microseconds); None without a limit."""
+    """Returns the cores in `cpu.max` (cgroup v2: quota and period in microseconds); None without a limit."""
     numbers = _numbers(cgroup / "cpu.max")
     return numbers[0] / numbers[1] if numbers else None
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int | None:
-    """Returns the bytes by `memory.max`; None without a limit."""
+    """Returns the bytes in `memory.max`; None without a limit."""
     numbers = _numbers(cgroup / "memory.max")
     return numbers[0] if numbers else None
 
 
 def _numbers(file: Path) -> list[int] | None:
-    """Returns the numbers in a cgroup's file; None where it is missing, or has no limit ("max")."""
+    """Returns the numbers in a cgroup's file; None if it is missing or has no limit ("max")."""
     try:
         return [int(number) for number in file.read_text().split()]
     except (OSError, ValueError):
@@ -56,7 +56,10 @@ def _numbers(file: Path) -> list[int] | None:
 
 
 def host_memory(cgroup: Path = CGROUP) -> int | None:
-    """Returns the bytes in use that can't be reclaimed: without the page cache, which may fill all free memory."""
+    """Returns the used bytes that can't be reclaimed.
+
+    The page cache isn't counted, because it may fill all free memory.
+    """
     try:
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
         used = int((cgroup / "memory.current").read_text())
@@ -66,15 +69,16 @@ def host_memory(cgroup: Path = CGROUP) -> int | None:
 
 
 def cores(cgroup: Path = CGROUP) -> float:
-    """Returns the cores that this container may use: the affinity mask, or the cgroup's limit where that is less."""
+    """Returns the cores that this container may use: the smaller of the affinity mask and the cgroup's limit."""
     return min(float(len(os.sched_getaffinity(0))), cpu_limit(cgroup) or float("inf"))
 
 
 def fit_threads(ranks: int, loader_workers: int) -> int:
-    """Set torch's threads so that `ranks` here and their loaders fit the container; returns them. OMP_NUM_THREADS wins.
+    """Sets torch's threads so that `ranks` here and their loaders fit the container; returns their number.
 
-    Ranks are counted by host name, which each pod has of its own; processes that share one share its cores too. Two
-    ranks with two threads each on two cores were measured ten times as slow as with one each: waiting threads spin.
+    OMP_NUM_THREADS takes precedence. Ranks are counted by host name, which is unique to each pod; processes with the
+    same name share its cores too. Two ranks with two threads each on two cores were measured ten times as slow as with
+    one each: waiting threads spin.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, int(cores() / ranks) - loader_workers))
@@ -82,13 +86,14 @@ def fit_threads(ranks: int, loader_workers: int) -> int:
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Returns bytes: the process's peak in host memory; the device's peak and what is reserved there. And how often the
-    allocator had to free its cache and try again.
+    """Returns memory use in bytes, and how often the allocator had to free its cache and retry.
+
+    The bytes are the process's peak in host memory, the device's peak, and the device's reservation.
     """
     host = {"hostMemory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}  # Linux counts KiB
     if device.type != "cuda":
         return host
-    # memory_stats() itself makes a sorted dict of some hundred names of it.
+    # memory_stats() itself would sort a hundred names in a flat dict.
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     return {
         **host,
@@ -99,11 +104,11 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 class MemoryPressure:
-    """Observes now and then whether this rank is running short of memory; `reason` is the last answer as text.
+    """This class checks occasionally whether this rank runs short of memory; `reason` explains the last result.
 
-    On a device: the allocator had to empty its cache and try again. A rank that does so alone keeps all others waiting,
-    again and again, so all of them empty theirs together (`relieve`). In host memory: what can't be reclaimed is close
-    to the container's limit.
+    On a device, the allocator had to empty its cache and retry. A rank that does so alone keeps all others waiting,
+    again and again, so all of them empty theirs together (`relieve`). In host memory, the bytes that can't be reclaimed
+    are close to the container's limit.
     """
 
     HOST_SHARE = 0.95
@@ -114,7 +119,7 @@ class MemoryPressure:
         self.reason = ""
 
     def rises(self) -> bool:
-        """Returns whether it has become worse since the last call."""
+        """Returns whether the pressure has risen since the last call."""
         retries = memory(self._device).get("allocationRetries", 0.0)
         limit, used = memory_limit(self._cgroup), host_memory(self._cgroup)
         full = limit is not None and used is not None and used > self.HOST_SHARE * limit
@@ -127,7 +132,7 @@ class MemoryPressure:
         return bool(reasons)
 
     def relieve(self) -> None:
-        """Free what is cached."""
+        """Frees cached memory."""
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -139,7 +144,7 @@ class _Trains(Protocol):
 
 
 def explaining_out_of_memory(doing: Doing) -> Callable[[Method], Method]:
-    """Returns a decorator of the trainer's methods: torch's out-of-memory error becomes OutOfMemory, with advice."""
+    """Returns a decorator for trainer methods that turns torch's out-of-memory error into OutOfMemory, with advice."""
 
     def decorate(method: Method) -> Method:
         @wraps(method)
@@ -155,7 +160,7 @@ def explaining_out_of_memory(doing: Doing) -> Callable[[Method], Method]:
 
 
 def out_of_memory(config: Config, world: World, doing: Doing, error: BaseException) -> OutOfMemory:
-    """Returns the error that ends a run that ran out of memory `doing` something, with advice that fits this run."""
+    """Returns the error for a run that exhausted its memory while `doing` something, with advice that fits this run."""
     device = world.device
     numbers = {name: value / 2**30 for name, value in memory(device).items()}
     peak, reserved = numbers.get("peakMemory", 0.0), numbers.get("reservedMemory", 0.0)
@@ -169,9 +174,9 @@ def out_of_memory(config: Config, world: World, doing: Doing, error: BaseExcepti
 
 
 def remedies(config: Config, world: World, doing: Doing) -> list[str]:
-    """Returns what makes `doing` need less memory, the cheapest first, without what the configuration has already.
+    """Returns ways to reduce the memory of `doing`, the cheapest first, without those that are already configured.
 
-    Where there is one rank, a strategy that spreads something over ranks comes last: it needs more of them.
+    For a single rank, strategies that spread data over ranks are last, because they need more ranks.
     """
     alone = world.size == 1
     samples, strategy = config.batch.micro_size(world.data_size), config.parallel.strategy

@@ -1,4 +1,4 @@
-"""A run joins the ranks, trains, and draws the curves. A dry run makes two steps, and leaves nothing behind."""
+"""A run joins the ranks, trains, and draws the curves; a dry run makes two steps and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRY_STEPS = 2
 
 
 def train(config: Config) -> bool:
-    """Train; returns whether the run was stopped before its end."""
+    """Trains; returns whether the run was stopped before its end."""
     if has_agent():
         from trainloop.distributed.diagnostics import dump_stacks_on_signal
 
@@ -26,7 +26,7 @@ def train(config: Config) -> bool:
     join: Any = joined
     make: Any = Trainer
     if "TRAINMASTER_GROUP_FILE" in os.environ:
-        from trainloop.continued.trainer import ways  # with a group that outlives its ranks
+        from trainloop.continued.trainer import ways  # for a group that outlives its ranks
 
         join, make = ways(config)
     with join(config.distributed, partial(check, config.preflight, config.fingerprint())) as world:
@@ -46,7 +46,7 @@ def train(config: Config) -> bool:
 
 
 def dry_run(config: Config) -> None:
-    """Build everything, make two steps, evaluate a batch, and leave no file; print memory and time of a step."""
+    """Builds everything, makes two steps, evaluates a batch, and leaves no file; prints memory and time of a step."""
     with tempfile.TemporaryDirectory() as folder:
         anew = {"path": folder, "resume": False, "start_from": None, "storage": "shared"}
         checkpoint = config.checkpoint.model_copy(update=anew)
@@ -57,7 +57,7 @@ def dry_run(config: Config) -> None:
             trainer = Trainer(config, world)
             trainer.prepare()
             for _ in range(DRY_STEPS):
-                began = time.perf_counter()  # of the last one: the first one also warms up
+                began = time.perf_counter()  # of the last step, because the first one also warms up
                 trainer.train_step()
             seconds = time.perf_counter() - began
             trainer.evaluate()

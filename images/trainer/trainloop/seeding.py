@@ -1,4 +1,4 @@
-"""Random numbers have a seed for each purpose and rank; the generators' state is in the checkpoint."""
+"""Random numbers have a seed for each purpose and rank; the checkpoint stores the generators' state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import Field
 from trainloop.recovery import generators
 from trainloop.settings import Settings
 
-#: Purposes of a seed: the model, the same on every rank; a rank's own; and the data's order, of an epoch.
+# : Purposes of a seed: the model (equal on every rank), a rank's own numbers, and the data order of an epoch.
 MODEL, RANK, ORDER = 1, 2, 3
 
 
@@ -27,7 +27,7 @@ class SeedSettings(Settings):
 
 
 def seed_all(value: int, *purpose: int) -> None:
-    """Seed Python's, numpy's and torch's generators, the accelerator's too, for one purpose (and rank, or step).
+    """Seeds Python's, numpy's, torch's and the accelerator's generators for one purpose (and rank, or step).
 
     The numbers of one purpose are independent of the others'.
     """
@@ -37,9 +37,7 @@ def seed_all(value: int, *purpose: int) -> None:
 
 @contextmanager
 def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
-    """Within the context random numbers follow from these numbers alone; afterwards the generators are where they were
-    before.
-    """
+    """Draws random numbers in the context from these values alone; afterwards the generators have their previous state."""
     before = capture(device)
     seed_all(value, *purpose)
     try:
@@ -49,8 +47,8 @@ def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
 
 
 def make_deterministic() -> None:
-    """Refuse kernels whose result depends on timing."""
-    # cuBLAS needs its workspace fixed before the first call (docs of torch.use_deterministic_algorithms).
+    """Refuses kernels whose result depends on timing."""
+    # cuBLAS needs a fixed workspace before the first call (docs of torch.use_deterministic_algorithms).
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
@@ -67,7 +65,7 @@ def capture(device: torch.device) -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any], device: torch.device) -> None:
-    """Put the generators where `capture` found them."""
+    """Restores the generators to the state from `capture`."""
     torch.set_rng_state(state["torch"])
     np.random.set_state(state["numpy"])
     random.setstate(state["python"])

@@ -1,7 +1,7 @@
 """Every component's settings are frozen, typed, and strict about names.
 
-A component declares its settings beside its code as a `Settings` subclass; `trainloop.config` puts them together into
-one document. `sentences` has one for each mistake.
+A component declares its settings beside its code as a `Settings` subclass; `trainloop.config` combines them into one
+document. `sentences` describes each mistake.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuses switches for numbers: YAML 1.1, kubectl's too, reads a bare `off` as false, pydantic reads `true` as
-        1.
+        """Refuses booleans for numbers:
+
+        YAML 1.1, and so kubectl, reads a bare `off` as false; pydantic reads `true` as 1.
         """
         annotation = cls.model_fields[str(info.field_name)].annotation
         kinds = (annotation, *get_args(annotation))
@@ -40,20 +41,18 @@ def section(kind: type[BaseModel]) -> Any:
 
 
 def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns a sentence for each mistake that pydantic found in a document for `model`; `prefix` is put before field
-    names.
-    """
+    """Returns a sentence for each of pydantic's errors in a document for `model`; `prefix` is put before field names."""
     by_field: dict[tuple[int | str, ...], ErrorDetails] = {}
     for detail in error.errors(include_url=False):
         place = detail["loc"]
         if place and place[-1] in ("bool", "str") and _model_at(model, list(place[:-1])) is None:
-            # Pydantic names each type that a field may have as if it were a field within; one sentence has them all.
+            # Pydantic reports each possible type of a field as if it were a nested field; one sentence lists them all.
             place, message = place[:-1], detail["msg"]
             if place in by_field:
                 message = f"{by_field[place]['msg']}, or {message.removeprefix('Input should be ')}"
             detail = {**detail, "loc": place, "msg": message}
         elif alternatives := [part for part in place if part == "constrained-int" or str(part).startswith("tuple[")]:
-            # The field takes a number or two of them: one message about it is enough.
+            # The field takes a number or two of them, and one message about it is enough.
             place = place[: place.index(alternatives[0])]
             if place in by_field:
                 continue

@@ -1,6 +1,6 @@
-"""A run's state is what it needs to continue to the bit: its parts that have a state, and what its hooks keep.
+"""A run's state is everything that it needs to continue to the bit: its stateful parts, and the state of its hooks.
 
-A checkpoint and the pod's memory keep it (`checkpoints`). They are given a `RunState`, and never the trainer.
+A checkpoint and the pod's memory store it (`checkpoints`). They use a `RunState`, and never the trainer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Stateful(Protocol):
-    """Modules, optimizers and schedulers have these two."""
+    """Modules, optimizers and schedulers implement these two methods."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -35,25 +35,25 @@ class Stateful(Protocol):
 
 @dataclass
 class TrainState:
-    """Holds a run's position in a few numbers."""
+    """A run's position is a few numbers."""
 
-    step: int = 0  # global batches done
-    updates: int = 0  # of which the optimizer made a step
-    position: int = 0  # samples done
-    place: dict[str, Any] = field(default_factory=dict)  # in the data: an epoch, how many of its samples are done
-    batch: int = 0  # samples in a global batch, as at the first start
+    step: int = 0  # completed global batches
+    updates: int = 0  # steps that the optimizer made
+    position: int = 0  # completed samples
+    place: dict[str, Any] = field(default_factory=dict)  # in the data: an epoch and its number of completed samples
+    batch: int = 0  # samples in a global batch at the first start
     total: int = 0  # steps of the whole run
     results: dict[str, float] = field(default_factory=dict)  # of the last evaluation
-    precision: str = ""  # that steps are computed in
+    precision: str = ""  # precision of the steps
 
     def load(self, numbers: Mapping[str, Any]) -> None:
-        """Take over the numbers of another state. Raises TypeError for names that aren't a state's."""
+        """Loads the numbers of another state. Raises TypeError for unknown names."""
         vars(self).update(vars(TrainState(**numbers)))
 
 
 @dataclass(frozen=True)
 class RunState:
-    """The parts of a run that have a state."""
+    """The run's state consists of these parts."""
 
     world: World
     seed: int
@@ -61,22 +61,22 @@ class RunState:
     replica: Replica
     optimizer: torch.optim.Optimizer
     precision: Precision
-    #: The loss and gradient norm of the steps before: of the run, or of each objective.
+    # : The loss and gradient norm of earlier steps: of the run, or of each objective.
     history: AnomalyDetector | Objectives
     judge: Judge
     delayed: NothingDelayed
     exchange: GradientExchange
-    #: What hooks keep, by names of their own.
+    # : The state of hooks, by their own names.
     stateful: dict[str, Stateful]
 
 
 def stateful_states(stateful: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Returns the states of what hooks keep by name, DTensors whole on the host; collective."""
+    """Returns the states of hooks by name, with DTensors whole on the host; collective."""
     return {name: mapped(each.state_dict(), _whole) for name, each in stateful.items()}
 
 
 def restore_stateful(stateful: Mapping[str, Stateful], saved: dict[str, Any], warn: Callable[[str], None]) -> None:
-    """Load states of what hooks keep, and warn of those that only the checkpoint or only the program has."""
+    """Loads states of hooks, and warns about those that only the checkpoint or only the program has."""
     for name in stateful.keys() & saved.keys():
         stateful[name].load_state_dict(_like(saved[name], stateful[name].state_dict()))
     if lost := sorted(saved.keys() - stateful.keys()):
@@ -90,14 +90,14 @@ def _whole(tensor: Any) -> Any:
 
 
 def _like(saved: Any, own: Any) -> Any:
-    """Returns the saved state with tensors spread over ranks where the program's own are."""
+    """Returns the saved state with its tensors spread over ranks like the program's own."""
     if isinstance(saved, dict) and isinstance(own, dict):
         return {key: _like(value, own.get(key)) for key, value in saved.items()}
     if type(own) in (list, tuple) and isinstance(saved, list | tuple) and len(own) == len(saved):
         return type(own)(map(_like, saved, own))
     if not hasattr(own, "full_tensor"):
         return saved
-    # Imported when used: it takes half a second, and only FSDP2 needs it.
+    # Imported when used, because it takes half a second and only FSDP2 needs it.
     from trainloop.parallel.sharded import like
 
     return like(saved, own)

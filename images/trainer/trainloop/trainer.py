@@ -1,10 +1,10 @@
-"""The trainer runs the training loop. `Trainer.train_step` is the algorithm; what it calls has modules of its own.
+"""The trainer runs the training loop; `Trainer.train_step` is the algorithm, and other modules have its parts.
 
 Hooks extend the loop without a fork. A hook is a function of the trainer, in one of its lists `before_step`,
-`after_step`, `after_evaluation` and `before_save`. What a hook has to keep over a restart (an average of the weights, a
-scheduler of its own) is an object with torch's `state_dict` and `load_state_dict` in `trainer.stateful`. Its state must
-be of tensors and plain values, because a checkpoint is read without pickle, and the same on every rank; a DTensor is
-saved whole.
+`after_step`, `after_evaluation` and `before_save`. A hook that keeps state over a restart (an average of the weights,
+its own scheduler) stores an object with torch's `state_dict` and `load_state_dict` in `trainer.stateful`. Its state
+must consist of tensors and plain values, because a checkpoint is read without pickle, and be the same on every rank; a
+DTensor is saved whole.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_th
 from trainloop.state import RunState, Stateful, TrainState
 from trainloop.tasks import Task, build_task, imported
 
-#: A run that made updates in a smaller share of its steps is warned of at its end.
+# : A run that makes updates in a smaller fraction of its steps gets a warning at its end.
 LEAST_UPDATES = 0.9
-#: Decisions by which a step makes an update.
+# : Decisions by which a step makes an update.
 MADE = ("step", "forced")
 
-#: Waits for all ranks, and returns what a step's loss is a mean over, how many ranks were asked to stop, and how many
-#: are short of memory.
+# : Waits for all ranks, and returns the count for a step's mean loss, the number of ranks asked to stop, and the number
+# of : ranks short of memory.
 Agreed = Callable[[], list[float]]
 Hook = Callable[["Trainer"], object]
 
 
 class Trainer:
-    """Trains a task with all ranks together. Every method is collective."""
+    """The trainer trains a task with all ranks together. Every method is collective."""
 
     @explaining_out_of_memory("building the model")
     def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
@@ -97,11 +97,12 @@ class Trainer:
         carries = bool(self.delayed.named) or config.communication.compression in ("onebit", "powersgd")
         reduced, warn = self.replica.reduced, self.log.warn
         self.judge = Judge(config.anomaly, self.precision, world, warn, reduced=reduced, carries=carries)
-        # Before any forward pass: after one without a backward FSDP2's root has its whole parameters, not its shards.
+        # Read before any forward pass: after one without a backward FSDP2's root has its whole parameters, not its
+        # shards.
         self.trained = self.delayed.immediate(self.replica.model)
         self.objectives = None
         if by_turns:
-            from trainloop.objectives import Objectives  # which few tasks have
+            from trainloop.objectives import Objectives  # few tasks have them
 
             settings = (config.optimizer, config.anomaly)
             self.objectives = Objectives(self.task, *settings, self.replica, self.delayed, self._rate)
@@ -116,32 +117,32 @@ class Trainer:
             imported("hooks", name)(self)
         self.memory = NothingInMemory()
         if config.checkpoint.memory.enabled and os.environ.get(DIRECTORY_VARIABLE):
-            from trainloop.checkpoints.surviving import build  # which only runs in a pod need
+            from trainloop.checkpoints.surviving import build  # only runs in a pod need it
 
             strategy = config.parallel.strategy
             self.memory = build(self.run_state, strategy, self.log, self.checkpoints, self.after_step)
         self._stop_requested = False
-        self._ended: Window | None = None  # whose line is due, when its numbers are there
+        self._ended: Window | None = None  # its line is written once its numbers have arrived
 
     def _rate(self, update: int) -> float:
-        return self.schedule.factor(update)  # which comes with the data
+        return self.schedule.factor(update)  # known once the data is
 
     @property
     def run_state(self) -> RunState:
-        """Returns the parts of the run that have a state."""
+        """Returns the stateful parts of the run."""
         history = self.objectives or self.detector
         parts = (self.replica, self.optimizer, self.precision, history, self.judge, self.delayed, self.exchange)
         return RunState(self.world, self.config.seed.value, self.state, *parts, self.stateful)
 
     def run(self) -> bool:
-        """Train to the end, or until SIGTERM stops any rank: then returns True, on all ranks, and all is saved."""
+        """Trains to the end, or until SIGTERM stops any rank: then it saves everything and returns True on all ranks."""
         before = {number: signal.signal(number, self._request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.watchdog, self.memory:
                 self.prepare()
                 return self._train()
         except TrainingError as error:
-            # In the progress report too, so that the operator can show it.
+            # Also in the progress report, so that the operator can show it.
             self.log.warn(str(error))
             raise
         finally:
@@ -150,7 +151,7 @@ class Trainer:
 
     @explaining_out_of_memory("continuing from a checkpoint")
     def prepare(self) -> None:
-        """Prepare the first step: the newest checkpoint, sizes, data."""
+        """Prepares the first step: the newest checkpoint, sizes, data."""
         resumed, settings = False, self.config.checkpoint
         if settings.resume or settings.start_from:
             self.progress.enter("checkpoint", message="looking for a checkpoint")
@@ -200,7 +201,7 @@ class Trainer:
         return self._end(stopped=stop or self.evaluate())
 
     def _between_steps(self) -> bool:
-        """Evaluate and save where it is time for that; returns whether the run shall stop."""
+        """Evaluates and saves if it is time; returns whether the run should stop."""
         if self._due(self.config.evaluation.every_steps) and self.evaluate():
             return True
         if self._due(self.config.checkpoint.every_steps):
@@ -209,7 +210,7 @@ class Trainer:
 
     @explaining_out_of_memory("making the optimizer's step")
     def train_step(self) -> bool:
-        """Make an optimizer step on the next global batch; returns whether the run shall stop after it."""
+        """Makes an optimizer step on the next global batch; returns whether the run should stop after it."""
         self._call(self.before_step)
         if self.config.hooks:
             follow_freezing(self.replica, self.optimizer, self.config.parallel)
@@ -236,15 +237,15 @@ class Trainer:
         self._goes_back(decision)
         if stops:
             self._settle()
-        if self.after_step:  # which change what hooks keep
+        if self.after_step:  # these change the hooks' state
             self._call(self.after_step)
             self.memory.finished()
         return stops > 0
 
     def update(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed, at_once: bool) -> Update:
-        """Make an update by `rule`, unless the verdict leaves it out, which is read `at_once` or a step later."""
+        """Makes an update by `rule`, unless the verdict skips it; the verdict is read `at_once` or a step later."""
         loss = self._forward_backward(rule, fetched, agreed)
-        if self._settle():  # The step before has led back to a checkpoint, from which this one is made.
+        if self._settle():  # The previous step has led back to a checkpoint, from which this one continues.
             loss = self._forward_backward(rule, fetched, agreed)
         self.precision.unscale(rule.optimizer)
         norm = clip_gradients(rule.parameters, rule.max_norm)
@@ -257,7 +258,7 @@ class Trainer:
 
     @explaining_out_of_memory("evaluating")
     def evaluate(self) -> bool:
-        """Measure on the evaluation set, if there is one; returns whether a stop was requested before the end."""
+        """Measures on the evaluation set, if there is one; returns whether a stop was requested before the end."""
         if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
             return False
         self._enter("evaluate", self.config.evaluation.seconds)
@@ -277,7 +278,7 @@ class Trainer:
 
     @explaining_out_of_memory("saving a checkpoint")
     def save(self) -> None:
-        """Save a checkpoint, where there is a place for them; a failure is reported, and training continues."""
+        """Saves a checkpoint if a place is configured; a failure is reported, and training continues."""
         if self.checkpoints is None:
             return
         self._settle()
@@ -306,22 +307,23 @@ class Trainer:
         return fetched
 
     def _agree(self, fetched: Fetched) -> Agreed:
-        """Begin to sum up over all ranks what the step's loss is a mean over; returns what waits for it."""
+        """Starts to sum the step's counts over all ranks; returns a function that waits for the sums."""
         own = fetched.batches[: len(fetched.batches) - fetched.step.padding]
         counted = sum(self.task.count(batch) for batch in own)
         short = self.state.step % self.config.metrics.every_steps == 0 and self.pressure.rises()
         return self.world.summing([counted / self.world.tensor, float(self._stop_requested), float(short)])
 
     def _relieve(self, ranks: int) -> None:
-        """Empty the caches of all ranks together, because some of them are short of memory."""
+        """Empties the caches of all ranks together, because some of them are short of memory."""
         self.pressure.relieve()
         here = f", here: {self.pressure.reason}" if self.pressure.reason else ""
         self.log.warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
 
     @explaining_out_of_memory("in the forward and backward pass")
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
-        """Accumulate the gradient of the mean loss over the global batch; returns this rank's own loss, whose mean over
-        ranks is that.
+        """Accumulates the gradient of the mean loss over the global batch.
+
+        Returns this rank's own loss; its mean over ranks is the global mean.
         """
         self.watchdog.at("forward and backward", self.state.step, waits=True)
         self.exchange.begin(self.state.step, self.precision.scale() if self._logs(self.state.step + 1) else None)
@@ -335,8 +337,10 @@ class Trainer:
         return loss
 
     def compiling(self, step: RankStep) -> AbstractContextManager[Any]:
-        """Returns the context of a step's passes. An epoch's shorter last step is compiled for its own shapes: one
-        graph for all shapes would replace the graph that all other steps have.
+        """Returns the context of a step's passes.
+
+        An epoch's shorter last step is compiled for its own shapes: one graph for all shapes would replace the graph of
+        all other steps.
         """
         shorter = step.all_samples < self.state.batch and self.loader.sampler.steady
         if not shorter or not self.config.blocks.compile:
@@ -344,11 +348,11 @@ class Trainer:
         return torch._dynamo.config.patch(automatic_dynamic_shapes=False)  # type: ignore[no-any-return]
 
     def rehearse(self) -> None:
-        """Make a pass over a coming micro-batch, whose results are thrown away.
+        """Makes a pass over a coming micro-batch and discards its results.
 
         DDP orders its buckets again at the first forward after the first backward. An uninterrupted run did so long
-        before; a resumed one would reduce its first step in other chunks, and with four ranks (not with two) sums come
-        out differently. Blocks are compiled here for the shapes that most steps have, as in an uninterrupted run: if an
+        before; a resumed one would reduce its first step in other chunks, and with four ranks (not with two) sums
+        differ. Blocks are compiled here for the shapes that most steps have, as in an uninterrupted run: if an
         evaluation or an epoch's last step came first, all others would get a graph for shapes that vary.
         """
         if self.objectives or not (self.replica.wrapped or self.config.blocks.compile):
@@ -376,21 +380,20 @@ class Trainer:
                 with self.precision.autocast():
                     loss = rule.loss(self.replica.forward, on_device(batch, self.world.device))
                 if total is None:
-                    # Begun before the forward, and not needed before here.
+                    # Started before the forward, and first needed here.
                     count = max((self.exchange.wait(agreed) if self.world.size > 1 else agreed())[0], 1.0)
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
                 loss = loss * (self.world.data_size / count)
                 total = loss.detach() if total is None else total + loss.detach()
                 if last and self.judge.active:
-                    self.judge.loss = self.world.averaging(total)  # beside the backward pass
+                    self.judge.loss = self.world.averaging(total)  # in parallel with the backward pass
                 self.precision.backward(loss)
         assert total is not None
         return total
 
     def _settle(self) -> bool:
-        """Write the last step's line and follow the device's verdict on it, unless that is done; returns whether the
-        run went back.
+        """Writes the last step's line and follows the device's verdict, if pending; returns whether the run went back.
 
         The next forward and backward are queued before, so the device has work in the meantime.
         """
@@ -400,9 +403,9 @@ class Trainer:
         return self._goes_back(decision)
 
     def _goes_back(self, decision: Decision | None) -> bool:
-        """Go back to a checkpoint where that is the decision; returns whether it is."""
+        """Goes back to a checkpoint if that is the decision; returns whether it did."""
         if decision == "rollback":
-            from trainloop.checkpoints.restoring import roll_back  # which few runs need
+            from trainloop.checkpoints.restoring import roll_back  # few runs need it
 
             most = self.config.anomaly.rollbacks
             roll_back(self.run_state, self.checkpoints, self.memory, self.log, most)
@@ -414,7 +417,7 @@ class Trainer:
         self.exchange.times.sent += sent
 
     def _skip(self) -> None:
-        """Drop all that an odd step's gradients have got into."""
+        """Drops everything that an odd step's gradients have changed."""
         self.precision.skip()
         self.exchange.skip()
 
@@ -429,7 +432,7 @@ class Trainer:
         return step in (self._started_at + 1, self.state.total) or step % self.config.metrics.every_steps == 0
 
     def _reads(self) -> bool:
-        """Returns whether this step's numbers are read in any case: for an evaluation, a checkpoint, or the end."""
+        """Returns whether this step's numbers are needed in any case: for an evaluation, a checkpoint, or the end."""
         step, others = self.state.step + 1, (self.config.evaluation.every_steps, self.config.checkpoint.every_steps)
         due = step == self.state.total or any(each and step % each == 0 for each in others)
         return due or self.objectives is not None
@@ -442,7 +445,7 @@ class Trainer:
             self.log.warn(problem)
 
     def _check_ranks(self, fetched: Fetched) -> None:
-        """Compare parameters that must be equal, and let shares follow each rank's speed."""
+        """Compares parameters that must be equal, and lets shares follow each rank's speed."""
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
             compare_parameters(self.replica.model, self.world)
@@ -452,7 +455,7 @@ class Trainer:
             self.log.write("event", {"event": "shares", "step": self.state.step, "shares": weights})
 
     def _report(self, numbers: StepNumbers) -> None:
-        """Report that a step is made; its numbers leave the device only when a line is due."""
+        """Reports a finished step; its numbers leave the device only when a line is due."""
         self._window.steps.append(numbers)
         self.progress.wait_for_data(numbers.waited)
         self.progress.step(self.state.step, stepSeconds=numbers.seconds)
@@ -461,7 +464,7 @@ class Trainer:
             self._ended, self._window = self._window, Window()
 
     def _write_line(self) -> None:
-        """Write the line that is due, if one is."""
+        """Writes the line if one is due."""
         window, self._ended = self._ended, None
         if window is None:
             return
@@ -469,19 +472,19 @@ class Trainer:
         line.update(memory(self.world.device))
         line.update(self.objectives.line() if self.objectives else {})
         if peak := self.config.metrics.peak_tflops:
-            # 6 x parameters operations a token (Kaplan et al. 2020): what isn't a token counts as one.
+            # 6 x parameters operations a token (Kaplan et al. 2020); a unit that isn't a token counts as one.
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
         self.log.step(window.state.step, window.state.total, line)
         reported = {name: line[name] for name in ("epoch", "loss", "etaSeconds")}
         reported |= {"totalSteps": window.state.total, "learningRate": line["lr"], "gradNorm": own_norm}
-        # The line is about all ranks, the progress file about this one: its readers add up and compare.
+        # The line covers all ranks, the progress file this one: its readers add up and compare.
         reported["samplesPerSecond"] = line["samplesPerSecond"] * window.share / self.world.tensor
-        # With FSDP2 ranks wait for each other as they compute.
+        # With FSDP2 ranks wait for each other while they compute.
         reported["computeSeconds"] = None if self.replica.equal_passes else line["rankComputeSeconds"][self.world.rank]
         self.progress.step(window.state.step, **reported)
 
     def _due(self, every: int | None) -> bool:
-        """Returns whether it is time for what is done every so many steps, and at the end anyway."""
+        """Returns whether an action that is due every `every` steps, and at the end, is due now."""
         return every is not None and self.state.step % every == 0 and self.state.step < self.state.total
 
     def _end(self, stopped: bool) -> bool:
@@ -504,9 +507,9 @@ class Trainer:
         return stopped
 
     def _export(self) -> None:
-        """Leave the trained weights alone, in a form that other programs read.
+        """Exports the trained weights alone, in a form that other programs read.
 
-        Raises TrainingError when nothing of the run's end could be saved: it must not pass for a success.
+        Raises TrainingError if nothing of the run's end could be saved, because the run must not count as a success.
         """
         if self.checkpoints is None:
             return
@@ -527,5 +530,5 @@ class Trainer:
         self.progress.enter(section, seconds=seconds)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Request a stop after this step, or in the midst of an evaluation, at SIGTERM or Ctrl-C."""
+        """Requests a stop after this step, or during an evaluation, at SIGTERM or Ctrl-C."""
         self._stop_requested = True

@@ -1,13 +1,13 @@
 """The API in process is the one path that every request takes after decoding.
 
 The local cluster's controllers and kubelet call `Api` directly, the HTTP layer calls it for clients. Resources are
-named as in errors, `pods`, `statefulsets.apps`, `widgets.example.dev` (then the stored version is meant), or by their
+named as in errors, `pods`, `statefulsets.apps`, `widgets.example.dev` (meaning the stored version), or by their
 `ResourceType`. Every method raises `ApiError`, whose `status` is Kubernetes' answer.
 
-What is returned is shared with the storage and with every other reader: never change it. `copied` makes your own, and
+Results are shared with the storage and with every other reader: never change them. `copied` makes your own copy, and
 `modify` does read, change and update in one::
 
-    await api.modify("pods", name, namespace, lambda pod: pod["status"].update(phase="Running"), subresource="status")
+await api.modify("pods", name, namespace, lambda pod: pod["status"].update(phase="Running"), subresource="status")
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Resource = str | ResourceType
 
 
 class Api:
-    """A cluster's API over a registry of types and a storage in memory."""
+    """The API of a cluster works on a registry of types and a storage in memory."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Api:
         self._deleter = Deleter(self.storage, self._writer, clock)
 
     def plan(self, resource: Resource) -> Plan:
-        """Returns the type, ready for requests. Raises 404 when it isn't served."""
+        """Returns the type, ready for requests. Raises 404 if it isn't served."""
         if isinstance(resource, ResourceType):
             return self.plans.of(resource)
         try:
@@ -77,16 +77,16 @@ class Api:
             raise no_such_resource() from None
 
     def peek(self, resource: str, name: str, namespace: str = "") -> Object | None:
-        """Returns an object as it is now, None when there is none. Synchronous, for hooks and controllers."""
+        """Returns the current object, or None. This is synchronous, for hooks and controllers."""
         found = self.storage.get(resource, namespace, name)
         return None if found is None else found.object
 
     def peek_all(self, resource: str, namespace: str = "") -> list[Object]:
-        """Returns all objects as they are now, in the order of namespace and name."""
+        """Returns all current objects, sorted by namespace and name."""
         return [revision.object for revision in self.storage.items(resource, namespace)]
 
     def revision(self, plan: Plan, name: str, namespace: str = "") -> Revision:
-        """Returns what is stored. Raises 404."""
+        """Returns the stored revision. Raises 404."""
         space = namespace if plan.type.namespaced else ""
         return require(plan, self.storage.get(plan.resource, space, name), name)
 
@@ -129,10 +129,10 @@ class Api:
         initial: bool | None = None,
         bookmarks: bool = False,
     ) -> Watch:
-        """Opens a watch after `version`; without one the objects there are come first, as ADDED.
+        """Opens a watch after `version`; without a version the existing objects come first, as ADDED.
 
-        `initial` is sendInitialEvents. With `bookmarks` a BOOKMARK ends the objects that were there. Raises 410 when
-        the version is compacted.
+        `initial` is sendInitialEvents. With `bookmarks` a BOOKMARK follows the existing objects. Raises 410 if the
+        version is compacted.
         """
         plan = self.plan(resource)
         matches = listing.matcher(plan, labels, fields)
@@ -172,7 +172,7 @@ class Api:
         subresource: str = "",
         options: Options | None = None,
     ) -> Object:
-        """Creates an object, or calls a subresource of `name` that takes one (binding, eviction, token)."""
+        """Creates an object, or calls a subresource of `name` that accepts one (binding, eviction, token)."""
         plan = self.plan(resource)
         options = options or Options()
         if subresource:
@@ -183,7 +183,7 @@ class Api:
         return self._writer.create(plan, obj, namespace, options).object
 
     async def _answer(self, plan: Plan, obj: Object, namespace: str, options: Options) -> Object:
-        """Answers a type that isn't stored; its managedFields are those of a create."""
+        """Returns the answer of a type that isn't stored; its managedFields are those of a create."""
         type_ = plan.type
         assert type_.answer is not None
         self._writer.defaulted(plan, obj)
@@ -237,7 +237,7 @@ class Api:
         subresource: str = "",
         options: Options | None = None,
     ) -> Object:
-        """Reads, changes a copy and updates, in one step that nothing can come between. Raises 404."""
+        """Reads, changes a copy and updates, in one atomic step. Raises 404."""
         plan = self.plan(resource)
         obj = copied(self.revision(plan, name, namespace).object)
         change(obj)
@@ -283,7 +283,8 @@ class Api:
         subresource: str = "",
         options: Options,
     ) -> Object:
-        """Server-side apply by `options.manager`. Raises 409 with every conflict unless `force`."""
+        """Applies a configuration on the server for `options.manager`. Raises 409 with every conflict unless `force`.
+        """
         plan = self.plan(resource)
         check_manager(options.manager)
         version, kind = (config.get(field) for field in ("apiVersion", "kind"))
@@ -310,7 +311,8 @@ class Api:
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", *, options: DeleteOptions | None = None
     ) -> Object:
-        """Deletes, or begins to. Answers with the object while it is still there, else as its type does."""
+        """Deletes an object, or starts its deletion. Returns the object while it still exists, else the type's answer.
+        """
         plan = self.plan(resource)
         found = self.revision(plan, name, namespace)
         return self._deleter.delete(plan, found, options or DeleteOptions())
@@ -336,7 +338,7 @@ class Api:
     def admit_connection(
         self, type_: ResourceType, subresource: Subresource, namespace: str, name: str, user: User
     ) -> None:
-        """Asks the admission policies about a connection (proxy, exec). Raises ApiError where one refuses it."""
+        """Asks the admission policies about a connection (proxy, exec). Raises ApiError if one refuses it."""
         version = f"{subresource.group}/{subresource.version}" if subresource.group else subresource.version
         options = {"kind": subresource.kind, "apiVersion": version}
         self._writer.policies.check(Write(type_, "CONNECT", options, None, namespace, name, user, subresource.name))

@@ -1,4 +1,4 @@
-"""A plan is what the API derives once from each type: its whole schema, whether it has defaults, its CEL rules."""
+"""A plan has the facts that the API derives once from each type: its whole schema, any defaults, its CEL rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster_local.apiserver.schema.structure import Schema, with_object_met
 
 @dataclass(frozen=True)
 class Plan:
-    """A type, ready for requests. `reset` are the fields that the main endpoint doesn't write."""
+    """A plan is a type, ready for requests. `reset` are the fields that the main endpoint doesn't write."""
 
     type: ResourceType
     schema: Schema
@@ -34,7 +34,7 @@ class Plan:
         return field in self.type.selectable
 
     def field_value(self, obj: Object, field: str) -> str:
-        """Returns the value that a field selector compares, the empty string where the field is absent."""
+        """Returns the value that a field selector compares; the empty string for an absent field."""
         if field.startswith("metadata."):
             found: str = obj["metadata"].get(field[len("metadata.") :], "")
             return found
@@ -61,7 +61,7 @@ def _scalar(value: Any) -> str:
 
 
 class Plans:
-    """Holds the plans of all served types, made when first needed and forgotten when the registry changes."""
+    """The plans of all served types are made on first use and dropped when the registry changes."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -81,6 +81,6 @@ class Plans:
         reset = (("f:status",),) if type_.has_status else ()
         decoder = Decoder(schema, typed=not type_.custom, root=True) if schema else None
         plan = Plan(type_, schema, decoder, has_defaults(type_.schema), rules, reset)
-        # The type is kept with its plan, so that its id stays its own.
+        # The type is kept with its plan, so that no other type gets the same id.
         self._plans[id(type_)] = (type_, plan)
         return plan

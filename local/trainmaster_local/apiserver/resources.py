@@ -1,10 +1,10 @@
-"""A resource type is defined by its names, its schema, and hooks for what it does beyond what all types do.
+"""A resource type is defined by its names, its schema, and hooks for its special behaviour.
 
-A `ResourceType` is data and hooks; `Registry` holds those that are served. Built-in types are written in
-`trainmaster_local.kinds`; those of CustomResourceDefinitions are made in `crd/`. For a write the API calls, in order
-(as kube-apiserver's generic registry does)::
+A `ResourceType` is data and hooks; `Registry` holds the served types. Built-in types are in `trainmaster_local.kinds`;
+those of CustomResourceDefinitions are made in `crd/`. For a write the API calls, in order (as kube-apiserver's generic
+registry does)::
 
-    create  decode, prune -> schema defaults -> default -> admit -> prepare_create -> schema, validate_create -> store
+create  decode, prune -> schema defaults -> default -> admit -> prepare_create -> schema, validate_create -> store
     update  decode, prune -> schema defaults -> default -> admit -> prepare_update -> schema, validate_update -> store
 
 Hooks get plain dicts. `default`, `admit` and `prepare_*` change `obj`/`new` in place; `old` and every object read from
@@ -32,7 +32,7 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 @dataclass(frozen=True)
 class User:
-    """Names the user of a request. `groups` is without `system:authenticated`, which the HTTP layer adds."""
+    """The user of a request. `groups` lacks `system:authenticated`, which the HTTP layer adds."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -57,17 +57,16 @@ class Column:
 
 @dataclass(frozen=True)
 class ScalePaths:
-    """Says where the scale subresource finds its numbers, as JSON paths with a leading dot (`.spec.replicas`)."""
+    """The scale subresource finds its numbers by these JSON paths with a leading dot (`.spec.replicas`)."""
 
     spec_replicas: str = ".spec.replicas"
     status_replicas: str = ".status.replicas"
-    selector: str = ""  # of a *string* in custom resources; built-ins give `ResourceType.scale_selector` instead
+    selector: str = ""  # of a *string* in custom resources; built-ins set `ResourceType.scale_selector` instead
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Holds what `admit` may use: reads through `api` (its `peek` is synchronous) are of the same instant as the
-    write."""
+    """The context of `admit`: reads through `api` (its `peek` is synchronous) are of the same instant as the write."""
 
     api: Api
     type: ResourceType
@@ -80,7 +79,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class SubresourceCall:
-    """Holds a request to a subresource that the type handles itself."""
+    """A request to a subresource that the type handles itself."""
 
     api: Api
     type: ResourceType
@@ -98,8 +97,8 @@ class SubresourceCall:
 class Subresource:
     """Describes a subresource other than status and scale.
 
-    `handle` answers with an object (binding, eviction, token, approve); `connect` answers the HTTP request itself (log,
-    proxy, exec) and isn't reachable in process. `path` is what follows the subresource's name in the URL (proxy).
+    `handle` returns an object (binding, eviction, token, approve); `connect` answers the HTTP request itself (log,
+    proxy, exec) and isn't reachable in process. `path` is the rest of the URL after the subresource's name (proxy).
     Give exactly one.
     """
 
@@ -138,7 +137,7 @@ def _valid_old(new: Object, old: Object) -> list[FieldError]:
 
 @dataclass(frozen=True)
 class ResourceType:
-    """Describes one version of one type. Hooks that aren't given do nothing."""
+    """Describes one version of one type. Missing hooks do nothing."""
 
     group: str
     version: str
@@ -221,7 +220,7 @@ class ResourceType:
 
     @property
     def qualified(self) -> str:
-        """`statefulsets.apps`: how errors and `Api`'s methods name the type."""
+        """Returns `statefulsets.apps`, the type's name in errors and in `Api`'s methods."""
         return qualified(self.group, self.plural)
 
     @property
@@ -230,7 +229,7 @@ class ResourceType:
 
 
 class Registry:
-    """Holds the types that are served, each in one version, by `pods`, `statefulsets.apps`, ..."""
+    """The registry holds the served types, each in one version, by `pods`, `statefulsets.apps`, ..."""
 
     def __init__(self) -> None:
         self._types: dict[str, ResourceType] = {}
@@ -246,7 +245,7 @@ class Registry:
         self._changed()
 
     def remove(self, resource: str) -> None:
-        """Serves a type no longer, where it was."""
+        """Stops serving a type, if it was served."""
         self._types.pop(resource, None)
         self._changed()
 
@@ -261,7 +260,7 @@ class Registry:
         return type_ if type_ is not None and type_.version == version else None
 
     def by_name(self, resource: str) -> ResourceType:
-        """Returns the type of `pods`, `statefulsets.apps`, ... KeyError when it isn't served."""
+        """Returns the type of `pods`, `statefulsets.apps`, ... Raises KeyError if it isn't served."""
         return self._types[resource]
 
     def by_kind(self, group: str, kind: str) -> ResourceType | None:
@@ -271,7 +270,7 @@ class Registry:
         return iter(list(self._types.values()))
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Calls back when a type comes or goes (discovery and OpenAPI are rebuilt)."""
+        """Calls `listener` whenever a type is added or removed (discovery and OpenAPI are rebuilt)."""
         self._listeners.append(listener)
 
     def _changed(self) -> None:

@@ -1,9 +1,8 @@
-"""PersistentVolumeClaims as folders: a provisioner in the manner of rancher.io/local-path.
+"""Provides folders for PersistentVolumeClaims, like the provisioner rancher.io/local-path.
 
-A claim is bound, without waiting for a pod, to a volume of its own, a folder below the cluster's state folder that is
-named after the claim. The folder outlives pods, nodes and the cluster itself: a claim of the same name finds its
-files again after the cluster's end and its next start. It is removed when the claim is deleted while the cluster runs
-(reclaim policy Delete).
+A claim is bound, without waiting for a pod, to its own volume, a folder below the cluster's state folder that is named
+after the claim. The folder outlives pods, nodes and the cluster itself: a claim of the same name finds its files again
+after a restart of the cluster. It is removed when the claim is deleted while the cluster runs (reclaim policy Delete).
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ CLAIMS, VOLUMES, CLASSES = "persistentvolumeclaims", "persistentvolumes", "stora
 
 
 class ClaimController(Controller):
-    """`pkg/controller/volume/persistentvolume` with its one provisioner."""
+    """This controller is `pkg/controller/volume/persistentvolume` with its one provisioner."""
 
     def __init__(self, api: Api, events: EventRecorder, folder: Path) -> None:
         super().__init__(api)
         self._events = events
         self._folder = folder
         self.watch(CLAIMS)
-        # A claim that goes wakes the volume that it was bound to.
+        # A deleted claim queues the volume that it was bound to.
         self.watch(
             CLAIMS, lambda claim: (("", claim["spec"]["volumeName"]),) if claim["spec"].get("volumeName") else ()
         )
         self.watch(VOLUMES, lambda volume: (("", volume["metadata"]["name"]),))
 
     async def create_class(self) -> None:
-        """The default StorageClass."""
+        """Creates the default StorageClass."""
         if self.api.peek(CLASSES, CLASS) is None:
             await self.api.create(
                 CLASSES,
@@ -76,7 +75,7 @@ class ClaimController(Controller):
         return None
 
     def _static_volume(self, claim: Object) -> Object | None:
-        """A volume that somebody made and this claim names, or the claim that it names."""
+        """Returns a user's volume that this claim names, or that names the claim."""
         wanted = claim["spec"].get("volumeName")
         for volume in self.api.peek_all(VOLUMES):
             reference = volume["spec"].get("claimRef") or {}
@@ -148,7 +147,7 @@ class ClaimController(Controller):
         ) == PROVISIONER
         if provisioned and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
             path = Path(volume["spec"]["hostPath"]["path"])
-            # The volume's path can be changed: only what was provisioned here is removed.
+            # Users can change a volume's path, so only folders provisioned here are removed.
             if claim is None and path.parent == self._folder:
                 await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
             await self.api.delete(VOLUMES, name)

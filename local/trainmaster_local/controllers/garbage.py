@@ -1,4 +1,4 @@
-"""The garbage collector: objects go with their owners.
+"""The garbage collector deletes objects with their owners.
 
 `pkg/controller/garbagecollector`: an object whose owners are all gone (by uid) is deleted in the background. An owner
 deleted in the foreground keeps the finalizer `foregroundDeletion` until every dependent that blocks it is gone; one
@@ -18,12 +18,12 @@ from trainmaster_local.apiserver.writing.deleter import FOREGROUND, ORPHAN
 from trainmaster_local.controllers.loop import Controller, Key, Object
 from trainmaster_local.controllers.pods import is_terminating
 
-# As many as Kubernetes keeps.
+# This is Kubernetes' own number.
 ABSENT_OWNERS = 500
 
 
 class GarbageCollector(Controller):
-    """Keys are `(resource, "namespace/name")`."""
+    """The garbage collector's keys are `(resource, "namespace/name")`."""
 
     name = "kube-controller-manager"
 
@@ -31,13 +31,14 @@ class GarbageCollector(Controller):
         super().__init__(api)
         self._dependents: dict[str, dict[tuple[str, str, str], None]] = {}
         self._watched: set[str] = set()
-        # Owners that were seen to go (Kubernetes' absentOwnerCache): so theirs go even where the type went right after.
+        # Owners whose deletion was observed (Kubernetes' absentOwnerCache), so that their objects are deleted even if
+        # the type disappears right after.
         self._absent: OrderedDict[str, None] = OrderedDict()
         api.registry.on_change(self._watch_all)
         self._watch_all()
 
     def _watch_all(self) -> None:
-        """Follows every resource that is served, also those of CustomResourceDefinitions to come."""
+        """Follows every served resource, including those of future CustomResourceDefinitions."""
         for type_ in self.api.registry:
             resource = type_.qualified
             if resource in self._watched or not type_.verbs or resource == "events":
@@ -48,7 +49,7 @@ class GarbageCollector(Controller):
                 self._changed(resource, change)
 
             def withdrawn(resource: str = resource) -> None:
-                # Its definition is gone; if it comes back, that is another table, which is followed from its start.
+                # Its definition is gone; a new one gets another table, which is followed from its start.
                 self._watched.discard(resource)
 
             self._ends.append(self.api.storage.subscribe(resource, changed, withdrawn))
@@ -70,7 +71,7 @@ class GarbageCollector(Controller):
                     self._absent.popitem(last=False)
             for place in dependents:
                 self.queue.add((place[0], f"{place[1]}/{place[2]}"))
-            # An owner that waits for its dependents may go now.
+            # An owner that waits for its dependents may now be deleted.
             self._queue_owners(gone)
         else:
             self._index(resource, new)
@@ -112,7 +113,7 @@ class GarbageCollector(Controller):
         return None
 
     async def _collect(self, resource: str, obj: Object) -> None:
-        """Deletes an object without a living owner; drops references to owners that are gone beside living ones."""
+        """Deletes an object without a living owner; drops references to missing owners beside living ones."""
         references = obj["metadata"].get("ownerReferences") or []
         if not references:
             return
@@ -123,7 +124,7 @@ class GarbageCollector(Controller):
             options = DeleteOptions(uid=obj["metadata"]["uid"], propagation="Background")
             await self.api.delete(resource, name, namespace, options=options)
         elif all(state != "living" for _, state in owners):
-            # The owners that are left wait for it in the foreground.
+            # The remaining owners wait for it in the foreground.
             policy = "Foreground" if self._dependents.get(obj["metadata"]["uid"]) else "Background"
             await self.api.delete(
                 resource, name, namespace, options=DeleteOptions(uid=obj["metadata"]["uid"], propagation=policy)
@@ -133,7 +134,7 @@ class GarbageCollector(Controller):
             await self.api.patch(resource, name, patch, namespace, options=self.options)
 
     def _state(self, obj: Object, reference: Object) -> str:
-        """`living`, `absent`, or `deleting` in the foreground."""
+        """Returns `living`, `absent`, or `deleting` in the foreground."""
         if reference["uid"] in self._absent:
             return "absent"
         for resource in self._resources_of(reference):
@@ -144,7 +145,7 @@ class GarbageCollector(Controller):
                 return "absent"
             finalizers = owner["metadata"].get("finalizers") or []
             return "deleting" if is_terminating(owner) and FOREGROUND in finalizers else "living"
-        # Its kind isn't served (any more), so it isn't known whether the owner is gone.
+        # Its kind isn't served (any more), so the owner's state is unknown.
         return "living"
 
     def _objects(self, uid: str) -> list[tuple[str, Object]]:

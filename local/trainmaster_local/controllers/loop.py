@@ -1,7 +1,7 @@
 """Runs controllers: changes put keys on a queue, one task takes them off and reconciles.
 
-Changes come straight from the storage, in the same instant as the write, so a controller never acts on a stale copy.
-A key is never reconciled twice at once; what fails is tried again with client-go's back-off (5 ms doubled to 1000 s).
+Changes arrive directly from the storage, in the same instant as the write, so a controller never acts on a stale copy.
+A key is never reconciled twice at once; a failed one is retried with client-go's back-off (5 ms doubled to 1000 s).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def key_of(obj: Object) -> Key:
 
 
 class WorkQueue:
-    """Keys to work on, each at most once, now or later. `get` waits for the next."""
+    """The queue holds keys, each at most once, for now or later. `get` waits for the next."""
 
     def __init__(self) -> None:
         self._ready: dict[Key, None] = {}
@@ -41,7 +41,7 @@ class WorkQueue:
         self._wake = asyncio.Event()
 
     def add(self, key: Key, delay: float = 0.0) -> None:
-        """`delay` in seconds."""
+        """Adds a key after `delay` seconds."""
         if delay > 0:
             heapq.heappush(self._later, (asyncio.get_running_loop().time() + delay, key))
         else:
@@ -49,7 +49,7 @@ class WorkQueue:
         self._wake.set()
 
     def retry(self, key: Key) -> None:
-        """Adds a key that failed, the later the more often it did."""
+        """Adds a key that failed, with a delay that grows with its failures."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self.add(key, min(_FIRST_RETRY * 2 ** min(failures, 30), _LAST_RETRY))
@@ -88,7 +88,7 @@ class Controller(ABC):
         self._ends: list[Callable[[], None]] = []
 
     def watch(self, resource: str, keys: Callable[[Object], Iterable[Key]] = lambda obj: (key_of(obj),)) -> None:
-        """Queues the keys of every object there is, and of both sides of every change to come."""
+        """Queues the keys of every existing object, and of both sides of every future change."""
 
         def changed(change: Change) -> None:
             for key in keys(change.last.object):
@@ -104,8 +104,7 @@ class Controller(ABC):
 
     @abstractmethod
     async def reconcile(self, key: Key) -> float | None:
-        """Brings one object to its state. Answers after how many seconds to look again, None: when something
-        changes."""
+        """Reconciles one object. Returns the seconds until the next call, or None to wait for a change."""
 
     async def run(self) -> None:
         """Reconciles until it is cancelled."""
@@ -126,7 +125,7 @@ class Controller(ABC):
                 self.queue.forget(key)
                 if delay is not None:
                     self.queue.add(key, max(delay, 0.001))
-                # Others have their turn even while this queue is long.
+                # Other tasks run even while this queue is long.
                 await asyncio.sleep(0)
         finally:
             for end in self._ends:
@@ -162,5 +161,5 @@ class Index:
 
 
 def controller_uid(obj: Object) -> tuple[str, ...]:
-    """For an `Index` by controller."""
+    """Returns the key for an `Index` by controller."""
     return tuple(ref["uid"] for ref in obj["metadata"].get("ownerReferences") or [] if ref.get("controller"))

@@ -1,8 +1,8 @@
-"""Namespaces: what a new one gets, and how one goes.
+"""Fills new namespaces and empties deleted ones.
 
-Every namespace has the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`. One that is deleted is emptied
-first: all of its objects are deleted, and when none is left the finalizer `kubernetes` goes, and with it the
-namespace (`pkg/controller/namespace/deletion/namespaced_resources_deleter.go`).
+Every namespace has the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`. A deleted one is emptied first:
+all of its objects are deleted, and then the finalizer `kubernetes` is removed, and with it the namespace
+(`pkg/controller/namespace/deletion/namespaced_resources_deleter.go`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RETRY_SECONDS = 0.2
 
 
 class NamespaceController(Controller):
-    """`pkg/controller/namespace`, `serviceaccount` and `certificates/rootcacertpublisher`."""
+    """This controller is `pkg/controller/namespace`, `serviceaccount` and `certificates/rootcacertpublisher`."""
 
     def __init__(self, api: Api, root_certificate: str = "") -> None:
         super().__init__(api)
@@ -31,7 +31,7 @@ class NamespaceController(Controller):
         return (("", obj["metadata"]["namespace"]),) if own else ()
 
     async def create_system_namespaces(self) -> None:
-        """Makes the namespaces that every cluster has, with what they hold."""
+        """Creates the namespaces that every cluster has, with their content."""
         for name in SYSTEM_NAMESPACES:
             if self.api.peek("namespaces", name) is None:
                 namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

@@ -1,9 +1,9 @@
-"""The life of nodes: lost ones are marked, tainted and emptied; pods of nodes that are gone are deleted.
+"""Marks, taints and empties lost nodes, and deletes pods of deleted nodes.
 
-`pkg/controller/nodelifecycle`, `tainteviction` and `podgc`. A node whose Lease isn't renewed becomes NotReady
-(Unknown) and gets the `unreachable` taints; its pods aren't ready any more, and those that don't tolerate the taint
-for longer are deleted. Their kubelet can't confirm that, so they stay Terminating until it is back, they are deleted
-by force, or the node goes.
+`pkg/controller/nodelifecycle`, `tainteviction` and `podgc`. A node whose Lease isn't renewed becomes NotReady (Unknown)
+and gets the `unreachable` taints; its pods aren't ready any more, and those that don't tolerate the taint for longer
+are deleted. Their kubelet can't confirm that, so they stay Terminating until it returns, they are deleted by force, or
+the node is deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEASES = "leases.coordination.k8s.io"
 
 
 class NodeController(Controller):
-    """Keys are nodes' names; each is observed again every `monitor_seconds`."""
+    """The keys are nodes' names; each is checked every `monitor_seconds`."""
 
     def __init__(self, api: Api, events: EventRecorder, timings: NodeTimings) -> None:
         super().__init__(api)
@@ -64,8 +64,8 @@ class NodeController(Controller):
     def _is_lost(self, name: str, now: float) -> bool:
         """Returns whether the Lease hasn't changed for the grace period, by this clock and not by the node's.
 
-        A look that comes late says that this process was held up (a loaded machine, a debugger), and the kubelets
-        in it with it: that time isn't the node's.
+        A late check means that this process was delayed (a loaded machine, a debugger), and the kubelets in it too:
+        that time doesn't count against the node.
         """
         late = now - self._looked.get(name, now) - self._timings.monitor_seconds
         self._looked[name] = now
@@ -128,8 +128,10 @@ class NodeController(Controller):
         await self.api.modify("nodes", node["metadata"]["name"], "", clear, options=self.options)
 
     async def _evict(self, node: Object) -> float | None:
-        """Deletes the pods that don't tolerate the node's NoExecute taints (any longer). Seconds until the next is
-        due."""
+        """Deletes the pods that don't tolerate the node's NoExecute taints (any longer).
+
+        Returns the seconds until the next is due.
+        """
         taints = [taint for taint in (node["spec"].get("taints") or []) if taint.get("effect") == "NoExecute"]
         if not taints:
             return None
@@ -156,7 +158,7 @@ class NodeController(Controller):
         return min(due) if due else None
 
     def _tolerated_for(self, pod: Object, taints: list[Object]) -> float | None:
-        """Seconds that a pod may stay; None forever (`tainteviction.getMinTolerationTime`)."""
+        """Returns the seconds that a pod may stay; None without limit (`tainteviction.getMinTolerationTime`)."""
         limits: list[float] = []
         tolerations = pod["spec"].get("tolerations") or []
         for taint in taints:
@@ -170,7 +172,7 @@ class NodeController(Controller):
         return max(0.0, min(limits)) if limits else None
 
     async def _disrupt(self, pod: Object, reason: str, message: str) -> None:
-        """The condition that names the cause of the pod's end (KEP-3329)."""
+        """Sets the condition that names the cause of the pod's end (KEP-3329)."""
         made = {
             "type": "DisruptionTarget",
             "observedGeneration": int(pod["metadata"].get("generation") or 1),
@@ -198,7 +200,7 @@ class NodeController(Controller):
         await self.api.delete("pods", metadata["name"], metadata["namespace"], options=options)
 
     async def _collect_orphans(self, name: str, now: float) -> float | None:
-        """Deletes the pods of a node that is gone, after a quarantine (`podgc`)."""
+        """Deletes the pods of a deleted node, after a quarantine (`podgc`)."""
         pods = self._pods.get(name)
         if not pods:
             self._gone.pop(name, None)

@@ -1,4 +1,4 @@
-"""Controllers ask these questions about pods: `pkg/controller/controller_utils.go` and `pkg/api/pod/util.go`."""
+"""Answers controllers' questions about pods: `pkg/controller/controller_utils.go` and `pkg/api/pod/util.go`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Object = Mapping[str, Any]
 
 
 def condition(obj: Object, name: str) -> Object | None:
-    """The condition of that type, when it is there."""
+    """Returns the condition of that type, or None."""
     for entry in (obj.get("status") or {}).get("conditions") or []:
         if entry.get("type") == name:
             return entry  # type: ignore[no-any-return]
@@ -31,13 +31,13 @@ def is_finished(pod: Object) -> bool:
 
 
 def is_ready(pod: Object) -> bool:
-    """Running and with condition Ready."""
+    """Returns whether a pod is running and its condition Ready is true."""
     ready = condition(pod, "Ready")
     return phase(pod) == "Running" and bool(ready) and ready is not None and ready.get("status") == "True"
 
 
 def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | None:
-    """Seconds until the pod counts as available; 0 when it does, None while it isn't ready."""
+    """Returns the seconds until the pod counts as available; 0 if it does, None while it isn't ready."""
     if not is_ready(pod):
         return None
     if not min_ready_seconds:
@@ -48,7 +48,7 @@ def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | Non
 
 
 def controller_of(obj: Object) -> Object | None:
-    """The owner reference with `controller: true`."""
+    """Returns the owner reference with `controller: true`."""
     for reference in obj["metadata"].get("ownerReferences") or []:
         if reference.get("controller"):
             return reference  # type: ignore[no-any-return]
@@ -56,7 +56,7 @@ def controller_of(obj: Object) -> Object | None:
 
 
 def owner_reference(owner: Object, api_version: str, kind: str) -> dict[str, Any]:
-    """The reference that a controller puts on what it makes."""
+    """Returns the owner reference for objects that a controller creates."""
     return {
         "apiVersion": api_version,
         "kind": kind,

@@ -1,4 +1,4 @@
-"""Events don't stay forever: kube-apiserver's `--event-ttl` is an hour."""
+"""Deletes old events: kube-apiserver's `--event-ttl` is an hour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_SECONDS = 60.0
 
 
 class EventRetention:
-    """Deletes events that nothing has added to for an hour."""
+    """This task deletes events that haven't changed for an hour."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -28,6 +28,6 @@ class EventRetention:
                     try:
                         await self._api.delete("events", metadata["name"], metadata["namespace"])
                     except ApiError:
-                        continue  # gone already, with its namespace
+                        continue  # already deleted, with its namespace
                 if index % 500 == 499:
                     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""ControllerRevisions: the history of a StatefulSet's pod template, with Kubernetes' own hashes.
+"""ControllerRevisions are the history of a StatefulSet's pod template, with Kubernetes' own hashes.
 
 `pkg/controller/history/controller_history.go` (HashControllerRevision) and `stateful_set_utils.go` (getPatch): FNV-1
 over the template as compact JSON with `$patch: replace`, then the collision count, its decimal digits in Kubernetes'
@@ -25,29 +25,29 @@ def _fnv1(data: bytes) -> int:
     return value
 
 
-# A set's template is hashed whenever its controller looks at it.
+# Cached, because each reconciliation hashes the set's template.
 @lru_cache(maxsize=1024)
 def safe_hash(data: bytes) -> str:
-    """FNV-1 (32 bits) of the data in the alphabet of names."""
+    """Returns the FNV-1 hash (32 bits) of the data in the alphabet of names."""
     return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(_fnv1(data)))
 
 
 def template_data(template: Object) -> dict[str, Any]:
-    """Returns what a revision holds of a set: a patch that replaces its template."""
+    """Returns a revision's data: a patch that replaces the set's template."""
     return {"spec": {"template": {**template, "$patch": "replace"}}}
 
 
 def revision_hash(template: Object, collisions: int = 0) -> str:
-    """The part of a revision's name after the set's."""
+    """Returns the part of a revision's name after the set's."""
     raw = json.dumps(template_data(template), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    # Go's encoding/json writes these as escapes.
+    # Go's encoding/json escapes these.
     for char in "<>&\u2028\u2029":
         raw = raw.replace(char, f"\\u{ord(char):04x}")
     return safe_hash(raw.encode() + str(collisions).encode())
 
 
 def revision(owner: Object, api_version: str, kind: str, template: Object, number: int) -> dict[str, Any]:
-    """The ControllerRevision of a template, owned by `owner`. `number` orders revisions: newer is higher."""
+    """Returns the ControllerRevision of a template, owned by `owner`. `number` orders revisions: newer is higher."""
     metadata = owner["metadata"]
     digest = revision_hash(template)
     return {

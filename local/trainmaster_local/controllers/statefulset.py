@@ -1,15 +1,14 @@
-"""Decides what a StatefulSet needs next. It is a pure function of the set, its pods and its revisions.
+"""Decides a StatefulSet's next steps, as a pure function of the set, its pods and its revisions.
 
 The algorithm is that of `pkg/controller/statefulset/stateful_set_control.go` (updateStatefulSet), in its order:
 
-1. every ordinal of the set, ascending: a pod that Failed or Succeeded is deleted, one that isn't there is created.
-Under
+1. every ordinal of the set, ascending: a pod that Failed or Succeeded is deleted, a missing one is created. Under
    OrderedReady it stops at the first that isn't running and ready;
 2. pods beyond the set, descending: deleted; under OrderedReady one at a time, when the rest is healthy;
-3. under RollingUpdate, pods of another revision, descending down to the partition: deleted, at most `maxUnavailable`
-at once.
+3. under RollingUpdate, pods of another revision, descending down to the partition: deleted, at most
+   `maxUnavailable` at once.
 
-A pod that terminates is never replaced before it is gone: its name is its identity.
+A terminating pod is never replaced before it is gone: its name is its identity.
 """
 
 from __future__ import annotations
@@ -31,8 +30,10 @@ REVISION_LABEL = "controller-revision-hash"
 
 @dataclass(frozen=True)
 class Plan:
-    """Ordinals to create, and pods to delete, by name, in order. `available_in`: seconds until a status changes by
-    itself."""
+    """A plan has ordinals to create, and pods to delete, by name, in order.
+
+    `available_in`: seconds until a status changes by itself.
+    """
 
     create: tuple[int, ...] = ()
     delete: tuple[str, ...] = ()
@@ -40,7 +41,7 @@ class Plan:
 
 
 def ordinal(name: str, set_name: str) -> int | None:
-    """The ordinal of a pod's name; None when it isn't one of the set's names."""
+    """Returns the ordinal of a pod's name; None for a name outside the set."""
     match = re.fullmatch(re.escape(set_name) + r"-(0|[1-9]\d*)", name)
     return int(match.group(1)) if match else None
 
@@ -65,7 +66,7 @@ def _max_unavailable(spec: Object) -> int:
 
 
 def revision_for(spec: Object, index: int, current: str, update: str) -> str:
-    """The revision from which the pod of an ordinal is made (newVersionedStatefulSetPod)."""
+    """Returns the revision for the pod of an ordinal (newVersionedStatefulSetPod)."""
     strategy = spec.get("updateStrategy") or {}
     if strategy.get("type") == "RollingUpdate" and index < start_ordinal(spec) + _partition(spec):
         return current
@@ -73,7 +74,7 @@ def revision_for(spec: Object, index: int, current: str, update: str) -> str:
 
 
 def plan(statefulset: Object, pods: Sequence[Object], update_revision: str, now: float) -> Plan:
-    """Returns what to do now. `pods` are those that the set controls."""
+    """Returns the next steps. `pods` are those that the set controls."""
     spec = statefulset["spec"]
     name = statefulset["metadata"]["name"]
     if statefulset["metadata"].get("deletionTimestamp"):
@@ -139,7 +140,7 @@ def _outdated(
             if room <= 0:
                 break
         elif not is_ready(pod):
-            # The one that was replaced has to come up before the next is taken down.
+            # The replaced pod has to be up before the next one is deleted.
             break
     return found
 
@@ -147,7 +148,7 @@ def _outdated(
 def status(
     statefulset: Object, pods: Sequence[Object], current: str, update: str, collisions: int, now: float
 ) -> dict[str, Any]:
-    """The set's status. Numbers that are zero are left out, but for `replicas` and `availableReplicas`."""
+    """Returns the set's status. Zeros are omitted, except for `replicas` and `availableReplicas`."""
     spec = statefulset["spec"]
     minimum = int(spec.get("minReadySeconds") or 0)
     alive = [pod for pod in pods if not is_terminating(pod)]
@@ -173,8 +174,10 @@ def status(
 
 
 def build_pod(statefulset: Object, template: Object, revision_name: str, number: int) -> dict[str, Any]:
-    """The pod of an ordinal, with its identity (`stateful_set_utils.go`: newStatefulSetPod, updateIdentity,
-    updateStorage)."""
+    """Returns the pod of an ordinal, with its identity.
+
+    This follows `stateful_set_utils.go`: newStatefulSetPod, updateIdentity, updateStorage.
+    """
     name = statefulset["metadata"]["name"]
     pod_name = f"{name}-{number}"
     made = copy.deepcopy(dict(template))

@@ -1,4 +1,4 @@
-"""Carries out the plans of `statefulset` and keeps a set's revisions and status."""
+"""Carries out the plans of `statefulset` and maintains a set's revisions and status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REVISIONS = "controllerrevisions.apps"
 
 
 class StatefulSetController(Controller):
-    """`pkg/controller/statefulset`."""
+    """This controller is `pkg/controller/statefulset`."""
 
     def __init__(self, api: Api, events: EventRecorder) -> None:
         super().__init__(api)
@@ -53,7 +53,7 @@ class StatefulSetController(Controller):
         return plan.available_in
 
     async def _own_pods(self, found: Object) -> list[Object]:
-        """The pods that the set controls, orphans that fit adopted."""
+        """Returns the pods that the set controls, including matching orphans, which it adopts."""
         metadata = found["metadata"]
         if not metadata.get("deletionTimestamp"):
             for index in self._wanted(found):
@@ -75,7 +75,7 @@ class StatefulSetController(Controller):
         return range(first, first + statefulset.replicas(found["spec"]))
 
     async def _sync_revisions(self, found: Object) -> tuple[str, str]:
-        """The names of the current and the update revision; the latter is made when the template is new."""
+        """Returns the names of the current and the update revision; creates the latter for a new template."""
         metadata = found["metadata"]
         template = found["spec"]["template"]
         update = f"{metadata['name']}-{revision_hash(template)}"
@@ -84,7 +84,7 @@ class StatefulSetController(Controller):
         existing = next((entry for entry in history if entry["metadata"]["name"] == update), None)
         orphan = self.api.peek(REVISIONS, update, metadata["namespace"])
         if existing is None and orphan is not None and controller_of(orphan) is None:
-            # Left by an owner that was deleted without its dependents (`--cascade=orphan`): adopted, as its pods are.
+            # Its owner was deleted without its dependents (`--cascade=orphan`), so it is adopted like the pods.
             patch = {
                 "metadata": {"ownerReferences": [owner_reference(found, "apps/v1", "StatefulSet")]},
                 "revision": newest + 1,
@@ -99,7 +99,7 @@ class StatefulSetController(Controller):
         return (found.get("status") or {}).get("currentRevision") or update, update
 
     def _template(self, found: Object, name: str) -> Object:
-        """The pod template of a revision."""
+        """Returns the pod template of a revision."""
         stored = self.api.peek(REVISIONS, name, found["metadata"]["namespace"])
         template = stored["data"]["spec"]["template"] if stored else found["spec"]["template"]
         return {key: value for key, value in template.items() if key != "$patch"}

@@ -1,5 +1,4 @@
-"""Deployments and ReplicaSets, small: enough to roll out, scale and roll back (`pkg/controller/deployment`,
-`replicaset`)."""
+"""Rolls out, scales and rolls back Deployments and ReplicaSets (`pkg/controller/deployment`, `replicaset`)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ REVISION = "deployment.kubernetes.io/revision"
 
 
 class ReplicaSetController(Controller):
-    """Keeps as many pods as a ReplicaSet asks for."""
+    """This controller keeps as many pods as a ReplicaSet requests."""
 
     def __init__(self, api: Api, events: EventRecorder) -> None:
         super().__init__(api)
@@ -176,7 +175,7 @@ class DeploymentController(Controller):
         self._scaled(found, made["metadata"]["name"], 0, room)
 
     async def _record_revision(self, found: Object, new: Object, owned: list[Object]) -> None:
-        """Rolled back to, an old set becomes the newest revision."""
+        """Makes an old set the newest revision after a rollback."""
         others = [entry for entry in owned if entry["metadata"]["uid"] != new["metadata"]["uid"]]
         number = _revision(new)
         if number <= _newest(others):
@@ -304,7 +303,7 @@ def _newest(owned: list[Object]) -> int:
 
 
 def _limits(spec: Object) -> tuple[int, int]:
-    """maxSurge (rounded up) and maxUnavailable (rounded down) as numbers; at least one of them is 1."""
+    """Returns maxSurge (rounded up) and maxUnavailable (rounded down) as numbers; at least one of them is 1."""
     rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
     wanted = int(spec.get("replicas", 1))
 

@@ -1,7 +1,7 @@
-"""A new cluster has these objects from the start: namespaces, roles, priority classes and the API's own Service.
+"""Creates a new cluster's initial objects: namespaces, roles, priority classes and the API's own Service.
 
-The roles are those of kubernetes `plugin/pkg/auth/authorizer/rbac/bootstrappolicy` as far as people bind them: the four
-for users, and the rights of everybody.
+The roles are the commonly bound ones of kubernetes `plugin/pkg/auth/authorizer/rbac/bootstrappolicy`: the four for
+users, and the rights of everybody.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _BINDINGS: dict[str, tuple[str, ...]] = {
 
 
 def bootstrap_objects() -> list[tuple[str, str, Json]]:
-    """`(resource, namespace, object)` in the order they have to be created."""
+    """Returns `(resource, namespace, object)` in the order of creation."""
     label = {"kubernetes.io/bootstrapping": "rbac-defaults"}
     objects: list[tuple[str, str, Json]] = [("namespaces", "", {"metadata": {"name": name}}) for name in NAMESPACES]
     for name, rules in _ROLES.items():
@@ -119,7 +119,7 @@ def bootstrap_objects() -> list[tuple[str, str, Json]]:
 
 
 async def bootstrap(api: Api) -> None:
-    """Creates them; what is there already stays as it is."""
+    """Creates the missing objects; existing ones stay unchanged."""
     for resource, namespace, obj in bootstrap_objects():
         if api.peek(resource, obj["metadata"]["name"], namespace) is None:
             await api.create(resource, obj, namespace)

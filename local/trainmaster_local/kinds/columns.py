@@ -23,7 +23,7 @@ def created(obj: Json, now: float) -> str:
 
 
 def rows(*cells: Callable[[Json], Any], aged: int = -1) -> Callable[[Json, float], list[Any]]:
-    """A row of the name and the given cells, with the age as the last cell or before the cell at `aged`."""
+    """Returns a function for rows of the name and the given cells, with the age last or before the cell at `aged`."""
 
     def row(obj: Json, now: float) -> list[Any]:
         values = [cell(obj) for cell in cells]
@@ -38,5 +38,5 @@ def joined(items: list[str]) -> str:
 
 
 def labels_text(labels: Json | None) -> str:
-    """Labels as the Selector column shows them."""
+    """Returns labels as the Selector column shows them."""
     return ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items())) or "<none>"

@@ -1,4 +1,4 @@
-"""Checks that many types share: selectors, names of other objects, ports, numbers that can't be negative."""
+"""Many types share these checks: selectors, names of other objects, ports, numbers that can't be negative."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
 def invalid_all(field: str, value: Any, problems: Iterable[str]) -> list[FieldError]:
-    """One error a sentence."""
+    """Returns one error for each sentence."""
     return [FieldError.invalid(field, value, problem) for problem in problems]
 
 
@@ -44,7 +44,7 @@ def port_problems(port: int) -> list[str]:
 
 
 def port_name_problems(name: str) -> list[str]:
-    """An IANA service name (k8s.io/apimachinery `IsValidPortName`)."""
+    """Checks an IANA service name (k8s.io/apimachinery `IsValidPortName`)."""
     problems = []
     if len(name) > 15:
         problems.append("must be no more than 15 characters")
@@ -60,7 +60,7 @@ def port_name_problems(name: str) -> list[str]:
 
 
 def config_key_problems(key: str) -> list[str]:
-    """A key of a ConfigMap or Secret."""
+    """Checks a key of a ConfigMap or Secret."""
     problems = [] if len(key) <= 253 else ["must be no more than 253 characters"]
     if not re.fullmatch(r"[-._a-zA-Z0-9]+", key):
         problems.append(
@@ -75,7 +75,7 @@ def config_key_problems(key: str) -> list[str]:
 
 
 def label_selector_errors(selector: Json | None, field: str) -> list[FieldError]:
-    """Returns what is wrong with a `LabelSelector` (k8s.io/apimachinery `ValidateLabelSelector`)."""
+    """Returns the errors of a `LabelSelector` (k8s.io/apimachinery `ValidateLabelSelector`)."""
     errors: list[FieldError] = []
     labels = (selector or {}).get("matchLabels") or {}
     for key, value in sorted(labels.items()):
@@ -87,7 +87,7 @@ def label_selector_errors(selector: Json | None, field: str) -> list[FieldError]
 
 
 def selector_requirement_errors(expression: Json, here: str) -> list[FieldError]:
-    """Returns what is wrong with one requirement of a selector of labels."""
+    """Returns the errors of one requirement of a label selector."""
     errors: list[FieldError] = []
     operator, values = expression.get("operator", ""), expression.get("values") or []
     if operator in ("In", "NotIn"):
@@ -117,7 +117,7 @@ def selects(selector: Json, labels: Json) -> bool:
 
 
 def selector_string(selector: Json | None) -> str:
-    """Returns the string form of a selector, as the scale subresource and the Selector column give it."""
+    """Returns the string form of a selector, as in the scale subresource and the Selector column."""
     if is_empty_selector(selector):
         return "<none>" if selector is None else ""
     assert selector is not None

@@ -1,8 +1,8 @@
 """This package makes ranks a group; read it in this order.
 
 1. `world`: a rank's place, the few collectives, and joining and leaving the group; `device`: its device and backend.
-2. `serialization`: the bytes that ranks send each other, without pickle.
-3. `preflight`: ranks that run something else are found before the first collective.
-4. `watchdog`: it names the rank that hangs, where no agent does.
-5. `diagnostics`: what the agent reads: stacks, torch's flight recorder, and what the ranks run on.
+2. `serialization`: the messages that ranks exchange, without pickle.
+3. `preflight`: finds ranks that run different code before the first collective.
+4. `watchdog`: names the rank that hangs, if there is no agent.
+5. `diagnostics`: data for the agent: stacks, torch's flight recorder, and the ranks' environment.
 """

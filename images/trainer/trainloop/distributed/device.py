@@ -1,4 +1,4 @@
-"""A rank's device and backend are chosen here, and what the device does is timed and read, behind the host's back."""
+"""This module chooses a rank's device and backend, and measures the device's asynchronous work."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trainloop.errors import ConfigError
 
 
 def choose_device(kind: str, local_rank: int) -> torch.device:
-    """Returns the device of this rank: the local rank's accelerator, or the CPU.
+    """Returns this rank's device: the accelerator of its local rank, or the CPU.
 
-    Raises ConfigError when the wanted kind isn't there or has fewer devices than ranks.
+    Raises ConfigError if the requested kind is missing or has fewer devices than ranks.
     """
     present = torch.accelerator.current_accelerator(check_available=True)
     if kind == "cpu" or (kind == "auto" and present is None):
@@ -33,9 +33,9 @@ def choose_device(kind: str, local_rank: int) -> torch.device:
 
 
 def choose_backend(name: str, device: torch.device) -> str:
-    """Returns the backend for `device`: `name`, or with `auto` the operator's choice, or the device's own.
+    """Returns the backend for `device`: `name`, or with `auto` the operator's choice or else the device's default.
 
-    Raises ConfigError for a backend that this build of torch doesn't have.
+    Raises ConfigError for a backend that this build of torch lacks.
     """
     name = os.environ.get("TRAINMASTER_BACKEND", "auto") if name == "auto" else name
     name = dist.get_default_backend_for_device(device) if name == "auto" else name
@@ -46,10 +46,10 @@ def choose_backend(name: str, device: torch.device) -> str:
 
 
 class Clock:
-    """Takes moments of a device's work.
+    """The clock measures a device's work.
 
-    An accelerator works behind the host's back, so there a moment is an event in the device's own queue. Seconds
-    between two of them are read only when they are reported, because reading waits for the device.
+    An accelerator works asynchronously, so its moments are events in the device's own queue. The seconds between two
+    events are read only when they are reported, because reading waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -74,7 +74,7 @@ def seconds_between(begin: float | torch.Event, end: float | torch.Event) -> flo
 
 
 class Numbers:
-    """Scalars of a device are on their way to the host, in memory that torch pins for them."""
+    """Scalars are copied from a device to the host asynchronously, into memory that torch pins for them."""
 
     def __init__(self, *scalars: Tensor) -> None:
         self.there = torch.stack(scalars)
@@ -84,7 +84,7 @@ class Numbers:
             self._arrived.record()
 
     def read(self) -> list[float]:
-        """Returns them; waits until the device has computed them."""
+        """Returns the scalars; waits until the device has computed them."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return list(self._here.tolist())

@@ -1,8 +1,8 @@
-"""A rank gives its stacks and torch's flight recorder to the agent, also while it hangs (docs/protocol.md, "A stalled
-rank").
+"""A rank gives the agent its stacks and torch's flight recorder, even while it hangs.
 
-At SIGUSR2 faulthandler prints the stacks of all threads, in C, while the interpreter may be stuck. Process groups of
-NCCL dump torch's flight recorder when something is written into a named pipe; for gloo a thread here does the same.
+See docs/protocol.md, "A stalled rank". At SIGUSR2 faulthandler prints the stacks of all threads, in C, so it works
+while the interpreter is stuck. NCCL's process groups dump torch's flight recorder when a byte is written to a named
+pipe; for gloo, a thread here does the same.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 
 
 def dump_stacks_on_signal(rank: int) -> None:
-    """Print this process's stacks at each SIGUSR2 from now on: to the file that the agent named, else to stderr."""
+    """Prints this process's stacks at each SIGUSR2 from now on, to the file that the agent named, else to stderr."""
     named, flags = os.environ.get("TRAINMASTER_STACKS_FILE"), os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    # A descriptor, which stays open; faulthandler doesn't keep a file alive.
+    # A descriptor stays open, whereas faulthandler doesn't keep a file object alive.
     file = os.open(f"{named}.{rank}", flags, 0o644) if named else sys.stderr
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
 
 
 def serve_flight_recorder(rank: int, backend: str) -> None:
-    """Dump the flight recorder whenever the agent asks for it; torch does so itself for NCCL."""
+    """Dumps the flight recorder whenever the agent asks for it; for NCCL torch itself does so."""
     pipe, dump = os.environ.get(PIPE_VARIABLE), os.environ.get(DUMP_VARIABLE)
     if not pipe or not dump or "nccl" in backend:
         return
     path = Path(f"{pipe}{rank}.pipe")
     path.unlink(missing_ok=True)
     os.mkfifo(path, 0o600)
-    # Open for writing too, so that it never shows an end of file between two requests.
+    # Opened for writing too, so that reading never ends between two requests.
     fd = os.open(path, os.O_RDWR)
     threading.Thread(target=_serve, args=(fd, Path(f"{dump}{rank}")), daemon=True, name="flight recorder").start()
 
@@ -50,22 +50,23 @@ def _serve(fd: int, target: Path) -> None:
     from torch._C import _distributed_c10d
 
     while os.read(fd, 128):
-        # Without stacks: naming their frames makes torch import its compiler first, which takes seconds (torch 2.13).
+        # Without stacks, because naming their frames first imports torch's compiler, which takes seconds (torch 2.13).
         dump: bytes = _distributed_c10d._dump_fr_trace(True, False)  # type: ignore[attr-defined]
         temporary = target.with_name(f".{target.name}")
         temporary.write_bytes(dump)
         temporary.replace(target)
 
 
-#: Files in which an accelerator's kernel module has its version.
+# : Files with the version of an accelerator's kernel module.
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
 
 
 def announce(
     device: torch.device, rank: int, local_rank: int, gather: Callable[[str], list[str]] | None = None
 ) -> None:
-    """Print what this worker's ranks run on, once a worker, when the process group and the device are there. With
-    `gather`, which is collective, rank 0 warns of ranks that run on something else.
+    """Prints this worker's environment once, when the process group and the device exist.
+
+    With `gather`, which is collective, rank 0 warns about ranks with a different environment.
     """
     line = describe(device)
     if local_rank == 0:
@@ -78,7 +79,7 @@ def announce(
 
 
 def describe(device: torch.device) -> str:
-    """Returns what a rank of this device runs on. The device is in use already: CUDA isn't started for this."""
+    """Returns the environment of a rank on this device. The device is already in use, so this doesn't initialise CUDA."""
     if device.type == "cuda":
         parts = _cuda(device)
     elif device.type == "cpu":

@@ -1,10 +1,10 @@
-"""The preflight compares what the ranks run, before the first collective, through the rendezvous' store.
+"""The preflight compares the ranks' code and settings before the first collective, through the rendezvous' store.
 
 Ranks that differ hang in a collective or, worse, train something else. Rank 0 compares the fingerprints of all ranks
 and publishes the differences; every rank ends with the same text.
 
-Trainmaster's agents compare the installed packages of their workers before the ranks have even started. Under them the
-preflight compares only what a rank alone knows: the code that it has imported, its whole configuration, its device.
+Trainmaster's agents compare their workers' installed packages before the ranks start. Under them the preflight compares
+only facts that the rank alone knows: its imported code, its whole configuration, its device.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class PreflightSettings(Settings):
 
 
 def fingerprint(config: str, modules: Sequence[str]) -> dict[str, str]:
-    """Returns what this rank runs. `code` is a hash of trainloop's sources and those of the user's `modules`, `config`
-    of the whole configuration.
+    """Returns this rank's fingerprint.
+
+    `code` is a hash of trainloop's sources and the user's `modules`; `config` is a hash of the whole configuration.
     """
     cuda = torch.cuda.is_available()
     driver = Path("/proc/driver/nvidia/version")
@@ -71,7 +72,7 @@ def _code_hash(modules: tuple[str, ...]) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """Returns a module's file, or None where there is none: the module's use reports that."""
+    """Returns a module's file, or None if it has none: importing the module will report that."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -80,7 +81,7 @@ def _source(module: str) -> Path | None:
 
 
 def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
-    """Returns a line for each part that differs, which names value and ranks; the most frequent value comes first."""
+    """Returns a line for each part that differs, with its values and ranks; the most frequent value comes first."""
     found = {}
     for part in fingerprints[0]:
         values = Counter(one.get(part, "missing") for one in fingerprints)
@@ -94,7 +95,7 @@ def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
 
 
 def check(settings: PreflightSettings, mine: dict[str, str], store: Store, rank: int, size: int) -> None:
-    """Compare the ranks between rendezvous and the first collective. Raises PreflightMismatch on every rank alike."""
+    """Compares the ranks between rendezvous and the first collective. Raises PreflightMismatch on every rank alike."""
     if not settings.enabled:
         return
     store.set(f"preflight/{rank}", json.dumps(mine))
@@ -102,7 +103,7 @@ def check(settings: PreflightSettings, mine: dict[str, str], store: Store, rank:
         all_ranks = [json.loads(store.get(f"preflight/{other}")) for other in range(size)]
         store.set("preflight/differences", json.dumps(differences(all_ranks)))
     found: dict[str, str] = json.loads(store.get("preflight/differences"))
-    # The store is rank 0's: it may only leave when all ranks have read them.
+    # Rank 0 serves the store, so it may only leave when every rank has read the result.
     store.set(f"preflight/read/{rank}", "")
     if rank == 0:
         store.wait([f"preflight/read/{other}" for other in range(size)])

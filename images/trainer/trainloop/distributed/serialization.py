@@ -1,10 +1,11 @@
-"""Ranks send each other values as JSON, with raw bytes for tensors. Nothing in it can run code where it is received,
-unlike the pickles of torch's object collectives.
+"""Ranks exchange values as JSON, with raw bytes for tensors.
+
+Unlike the pickles of torch's object collectives, a message can't run code in its receiver.
 
 A message is 8 bytes with the length of a JSON text, that text, and raw bytes. The text has the value and the lengths of
-the pieces of raw bytes. An object with one key represents what JSON doesn't have: `{"tuple": […]}`, `{"dict": [[key,
+the pieces of raw bytes. An object with one key represents a type that JSON lacks: `{"tuple": […]}`, `{"dict": [[key,
 value], …]}` (keys of any kind), `{"tensor": [type, shape, number of its piece]}` and `{"bytes": such a tensor}`.
-Numbers are as Python writes them: floats to the bit, NaN and Infinity too, integers of up to 4,300 digits.
+Numbers are as Python writes them: floats exact to the bit, NaN and Infinity too, integers of up to 4,300 digits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, to
 
 
 def encode(value: Any) -> torch.Tensor:
-    """Returns the message, as a tensor of bytes. Raises TypeError for what isn't a plain value or a tensor."""
+    """Returns the message as a tensor of bytes. Raises TypeError for anything but plain values and tensors."""
     pieces: list[torch.Tensor] = []
     plain = _plain(value, pieces)
     text = json.dumps([plain, [piece.numel() for piece in pieces]]).encode()
@@ -29,7 +30,10 @@ def encode(value: Any) -> torch.Tensor:
 
 
 def decode(message: torch.Tensor) -> Any:
-    """Returns the value of a message; tensors are on the CPU. Raises TrainingError for what `encode` doesn't make."""
+    """Returns a message's value; tensors are on the CPU.
+
+    Raises TrainingError for a message that `encode` can't produce.
+    """
     try:
         end = LENGTH_BYTES + int.from_bytes(message[:LENGTH_BYTES].numpy().tobytes(), "big")
         plain, lengths = json.loads(message[LENGTH_BYTES:end].numpy().tobytes())
@@ -39,7 +43,7 @@ def decode(message: torch.Tensor) -> Any:
 
 
 def _plain(value: Any, pieces: list[torch.Tensor]) -> Any:
-    """Returns the value in JSON's types; the bytes of tensors go to `pieces`."""
+    """Returns the value in JSON's types and appends the tensors' bytes to `pieces`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -70,11 +74,11 @@ def _value(plain: Any, pieces: tuple[torch.Tensor, ...]) -> Any:
         return _value(content, pieces).numpy().tobytes()
     if kind == "tensor":
         name, shape, number = content
-        # A copy: the piece may begin anywhere, a tensor of its type may not.
+        # A copy, because the piece may begin at any address and a tensor of its type may not.
         return pieces[number].clone().view(TYPES[name]).reshape(shape)
     raise ValueError(f"{kind!r} is not a kind of value")
 
 
 def _tensor_of(data: bytes) -> torch.Tensor:
-    # torch.frombuffer refuses an empty buffer, and warns of one that can't be written to.
+    # torch.frombuffer refuses an empty buffer, and warns about a read-only one.
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

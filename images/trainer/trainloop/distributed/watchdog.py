@@ -1,12 +1,12 @@
-"""The watchdog names the rank that all others wait for, where no agent does.
+"""The watchdog names the rank that all others wait for, if no agent does.
 
-When a step takes too long every rank publishes what it is doing in the rendezvous' store, and rank 0 (the next one, if
-rank 0 doesn't) prints which ranks wait and for which: a rank that is stuck in its own code names the place, one that
-doesn't answer at all is stopped or gone. On NCCL torch's flight recorder, which `joined` turns on, writes its own dump
-when a collective times out.
+If a step takes too long, every rank publishes its current activity in the rendezvous' store. Rank 0 (or the next one,
+if rank 0 doesn't) prints which ranks wait and for which: a rank that is stuck in its own code names the place, and one
+that doesn't answer at all is stopped or gone. On NCCL torch's flight recorder, which `joined` turns on, writes its own
+dump when a collective times out.
 
-Under Trainmaster's agent the watchdog stays off: the agents diagnose stalls from the ranks' progress, stacks and
-flight recorders (`diagnostics`), and one hang has one message.
+Under Trainmaster's agent the watchdog stays off: the agents diagnose stalls from the ranks' progress, stacks and flight
+recorders (`diagnostics`), and one hang has one message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WatchdogSettings(Settings):
 
 @dataclass(frozen=True)
 class Activity:
-    """An activity is what a rank is doing, and since when; `waits` is true where it may be waiting for other ranks."""
+    """An activity is a rank's current work and its start; `waits` is true if it may be waiting for other ranks."""
 
     what: str
     step: int
@@ -45,7 +45,7 @@ class Activity:
 
 
 class Watchdog:
-    """Observes in a thread what this rank is doing; it costs nothing while steps are made in time."""
+    """The watchdog observes this rank's activity from a thread; it costs nothing while steps are on time."""
 
     def __init__(self, settings: WatchdogSettings, world: World) -> None:
         alone = world.size == 1 or has_agent()
@@ -55,9 +55,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
-        """Note that the training thread does `what` from now on; `limit` in seconds where it may last longer than a
-        step.
-        """
+        """Records that the training thread now does `what`; `limit` (seconds) is given if that may exceed a step."""
         if self._limit is not None:
             self._activity = Activity(what, step, time.monotonic(), max(self._limit, limit or 0.0), waits)
 
@@ -77,18 +75,19 @@ class Watchdog:
             activity = self._activity
             if activity and activity is not reported and time.monotonic() - activity.since >= activity.limit:
                 reported = activity
-                from trainloop.distributed.watchdog import report  # which few runs need
+                from trainloop.distributed.watchdog import report  # few runs need it
 
                 report(activity, self._world, self._ended)
 
 
-#: Seconds that the other ranks are given to publish what they are doing.
+# : Seconds that the other ranks have to publish their activity.
 ANSWER_SECONDS = 3.0
 
 
 def report(activity: Activity, world: World, ended: threading.Event) -> None:
-    """Publish what this rank is doing, and print which ranks hold the others up, where no other rank does. Returns
-    sooner where the run has `ended`.
+    """Publishes this rank's activity, and prints which ranks delay the others unless another rank does.
+
+    Returns early if the run has `ended`.
     """
     store, rank = world.store, world.rank
     assert store is not None
@@ -103,8 +102,10 @@ def report(activity: Activity, world: World, ended: threading.Event) -> None:
 
 
 def stall_message(answers: Sequence[str | None]) -> str:
-    """Returns a sentence that names the ranks that hold the others up: those that don't answer (None), and those that
-    are at something of their own. `answers` are by rank; an empty one waits for other ranks.
+    """Returns a sentence that names the ranks that delay the others.
+
+    These are the ranks without an answer (None) and those in their own code. `answers` are by rank; an empty one means
+    that the rank waits for others.
     """
     parts = [
         f"rank {rank} doesn't answer: its process is stopped, swapped out or gone"

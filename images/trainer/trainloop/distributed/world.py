@@ -1,9 +1,9 @@
-"""A rank has its place in the group, a device and a backend, and the few collectives that all else builds on.
+"""A rank has its place in the group, a device and a backend, and the few collectives that everything else builds on.
 
-Ranks come from the environment that torchrun, the Trainmaster agent, or nothing (one process) sets. `World`'s
-collectives are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the accelerator's own
-backend, so that they never queue behind gradients on the device's stream. `average` is for tensors, where they
-are.
+Ranks come from the environment, which torchrun or the Trainmaster agent sets; without them there is one process.
+`World`'s collectives are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the
+accelerator's own backend, so that they never queue behind gradients on the device's stream. `average` is for tensors,
+on their own device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainloop.settings import Settings
 
 T = TypeVar("T")
 
-#: A rank's part of an optimizer's state is the largest that one sends (ZeRO-1): its host has to hold it.
+# : The largest message is a rank's part of an optimizer's state (ZeRO-1), which must fit on its host.
 MAX_MESSAGE_BYTES = 1 << 40
 
 
@@ -47,7 +47,10 @@ PreflightCheck = Callable[[Store, int, int], None]
 
 @dataclass(frozen=True)
 class World:
-    """Holds a rank's place in the group. `size` 1 means no process group: every collective is then the identity."""
+    """The world holds a rank's place in the group.
+
+    If `size` is 1 there is no process group, and collectives do nothing.
+    """
 
     rank: int
     size: int
@@ -56,8 +59,8 @@ class World:
     device: torch.device
     backend: str
     store: Store | None = None  # the rendezvous' key-value store, which needs no collective
-    tensor: int = 1  # ranks, neighbours, that share each layer, and so have the same data
-    replicas: int = 1  # copies of a sharded state; the ranks of each are neighbours
+    tensor: int = 1  # neighbouring ranks that share each layer, and so use the same data
+    replicas: int = 1  # copies of a sharded state; each copy's ranks are neighbours
 
     @property
     def present(self) -> Sequence[int]:
@@ -75,7 +78,7 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """Returns which of the `data_size` parts of the data this rank has."""
+        """Returns which of the `data_size` parts of the data this rank reads."""
         return self.rank // self.tensor
 
     @property
@@ -84,11 +87,11 @@ class World:
 
     @property
     def unit(self) -> int:
-        """Returns how many neighbouring ranks have a whole state together, where it is sharded."""
+        """Returns how many neighbouring ranks hold a whole state together, if it is sharded."""
         return self.size // self.replicas
 
     def barrier(self) -> None:
-        """Wait for all ranks, on the host."""
+        """Waits for all ranks, on the host."""
         self.sum([0.0])
 
     def sum(self, values: Sequence[float]) -> list[float]:
@@ -96,29 +99,30 @@ class World:
         return self.summing(values)()
 
     def summing(self, values: Sequence[float]) -> Callable[[], list[float]]:
-        """Begin to sum over ranks, on the host, as `sum` does; returns what waits for it."""
+        """Starts a sum over ranks on the host, as in `sum`; returns a function that waits for it."""
         if self.size == 1:
             return lambda: list(values)
         waited = _all_reduced(torch.tensor(values, dtype=torch.float64))
         return lambda: list(waited().tolist())
 
     def averaging(self, number: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin to average a scalar tensor over ranks, on its device; returns what waits for the mean.
+        """Starts to average a scalar tensor over ranks, on its device; returns a function that waits for the mean.
 
-        On an accelerator it is the device that waits, and not the host.
+        On an accelerator the device waits, and the host doesn't.
         """
         return _all_reduced(number / self.size) if self.size > 1 else lambda: number
 
     def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns every rank's `values`, of which all have as many, in rank order, on every rank."""
+        """Returns every rank's `values` in rank order, on every rank; all ranks must pass equally many."""
         count = len(values)
         others = self.size - 1 - self.rank
         flat = self.sum([0.0] * count * self.rank + list(values) + [0.0] * count * others)
         return [flat[start : start + count] for start in range(0, len(flat), count)]
 
     def gather(self, value: T) -> list[T]:
-        """Returns every rank's `value`, in rank order, on every rank: plain values and tensors (see `serialization`),
-        which are received on the CPU.
+        """Returns every rank's `value` in rank order, on every rank.
+
+        Values are plain or tensors (see `serialization`), which arrive on the CPU.
         """
         if self.size == 1:
             return [value]
@@ -131,7 +135,7 @@ class World:
         return [decode(one[:length]) for one, length in zip(gathered, lengths, strict=True)]
 
     def from_rank(self, source: int, value: T) -> T:
-        """Returns the `value` of rank `source`, on every rank; what it may be is as in `gather`."""
+        """Returns the `value` of rank `source` on every rank; the same types are allowed as in `gather`."""
         if self.size == 1:
             return value
         message = encode(value) if self.rank == source else torch.empty(0, dtype=torch.uint8)
@@ -143,7 +147,7 @@ class World:
 
 
 def _all_reduced(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Begin to sum over ranks, in place; returns what waits for it."""
+    """Starts a sum over ranks in place; returns a function that waits for it."""
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
 
@@ -155,7 +159,7 @@ def _all_reduced(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def _plausible(size: float) -> int:
-    """Returns a message's size that another rank has sent. Raises TrainingError for one that no rank sends."""
+    """Returns the size of another rank's message. Raises TrainingError for a size that no rank sends."""
     if not 0 < size <= MAX_MESSAGE_BYTES:
         raise TrainingError(f"what came over the network isn't a message of trainloop: {size:.0f} bytes")
     return int(size)
@@ -169,7 +173,7 @@ def ring_bytes(numbers: int, size: int, element: int) -> int:
 
 
 def average(tensors: Iterable[torch.Tensor]) -> int:
-    """Replace floating-point `tensors` by their mean over ranks, in one all-reduce; returns the bytes sent."""
+    """Replaces floating-point `tensors` by their mean over ranks, in one all-reduce; returns the bytes sent."""
     floats = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or not dist.is_initialized():
         return 0
@@ -181,10 +185,9 @@ def average(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def environment() -> tuple[int, int, int, int]:
-    """Returns rank, world size, local rank and local world size, as torchrun and the agent set them; (0, 1, 0, 1)
-    alone.
+    """Returns rank, world size, local rank and local world size from the environment.
 
-    Raises ConfigError when the variables contradict each other.
+    Without torchrun or agent they are (0, 1, 0, 1). Raises ConfigError if the variables contradict each other.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
@@ -201,21 +204,22 @@ def has_agent() -> bool:
     return "TRAINMASTER_ATTEMPT" in os.environ
 
 
-#: Groups that this process has left. DDP's reducer holds the group too, and when its reference is the last one, the
-#: group's destructor waits for gloo's threads while it holds the interpreter's lock, which a thread that frees a tensor
-#: may need: one run in forty hung at its end (torch 2.13). Python's own reference, kept here, drops it without.
+# : Groups that this process has left. DDP's reducer holds the group too. If its reference is the last one, the group's
+# : destructor waits for gloo's threads while it holds the interpreter's lock, which a thread that frees a tensor may :
+# need: one run in forty hung at its end (torch 2.13). With Python's reference here, the destructor runs without the
+# lock.
 _left: list[object] = []
-# Before the interpreter shuts down: a group that lives on until then aborts the process.
+# Cleared before the interpreter shuts down, because a group that still exists then aborts the process.
 atexit.register(_left.clear)
 
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[World]:
-    """Join the group of ranks for the body, and leave it cleanly when the body ends well.
+    """Joins the group of ranks for the body, and leaves it cleanly if the body succeeds.
 
     `check` is called before the first collective, with the rendezvous' store, rank and world size.
 
-    When the body raises, the process group is left as it is: destroying it could wait for peers that are gone, and the
+    If the body raises, the process group is left as it is: destroying it could wait for peers that are gone, and the
     process ends anyway.
     """
     rank, size, local_rank, local_size = environment()
@@ -244,11 +248,11 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
 
 
 def hand_over(settings: DistributedSettings) -> None:
-    """Hand interface and debug level to the communication libraries, which read them from the environment."""
+    """Passes interface and debug level to the communication libraries, which read them from the environment."""
     if settings.interface:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, settings.interface)
-    # torch's flight recorder: the last collectives of each rank, dumped when one of them times out.
+    # torch's flight recorder keeps each rank's last collectives and dumps them when one times out.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     if settings.debug != "off":

@@ -1,4 +1,4 @@
-"""Where loss or gradients jump all ranks decide together, before the step, to leave it out or to go back.
+"""If loss or gradients jump, all ranks decide together, before the step, to skip it or to go back.
 
 A step is odd when its loss or gradient norm isn't finite, or exceeds the recent ones by a robust z-score: the distance
 from the median in units of the median absolute deviation (Iglewicz and Hoaglin 1993). A loss that falls is no anomaly.
@@ -22,14 +22,14 @@ from pydantic import Field
 
 from trainloop.settings import Settings
 
-#: `forced` is an odd step that is made, because there is no checkpoint to go back to.
+# : `forced` is an odd step that is made because no checkpoint exists to go back to.
 Decision = Literal["step", "forced", "skip", "rollback"]
 
-#: For normally distributed numbers the median absolute deviation is this times the standard deviation.
+# : For normally distributed numbers the median absolute deviation is this times the standard deviation.
 NORMAL_MAD = 0.6745
-#: Below this fraction of the median a deviation counts as none: a converged loss may hardly vary at all.
+# : A deviation below this fraction of the median counts as none, because a converged loss may hardly vary.
 LEAST_DEVIATION = 0.01
-#: Numbers above this aren't finite in single precision.
+# : Numbers above this aren't finite in single precision.
 LARGEST = torch.finfo(torch.float32).max
 
 
@@ -62,7 +62,7 @@ class Limits:
 
 
 class History:
-    """Holds the numbers of the newest accepted steps, in the order of time and in that of size."""
+    """The history holds the numbers of the newest accepted steps, sorted by time and by size."""
 
     def __init__(self, window: int, values: Iterable[float] = ()) -> None:
         self.values = deque(values, window)
@@ -75,13 +75,15 @@ class History:
         insort(self._ordered, value)
 
     def limit(self, threshold: float, ratio: float, number: float = LARGEST) -> float:
-        """Returns the largest number that doesn't stand out, by a z-score above `threshold`, or is at most `ratio`
-        times the median. The latter is enough for a `number` below it.
+        """Returns the largest number that doesn't stand out.
+
+        Its z-score is at most `threshold`, or it is at most `ratio` times the median. The ratio alone is used if it
+        suffices for `number`.
         """
         count = len(self._ordered)
         median = (self._ordered[(count - 1) // 2] + self._ordered[count // 2]) / 2
         far = (ratio - 1) * abs(median)
-        # Where more than half are as near as this, which is usual and soon seen, the deviation gives no larger limit.
+        # In the usual case more than half of the numbers are as near as this. The deviation then gives no larger limit.
         near = far * NORMAL_MAD / threshold
         inside = bisect_right(self._ordered, median + near) - bisect_left(self._ordered, median - near)
         usual = inside > count // 2 and LEAST_DEVIATION * abs(median) <= near
@@ -91,10 +93,10 @@ class History:
         return min(c_float(median + far).value, LARGEST)
 
     def _distance(self, center: float, nearest: int) -> float:
-        """Returns the `nearest`-th smallest distance from `center`, by bisection, which takes a tenth of sorting them.
+        """Returns the `nearest`-th smallest distance from `center`, by bisection, in a tenth of the time of sorting.
 
-        The nearest numbers are neighbours: the row of so many neighbours where the far end is no longer the left one,
-        or the row before.
+        The nearest numbers are contiguous: the first run of that many whose far end is no longer the left one, or the
+        run before it.
         """
         ordered, low, high = self._ordered, 0, len(self._ordered) - nearest
         while low < high:
@@ -108,17 +110,19 @@ class History:
 
 
 class AnomalyDetector:
-    """Judges one step after another. Given the same numbers, every rank decides the same."""
+    """The detector judges steps one by one. Given the same numbers, every rank decides the same."""
 
     def __init__(self, settings: AnomalySettings) -> None:
         self.settings, self.odd_in_a_row = settings, 0
         self.reset()
 
     def limits(self, can_return: bool = True, loss: float = LARGEST, norm: float = LARGEST) -> Limits:
-        """Returns the limits of the next step; for numbers that are known already, limits that judge these as well.
+        """Returns the limits for the next step.
 
-        Where the run would go back and can't, they are those of finite numbers: skipping leaves the weights as they
-        are, so the next step would be odd too, and clipping bounds this one.
+        If its numbers are already known, the limits need only be valid for them.
+
+        If the run would go back and can't, the limits only exclude numbers that aren't finite: skipping leaves the
+        weights unchanged, so the next step would be odd too, and clipping bounds this one.
         """
         settings = self.settings
         if len(self._losses.values) < settings.least or (self._is_last() and not can_return) or not settings.enabled:
@@ -129,8 +133,9 @@ class AnomalyDetector:
         )
 
     def judge(self, loss: float, norm: float, limits: Limits) -> Decision:
-        """Returns what to do with a step of the global mean `loss` and gradient `norm` (before clipping), or what was
-        done by `limits`.
+        """Returns the decision on a step from the global mean `loss` and the gradient `norm` before clipping.
+
+        With `limits` it returns the decision that was made by these.
         """
         if not limits.keep(loss, norm):
             last = self._is_last()
@@ -145,15 +150,15 @@ class AnomalyDetector:
         return "step"
 
     def _is_last(self) -> bool:
-        """Returns whether one more odd step is one too many."""
+        """Returns whether one more odd step reaches the maximum."""
         return self.odd_in_a_row + 1 >= self.settings.rollback_after
 
     def end_row(self) -> None:
-        """Count odd steps in a row from zero, because the run has gone back."""
+        """Resets the count of consecutive odd steps, because the run has gone back."""
         self.odd_in_a_row = 0
 
     def reset(self) -> None:
-        """Delete the history, because what was usual no longer is."""
+        """Deletes the history, because earlier numbers no longer apply."""
         self.load({"losses": [], "norms": []})
 
     def state(self) -> dict[str, Any]:
@@ -161,7 +166,7 @@ class AnomalyDetector:
         return {"losses": list(self._losses.values), "norms": list(self._norms.values), "odd_in_a_row": row}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the history of a checkpoint."""
+        """Restores the history of a checkpoint."""
         self._losses = History(self.settings.window, state["losses"])
         self._norms = History(self.settings.window, state["norms"])
         self.odd_in_a_row = state.get("odd_in_a_row", 0)

@@ -1,7 +1,7 @@
 """The optimizer steps on gradients that were clipped by their global norm.
 
-The order in a step is: all gradients are there (accumulated and reduced), unscale, clip, check, step. Clipping after
-the step, as in some recipes, does nothing.
+A step's order is: accumulate and reduce all gradients, unscale, clip, check, step. Clipping after the step, as in some
+recipes, does nothing.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ class OptimizerSettings(Settings):
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """Says how an update of the weights is made: what is minimised, by which optimizer, and what bounds it."""
+    """The rule of an update: its parameters, its optimizer and its limits."""
 
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
-    #: Judges an update by those that were made before by this rule.
+    # : Judges an update by this rule's earlier updates.
     detector: AnomalyDetector
-    #: The gradient of these is clipped to `max_norm`.
+    # : The gradient of these is clipped to `max_norm`.
     parameters: list[nn.Parameter]
     max_norm: float | None
-    #: Multiplies each group's rate, by the number of the update from 0.
+    # : Multiplies each group's rate, as a function of the update's number from 0.
     factor: Callable[[int], float]
-    #: Names of the parameters that needn't get a gradient: another rule's.
+    # : Names of parameters that another rule updates, and that needn't get a gradient.
     elsewhere: frozenset[str] = frozenset()
 
 
-#: An update's loss on this rank, the gradient's norm before clipping, the learning rate, and what was decided.
+# : An update's loss on this rank, the gradient's norm before clipping, the learning rate, and the decision.
 Update = tuple[torch.Tensor, torch.Tensor, float, Decision | None]
 
-#: Kinds of devices that torch has fused optimizers for.
+# : Kinds of devices for which torch has fused optimizers.
 FUSED = ("cpu", "cuda", "xpu")
 
-#: The classes, each with the names of the settings that are its arguments.
+# : The classes, each with the names of the settings that are its arguments.
 _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
     "adamw": (torch.optim.AdamW, {"lr", "betas", "eps"}),
     "adam": (torch.optim.Adam, {"lr", "betas", "eps"}),
@@ -68,9 +68,7 @@ _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
 
 
 def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Returns the task's own optimizer, where it makes one (or several, in a list), else the one that `settings`
-    choose.
-    """
+    """Returns the task's own optimizer if it makes one (or several, in a list), else the one that `settings` choose."""
     optimizer = getattr(task, "optimizer", chosen)(model, settings)
     if isinstance(optimizer, list):
         optimizer = Optimizers(optimizer)
@@ -78,8 +76,9 @@ def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -
 
 
 def check_complete(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Returns the optimizer. Raises ConfigError when it leaves out a parameter that isn't frozen: it would never be
-    trained.
+    """Returns the optimizer.
+
+    Raises ConfigError if it lacks a parameter that isn't frozen, which would never be trained.
     """
     has = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if left := [name for name, each in model.named_parameters() if each.requires_grad and each not in has]:
@@ -91,16 +90,16 @@ def check_complete(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.
 
 
 def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Returns the optimizer that `settings` choose. Only matrices decay, vectors and scalars don't."""
+    """Returns the optimizer that `settings` choose. Only matrices decay; vectors and scalars don't."""
     kind, names = _ALGORITHMS[settings.name]
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
     ]
-    # One kernel for all, which can leave a step out without the host. On the CPU it takes the numbers as they lie in
-    # memory, so it would be wrong for strides that differ; what is contiguous stays so. SGD's takes no DTensors (both
-    # torch 2.13).
+    # A fused optimizer uses one kernel for all parameters and can skip a step without the host. On the CPU it reads
+    # numbers in memory order, which is wrong for differing strides; contiguous parameters stay contiguous. Fused SGD
+    # supports no DTensors (both torch 2.13).
     takes = FUSED if settings.name != "sgd" or not any(hasattr(p, "full_tensor") for p in trainable) else ()
     fused = all(p.is_contiguous() and p.device.type in takes for p in trainable)
     arguments = settings.model_dump(include=names) | {"fused": fused}
@@ -108,9 +107,10 @@ def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 
 
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
-    """Set every group's learning rate to its own times `factor`; returns the first group's.
+    """Sets every group's learning rate to its own times `factor`; returns the first group's.
 
-    A group's own rate is the one that it was made with, kept where torch's schedulers keep it, and not in a checkpoint.
+    A group's own rate is its initial one. It is stored under the same key as torch's schedulers use, and not in a
+    checkpoint.
     """
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
@@ -118,15 +118,15 @@ def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
 
 
 def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:
-    """Returns whether the optimizer can leave a step out on the device, as torch's fused ones can."""
+    """Returns whether the optimizer can skip a step on the device, as torch's fused ones can."""
     return getattr(_own(optimizer), "_step_supports_amp_scaling", False)
 
 
 def step_unless(optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None) -> None:
-    """Make a step, unless `left_out` is 1 on the device, for which `can_leave_out` has to be true; None: make it."""
+    """Makes a step unless `left_out` is 1 on the device (this needs `can_leave_out`); None always makes it."""
     own = _own(optimizer)
-    # The fused SGD (torch 2.13) takes no parameters of which only some have momentum, and starts with numbers from
-    # anywhere when its very first step is left out. With zeros that step is the same.
+    # The fused SGD (torch 2.13) doesn't accept momentum for only some parameters, and starts with uninitialised numbers
+    # if its very first step is skipped. With zeros that step is the same.
     for group in own.param_groups if isinstance(own, torch.optim.SGD) else ():
         for p in group["params"] if group["fused"] and group["momentum"] and not group["dampening"] else ():
             if p not in own.state:
@@ -136,25 +136,24 @@ def step_unless(optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None)
 
 
 def _own(optimizer: torch.optim.Optimizer) -> Any:
-    """Returns the optimizer that makes the step: for ZeRO-1 the one of this rank's part."""
+    """Returns the optimizer that makes the step; for ZeRO-1 this is the one for the rank's part."""
     return getattr(optimizer, "optim", optimizer)
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Clip to `max_norm` in place; returns the global L2 norm before clipping, a scalar tensor on the gradients'
-    device.
+    """Clips to `max_norm` in place and returns the global L2 norm before clipping.
 
-    Sharded gradients (FSDP2) give the norm over all ranks.
+    The norm is a scalar tensor on the gradients' device. For sharded gradients (FSDP2) it is over all ranks.
     """
     parameters = list(parameters)
-    # DTensors, known by their mesh: importing the class takes half a second, and only FSDP2 needs it.
+    # DTensors are recognised by their mesh, because importing the class takes half a second and only FSDP2 needs it.
     if parameters and hasattr(parameters[0], "device_mesh"):
         return _clip_sharded(parameters, max_norm)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
-    # As torch.nn.utils.clip_grad_norm_ computes it, to the bit, but without sorting by device and type, which takes
-    # longer than a small model's norm.
+    # Equals torch.nn.utils.clip_grad_norm_ to the bit, but doesn't sort by device and type, which takes longer than a
+    # small model's norm.
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_norm is not None:
         torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
@@ -162,7 +161,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
 
 
 def by_mesh(parameters: Iterable[Any]) -> list[list[nn.Parameter]]:
-    """Returns sharded parameters, those of each mesh together: torch's operations on several take those of one."""
+    """Returns sharded parameters grouped by mesh, because torch's operations on several need a common mesh."""
     found: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         found.setdefault(parameter.device_mesh, []).append(parameter)
@@ -170,7 +169,7 @@ def by_mesh(parameters: Iterable[Any]) -> list[list[nn.Parameter]]:
 
 
 def _clip_sharded(parameters: list[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Clip as `clip_gradients` does; returns the norm over all ranks, and over all meshes."""
+    """Clips as `clip_gradients` does; returns the norm over all ranks and meshes."""
     meshes = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
     parts: list[Any] = [get_total_norm([p.grad for p in each if p.grad is not None]) for each in meshes]
     norms = [part.full_tensor() for part in parts]
@@ -185,7 +184,7 @@ class Optimizers(torch.optim.Optimizer):
     """Several optimizers act as one: each steps its own parameters."""
 
     def __init__(self, members: list[torch.optim.Optimizer]) -> None:
-        # Torch's own constructor would copy groups, which loading a state replaces.
+        # Torch's own constructor would copy the groups, which are replaced when a state is loaded.
         self.members, self.defaults = members, {}
 
     @property
@@ -205,7 +204,7 @@ class Optimizers(torch.optim.Optimizer):
             member.step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state whose parameters are numbered in the order of all groups."""
+        """Loads a state whose parameters are numbered in the order of all groups."""
         groups, done = iter(state_dict["param_groups"]), 0
         for member in self.members:
             count = sum(len(group["params"]) for group in member.param_groups)

@@ -1,9 +1,10 @@
-"""Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs. It is the default on a
-device that computes in bf16.
+"""Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs.
 
-bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is left out, which must then not
-advance the schedule, and lowers the scale. Overflows in a row end the
-run, because gradients that overflow at any scale would cost all steps.
+It is the default on a device that computes in bf16.
+
+bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is skipped, which lowers the
+scale and must not advance the schedule. Repeated overflows end the run, because gradients that overflow at any scale
+would cost all steps.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PrecisionSettings(Settings):
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Returns whether the device computes in bf16 itself, so that it is faster than fp32. A CPU may, and seldom is."""
+    """Returns whether the device computes in bf16 natively, so that it is faster than fp32. Few CPUs do."""
     supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
     if device.type == "cpu" or supported is None:
         return False
@@ -49,7 +50,7 @@ def computes_in_bf16(device: torch.device) -> bool:
 
 
 class Precision:
-    """Keeps autocast and scaling in the one right order."""
+    """This class enforces the correct order of autocast and scaling."""
 
     def __init__(self, settings: PrecisionSettings, world: World) -> None:
         device, self.compute = world.device, settings.compute
@@ -71,44 +72,44 @@ class Precision:
         return nullcontext() if self._autocast is None else torch.autocast(self._device.type, dtype=self._autocast)
 
     def scale(self) -> torch.Tensor:
-        """Returns what losses, and so gradients, are multiplied by now; it stays on the device."""
+        """Returns the current factor of losses, and so of gradients; it stays on the device."""
         return self.scaler.scale(torch.ones((), device=self._device))
 
     def backward(self, loss: torch.Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Bring the gradients to their own scale; comes before clipping and before they are read."""
+        """Restores the gradients' own scale; call this before clipping or reading them."""
         self.scaler.unscale_(optimizer)
 
     def overflows(self, warn: Callable[[str], None]) -> Overflows | None:
-        """Returns what counts the steps that the scaler leaves out; None where nothing is scaled."""
+        """Returns the counter of the steps that the scaler skips; None without scaling."""
         return Overflows(self.scaler, self._most_overflows, warn) if self.scaler.is_enabled() else None
 
     def skip(self) -> None:
-        """Leave a step out after `unscale`."""
+        """Skips a step after `unscale`."""
         self.scaler.update()
 
     def step(self, optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None = None) -> None:
-        """Make a step, unless `left_out` is 1 on the device; the scale follows in any case.
+        """Makes a step unless `left_out` is 1 on the device, and updates the scale in any case.
 
-        The gradients are equal on all ranks, and so is what the scaler has found in them.
+        The gradients are equal on all ranks, so the scaler decides the same everywhere.
         """
         step_unless(optimizer, left_out)
         self.skip()
 
 
 class Overflows:
-    """Counts the steps that the scaler leaves out one after the other, at most `most`."""
+    """This counter allows at most `most` consecutive steps that the scaler skips."""
 
     def __init__(self, scaler: torch.amp.GradScaler, most: int, warn: Callable[[str], None]) -> None:
         self._scaler, self._most, self._warn, self.in_a_row = scaler, most, warn, 0
 
     def add(self, loss: float, norm: float, judged: bool) -> bool:
-        """Returns whether the scaler leaves a step out: its gradients aren't finite, and the loss is.
+        """Returns whether the scaler skips a step: its gradients aren't finite, but the loss is.
 
-        Where steps aren't `judged` by their loss, it is the scaler in any case. The fourth such step in a row is warned
-        of, and each time their number has doubled. Raises Diverged after too many.
+        If steps aren't `judged` by their loss, any such step is the scaler's. The fourth in a row causes a warning, and
+        then each doubling of their number. Raises Diverged after too many.
         """
         overflowed = not math.isfinite(norm) and (math.isfinite(loss) or not judged)
         self.in_a_row = row = self.in_a_row + 1 if overflowed else 0

@@ -1,7 +1,7 @@
 """The learning rate is a pure function of the number of optimizer updates.
 
-Nothing is stored but the count of updates, so the sequence is the same across a resume and a change of world size. A
-step that GradScaler or the anomaly check skipped doesn't advance it.
+Only the count of updates is stored, so the sequence is the same across a resume and a change of world size. A step that
+GradScaler or the anomaly check skipped doesn't advance it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Schedule:
 
     @cached_property
     def peak(self) -> float:
-        """Returns the factor of batch scaling."""
+        """Returns the factor from batch scaling."""
         if self.settings.scaling == "none":
             return 1.0
         assert self.settings.reference_batch is not None
@@ -60,7 +60,7 @@ class Schedule:
 
     @cached_property
     def warmup(self) -> int:
-        """Returns the updates of warmup; at least one when the fraction isn't zero."""
+        """Returns the number of warmup updates; at least one if the fraction isn't zero."""
         wanted = self.settings.warmup
         return math.ceil(wanted * self.total) if wanted < 1 else int(wanted)
 
@@ -80,7 +80,7 @@ class Schedule:
         return low + max(0.0, top - low) * height
 
     def _cycle(self, update: int) -> tuple[float, float]:
-        """Returns the peak of the cycle that `update` is in, and how far into it that is, from 0 to 1."""
+        """Returns the peak of the cycle of `update`, and the progress within that cycle, from 0 to 1."""
         assert self.settings.period is not None
         length, start, top = float(self.settings.period), 0.0, 1.0
         while update >= start + round(length):

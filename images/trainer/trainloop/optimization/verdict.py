@@ -1,9 +1,9 @@
-"""There is a verdict on each step, the same on every rank, by its loss over all ranks and its gradient's norm.
+"""Each step gets a verdict, the same on every rank, from its loss over all ranks and its gradient's norm.
 
-The host judges by these numbers before the step. On an accelerator it would have to wait for them, so there it is the
-device that compares them with the limits and leaves the step out. The host reads its `Verdict` after the next forward
-and backward are on their way, so that neither waits for the other, and before any number of the run is used: all is as
-if the host had decided at once.
+The host judges by these numbers before the step. On an accelerator it would have to wait for them, so the device
+compares them with the limits and skips the step. The host reads its `Verdict` after it has queued the next forward and
+backward, so that neither waits for the other, and before any number of the run is used. The result is the same as if
+the host had decided at once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainloop.optimization.precision import Precision
 
 
 class Verdict:
-    """Holds a step's verdict, which the device makes: `left_out` is 1 where the optimizer is to leave the step out."""
+    """A step's verdict, which the device makes: `left_out` is 1 if the optimizer should skip the step."""
 
     def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
         self.limits, self._numbers = limits, Numbers(loss, norm)
-        # Three kernels, because each takes longer than its work. The excess over a limit is 0 where there is none, and
-        # NaN where a number is NaN, or infinite.
+        # Three kernels, because each takes longer than its work. The excess over a limit is 0 if there is none, and NaN
+        # if a number is NaN or infinite.
         numbers = list(self._numbers.there.unbind())
         loss, norm = torch._foreach_sub(numbers, torch._foreach_clamp_max(numbers, [limits.loss, limits.norm]))
         self.left_out = torch.logical_or(loss, norm, out=torch.empty_like(loss, dtype=torch.float32))
@@ -37,7 +37,7 @@ class Verdict:
 
 
 class Judge:
-    """Decides on one step after another, and warns of those that are left out."""
+    """The judge decides on steps one by one, and warns about skipped ones."""
 
     def __init__(
         self,
@@ -49,20 +49,22 @@ class Judge:
         reduced: bool,
         carries: bool,
     ) -> None:
-        """`reduced`: the backward pass reduces gradients, so their norm is the same on every rank. `carries`: the next
-        step's gradients begin with what this step leaves out.
+        """Sets up the judge of a run.
+
+        `reduced`: the backward pass reduces gradients, so their norm is the same on every rank. `carries`: the next
+        step's gradients begin with those that this step skips.
         """
         self._judges, self._world, self._warn, self._reduced = settings.enabled, world, warn, reduced
         self._overflows = precision.overflows(warn)
-        #: Whether a step's loss is summed over all ranks and decided on: fp16's overflows are in any case.
+        # : Whether steps are judged by their loss over all ranks; with fp16 they always are, because of overflows.
         self.active = self._judges or self._overflows is not None
-        #: Whether the device leaves odd steps out, if the optimizer can, and the host reads its verdict a step later.
+        # : Whether the device skips odd steps, if the optimizer can, and the host reads its verdict a step later.
         self.on_device = world.device.type != "cpu" and not carries
-        #: Whether there is a checkpoint to go back to, and how often this process did.
+        # : Whether a checkpoint exists to go back to, and how often this process went back.
         self.can_return, self.rollbacks = False, 0
-        #: Waits for the loss over all ranks of the step that is being made.
+        # : Waits for the loss over all ranks of the current step.
         self.loss: Callable[[], torch.Tensor] | None = None
-        self.verdict: Verdict | None = None  # of the newest step, where the host hasn't read it yet
+        self.verdict: Verdict | None = None  # of the newest step, until the host has read it
 
     def decide(self, rule: UpdateRule, step: int, norm: torch.Tensor, at_once: bool) -> Decision | None:
         """Returns the decision on a step; None where the device decides, and `settle` returns it later."""
@@ -78,7 +80,7 @@ class Judge:
         return self._decide(detector, step, *numbers, detector.limits(self.can_return, *numbers))
 
     def settle(self, detector: AnomalyDetector, step: int) -> Decision | None:
-        """Returns the decision on the last step, where it was the device's and hasn't been read."""
+        """Returns the decision on the last step if the device made it and it hasn't been read."""
         verdict, self.verdict = self.verdict, None
         return None if verdict is None else self._decide(detector, step, *verdict.read(), verdict.limits)
 

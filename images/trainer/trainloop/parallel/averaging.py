@@ -1,4 +1,4 @@
-"""These parts average over ranks by themselves, in place of DDP: local SGD, objectives by turns, a delayed group.
+"""Local SGD, objectives by turns and a delayed group average over ranks by themselves, in place of DDP.
 
 Local SGD is the strategy for a slow network. Objectives take turns, each with some of the parameters, and DDP would
 wait for all of them. A delayed group of parameters is described in `delayed`.
@@ -23,11 +23,10 @@ from trainloop.parallel.strategies import Replica
 
 
 class LocalSteps(Replica):
-    """With local SGD (Stich 2019) no gradient is sent: ranks step by themselves and average weights every
-    `local_steps`.
+    """With local SGD no gradient is sent: ranks step by themselves and average weights every `local_steps`.
 
-    Between two averages ranks differ, so whatever reads the model as one thing (evaluation, a checkpoint) averages
-    first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
+    See Stich 2019. Between two averages ranks differ, so everything that reads the model as a whole (evaluation, a
+    checkpoint) averages first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
     """
 
     replicated = False
@@ -50,7 +49,7 @@ class LocalSteps(Replica):
 
 
 class DelayedGroup(NothingDelayed):
-    """Holds the group's parameters, which the run's optimizer steps, and the sums of their gradients on this rank."""
+    """The group has its parameters, which the run's optimizer steps, and the sums of their gradients on this rank."""
 
     def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
         assert settings.pattern is not None
@@ -63,8 +62,8 @@ class DelayedGroup(NothingDelayed):
                 f"trainable parameters' names, it must be in some of {listed(list(trainable))}"
             )
         self._sums = {name: torch.zeros_like(parameter) for name, parameter in self.named.items()}
-        self._steps = 0  # that are in the sums
-        # The only way that DDP has to leave parameters out (torch's own comment calls it a prototype).
+        self._steps = 0  # summed so far
+        # This is the only way to exclude parameters from DDP (torch's own comment calls it a prototype).
         ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(model, list(self.named))
 
@@ -72,7 +71,8 @@ class DelayedGroup(NothingDelayed):
     def stepping(self, step: int, max_norm: float | None) -> Iterator[int]:
         """Surrounds the optimizer's step number `step` (from 1); yields the bytes that it sent.
 
-        Every k-th time the group's mean gradients are synchronised and clipped, else the optimizer doesn't see them.
+        Every k-th time it synchronises and clips the group's mean gradients; otherwise it hides them from the
+        optimizer.
         """
         for name, parameter in self.named.items():
             if parameter.grad is not None:
@@ -103,13 +103,14 @@ class DelayedGroup(NothingDelayed):
 
 
 class ByTurns(Replica):
-    """Every rank has everything, and gradients are averaged after an objective's last backward: DDP would wait for
-    those of all parameters, and send them all.
+    """Every rank has everything, and gradients are averaged after an objective's last backward.
+
+    DDP would wait for the gradients of all parameters, and send them all.
     """
 
     def __init__(self, model: nn.Module, world: World, exchange: GradientExchange) -> None:
         self.model, self.world, self.exchange, self.wrapped = model, world, exchange, None
-        #: The parameters of the objective whose turn it is.
+        # : The parameters of the current objective.
         self.turn: list[nn.Parameter] = []
 
     @contextmanager
@@ -124,13 +125,13 @@ class ByTurns(Replica):
 
 
 def build_by_turns(strategy: str, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
-    """Returns the model, whole on every rank; with `strategy` zero1 its optimizers are sharded."""
+    """Returns the model, whole on every rank; if `strategy` is zero1 its optimizers are sharded."""
     if strategy == "ddp" or world.size == 1:
         return ByTurns(model, world, exchange)
-    # Imported when used: it costs a second.
+    # Imported when used, because it takes a second.
     from trainloop.parallel.sharded import ZeroRedundancy
 
     class ZeroByTurns(ByTurns, ZeroRedundancy):
-        """Gradients are averaged by turns, and each objective's optimizer has its state spread over the ranks."""
+        """Gradients are averaged by turns, and the state of each objective's optimizer is spread over the ranks."""
 
     return ZeroByTurns(model, world, exchange)

@@ -1,6 +1,6 @@
-"""The global batch is spread over the ranks in shares, which may follow their speed.
+"""The global batch is divided among the ranks in shares, which may follow their speed.
 
-The gradient doesn't change: it is normalised by the global batch, however that is spread.
+The gradient doesn't change: it is normalised by the global batch, however that is divided.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class BalanceSettings(Settings):
 
 
 class Balancer:
-    """Leaves the ranks' shares as they are."""
+    """This balancer doesn't change the ranks' shares."""
 
     def __init__(self, weights: list[float]) -> None:
         self.weights = weights
 
     def add(self, times: StepTimes, samples: int) -> list[float] | None:
-        """Add a step of this rank; returns new weights for all ranks when it is time and they differ enough."""
+        """Records a step of this rank; returns new weights for all ranks when it is time and they differ enough."""
         return None
 
 
@@ -44,7 +44,7 @@ def build_balancer(settings: BalanceSettings, world: World) -> Balancer:
 
 
 class SpeedBalancer(Balancer):
-    """Measures the ranks' speed, and proposes new shares, the same on every rank."""
+    """This balancer measures the ranks' speed, and proposes new shares, the same on every rank."""
 
     def __init__(self, settings: BalanceSettings, world: World, weights: list[float]) -> None:
         super().__init__(weights)
@@ -72,9 +72,7 @@ class SpeedBalancer(Balancer):
 
 
 def shares(speeds: list[float], least: float) -> list[float]:
-    """Returns shares in proportion to `speeds` (samples a second), none below `least` of an equal one; they add up to
-    1.
-    """
+    """Returns shares in proportion to `speeds` (samples a second), none below `least` of an equal one; their sum is 1."""
     floor = least / len(speeds)
     raised = [max(speed / sum(speeds), floor) for speed in speeds]
     above = sum(share - floor for share in raised)

@@ -1,4 +1,4 @@
-"""A model's repeated blocks are what is sharded, compiled, or computed again in the backward pass, as one."""
+"""A model's repeated blocks are the units of sharding, compilation and recomputation in the backward pass."""
 
 from __future__ import annotations
 
@@ -34,22 +34,24 @@ class BlockSettings(Settings):
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Returns the repeated blocks, each once, nested ones before those that contain them: the members of ModuleLists
-    (transformers' layers, T5's parts of a layer, a stage's blocks), and of ModuleDicts and Sequentials those that have
-    layers of their own and a sibling of their class (torchtitan's layers, ResNet's).
+    """Returns the repeated blocks, each once, nested ones before those that contain them.
+
+    These are the members of ModuleLists (transformers' layers, T5's parts of a layer, a stage's blocks). Members of
+    ModuleDicts and Sequentials count if they have layers of their own and a sibling of their class (torchtitan's
+    layers, ResNet's).
     """
     found: dict[nn.Module, None] = {}
     for child in model.children():
         found.update(dict.fromkeys(blocks(child)))
     members = list(model.children()) if isinstance(model, nn.ModuleList) else _alike(model)
-    # A container among them is never called itself; what it contains was found above.
+    # A container among them is never called itself, and its content was found above.
     whole = [member for member in members if not isinstance(member, nn.ModuleList | nn.ModuleDict)]
     found.update((member, None) for member in whole if next(member.parameters(), None) is not None)
     return list(found)
 
 
 def _alike(container: nn.Module) -> list[nn.Module]:
-    """Returns the members of a ModuleDict or Sequential that are repeated, single layers excepted."""
+    """Returns the repeated members of a ModuleDict or Sequential, except single layers."""
     if not isinstance(container, nn.ModuleDict | nn.Sequential):
         return []
     kinds = Counter(type(child) for child in container.children())
@@ -60,7 +62,7 @@ def prepared(settings: BlockSettings, model: nn.Module) -> nn.Module:
     """Returns the model, its blocks changed in place as `settings` say. Raises ConfigError."""
     if settings == BlockSettings():
         return model
-    # Imported when used: only some runs ask for it.
+    # Imported when used: few runs need it.
     from trainloop.parallel.blocks import prepare
 
     return prepare(settings, model)
@@ -77,7 +79,7 @@ def prepare(settings: BlockSettings, model: nn.Module) -> nn.Module:
                 "blocks.activation_checkpointing is 'full', but the model has no repeated blocks: use none"
             )
         for block in outermost:
-            # A partial with a bound method is copied with its block (an average of weights does it); a closure isn't.
+            # A partial with a bound method is copied with its block (averaging weights copies it); a closure isn't.
             block.forward = partial(_recomputed, block.forward)
     if settings.compile:
         backend = _backend(settings.compile)
@@ -87,7 +89,7 @@ def prepare(settings: BlockSettings, model: nn.Module) -> nn.Module:
 
 
 def _recomputed(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-    """Returns what `forward` does. It is a function of this module because the compiler passes over torch's own."""
+    """Returns the result of `forward`. This function is in this module because the compiler skips torch's own."""
     return checkpoint(forward, *inputs, use_reentrant=False, **named)
 
 

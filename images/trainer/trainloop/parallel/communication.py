@@ -1,8 +1,8 @@
 """DDP's communication hook sends gradients between ranks, and measures how long that takes.
 
-The hook is called for each bucket as its gradients become ready, in the same order on every rank. When the last one
-is called this rank's own computing is done; what the backward still lasts from there on is communication that nothing
-hides. The hook is also where a rank's own gradients can be seen: what the backward leaves is their mean over the ranks.
+DDP calls the hook for each bucket as its gradients become ready, in the same order on every rank. At the last call this
+rank's own computing is done; the rest of the backward is communication that nothing hides. Only the hook sees a rank's
+own gradients: afterwards they are the mean over the ranks.
 
 Annotations are evaluated in this module, because DDP compares those of `reduce`.
 """
@@ -41,14 +41,14 @@ class CommunicationSettings(Settings):
 
 @dataclass
 class StepTimes:
-    """Measures one step's communication on this rank, as moments of its `Clock` and in bytes."""
+    """These measurements are one step's communication on this rank, as moments of its `Clock` and in bytes."""
 
     began: float | torch.Event = 0.0
-    idle: tuple[float | torch.Event, float | torch.Event] = (0.0, 0.0)  # from when to when it waited for other ranks
-    ready: float | torch.Event | None = None  # when this rank's own gradients were
-    done: float | torch.Event = 0.0  # when all ranks' were reduced
+    idle: tuple[float | torch.Event, float | torch.Event] = (0.0, 0.0)  # begin and end of its wait for other ranks
+    ready: float | torch.Event | None = None  # when this rank's own gradients were ready
+    done: float | torch.Event = 0.0  # when all ranks' gradients were reduced
     sent: int = 0
-    norm: Tensor | None = None  # of this rank's own gradients, where they were measured before they were reduced
+    norm: Tensor | None = None  # of this rank's own gradients, if they were measured before the reduction
 
     @property
     def computed(self) -> float:
@@ -58,34 +58,36 @@ class StepTimes:
 
     @property
     def exposed(self) -> float:
-        """Returns how many seconds this rank waited for gradients that others hadn't sent yet."""
+        """Returns how many seconds this rank waited for other ranks' gradients."""
         return 0.0 if self.ready is None else seconds_between(self.ready, self.done)
 
 
 class GradientExchange:
-    """Compresses, counts bytes, and records when this rank's own computing was done; it is the hook's state."""
+    """The exchange compresses, counts bytes, and records the end of this rank's own computing; it is the hook's state."""
 
     def __init__(self, settings: CommunicationSettings, device: torch.device) -> None:
         self.settings = settings
         self.clock = Clock(device)
         self.times = StepTimes()
-        #: The parameters' names, from the strategy.
+        # : The parameters' names, from the strategy.
         self.names: dict[Tensor, str] = {}
-        #: What compression has left out until now, by parameter.
+        # : The error of compression so far, by parameter.
         self.memory: Memory = {}
-        #: Bytes that this rank has sent in this step's forward and backward passes.
+        # : Bytes that this rank has sent in this step's forward and backward passes.
         self.sent = 0
         self._compressor = compressor_for(settings.compression, settings.powersgd_rank)
         self._plain = Compressor()
         self._step = 0
-        #: The factor by which this step's gradients are scaled (fp16), where they are measured, and each bucket's norm.
+        # : The scale of this step's gradients (fp16) and each bucket's norm, if they are measured.
         self._scale: Tensor | None = None
         self._norms = list[Tensor]()
         self._feedback = self._with_feedback() if settings.compression in ("onebit", "powersgd") else None
 
     def begin(self, step: int, scale: Tensor | None = None) -> None:
-        """Begin to measure: the step's first forward comes now. With `scale`, by which its loss is multiplied, this
-        rank's own gradients are measured too, which costs as much as to read them once.
+        """Starts to measure before the step's first forward.
+
+        If `scale`, the factor of its loss, is given, this rank's own gradients are measured too, which costs one read
+        of them.
         """
         self._step, self.sent, self._scale, self._norms = step, 0, scale, []
         if self._feedback is not None:
@@ -93,14 +95,14 @@ class GradientExchange:
         self.times = StepTimes(began=self.clock.now())
 
     def wait(self, waited: Callable[[], T]) -> T:
-        """Returns what `waited` returns; how long other ranks take for it isn't this rank's computing."""
+        """Returns the result of `waited`, whose time doesn't count as this rank's computing."""
         began = self.clock.now()
         value = waited()
         self.times.idle = (began, self.clock.now())
         return value
 
     def end(self) -> None:
-        """End measuring: the step's last backward has returned, and all gradients are reduced."""
+        """Ends measuring: the step's last backward has returned, and all gradients are reduced."""
         self.times.done = self.clock.now()
         self.times.sent = self.sent
         if self._norms:
@@ -109,7 +111,7 @@ class GradientExchange:
             self._feedback.end()
 
     def measure(self, gradients: Tensor) -> None:
-        """Measure some of this rank's own gradients before they are reduced, where this step's are measured."""
+        """Measures some of this rank's own gradients before they are reduced, if this step is measured."""
         if self._scale is not None:
             self._norms.append(torch.linalg.vector_norm(gradients))
 
@@ -128,14 +130,14 @@ class GradientExchange:
         return future
 
     def skip(self) -> None:
-        """Take back what this step left out, because the step isn't made; what was left out before it stays."""
+        """Takes back this step's compression error, because the step isn't made; earlier errors stay."""
         if self._feedback is not None:
             self._feedback.skip()
 
     def load(self, memories: list[Memory], rank: int) -> bool:
-        """Load the memories of all ranks of a checkpoint; returns whether something fits no parameter and is dropped.
+        """Loads the memories of all ranks of a checkpoint; returns whether a part fits no parameter and is dropped.
 
-        What is held by a checkpoint comes with the next steps, however those are compressed.
+        The checkpoint's errors are added to the next steps, whatever their compression.
         """
         self.memory.clear()
         if not any(memories):
@@ -144,7 +146,7 @@ class GradientExchange:
         return self._feedback.load(memories, rank)
 
     def _with_feedback(self) -> "Feedback":
-        # Imported when used: most runs leave nothing out.
+        # Imported when used, because most runs use lossless compression.
         from trainloop.parallel.lossy import Feedback
 
         return Feedback(self.names, self.memory)

@@ -1,12 +1,12 @@
-"""Gradients are sent on fewer bits. Each compressor reduces one DDP bucket to the mean over ranks, or to nearly that.
+"""Gradients are sent on fewer bits: each compressor reduces one DDP bucket to the mean over ranks, or close to it.
 
-What a compressor leaves out of one step comes with the next ones (see `lossy`). All collectives are made in the hook
-itself, one after the other: a chain of callbacks, as in torch's own PowerSGD, runs in another order on other ranks and
-hangs on gloo with more than one bucket.
+The error of one step is added to the next ones (see `lossy`). The hook itself makes all collectives, one after the
+other: a chain of callbacks, as in torch's own PowerSGD, runs in a different order on other ranks and hangs on gloo with
+more than one bucket.
 
 Bytes that a rank sends (n numbers, W ranks), with all-reduce as a ring:
 
-    none        8 n (W-1)/W            fp16, bf16   4 n (W-1)/W
+none        8 n (W-1)/W            fp16, bf16   4 n (W-1)/W
     onebit      n/4 (W-1)/W + scales   powersgd     8 r (rows + columns) (W-1)/W for each matrix
 """
 
@@ -21,16 +21,16 @@ from torch.distributed import GradBucket
 from trainloop.distributed.world import ring_bytes
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
-#: What a rank remembers, by parameter's name and kind: plain tensors of the parameter's shape, so that they can be
-#: saved. Kinds: `left` was left out of the rank's own gradient, `mean_left` of the mean that the rank sent to all (zero
-#: outside its part); `factor` is PowerSGD's last right factor.
+# : A rank's memory, by parameter's name and kind: plain tensors of the parameter's shape, so that they can be saved. :
+# Kinds: `left` is the error of the rank's own gradient, `mean_left` that of the mean that it sent to all (zero outside
+# : its part); `factor` is PowerSGD's last right factor.
 Memory = dict[str, torch.Tensor]
 
 
 class Compressor:
-    """All-reduces in the gradient's own type, or in a shorter one."""
+    """This compressor all-reduces in the gradient's own type, or in a shorter one."""
 
-    #: Whether it takes `mean_left` out of the memory itself; `left` is in the bucket already.
+    # : Whether it takes `mean_left` out of the memory itself; `left` is in the bucket already.
     keeps_means = False
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
@@ -41,11 +41,11 @@ class Compressor:
     ) -> tuple[torch.futures.Future[torch.Tensor], int]:
         """Returns the bucket's mean over ranks, in a future, and the bytes that this rank sends for it.
 
-        The bucket already has what was left out before. What is left out now is written into `memory` by the bucket's
-        parameters' `names`, which a method that leaves nothing out isn't given.
+        The bucket already includes earlier errors. The new error is written into `memory` by the bucket's parameters'
+        `names`, which a lossless method isn't given.
         """
         buffer, size = bucket.buffer(), dist.get_world_size()
-        # Divided before it is summed, so that fp16 doesn't overflow.
+        # Divided before the sum, so that fp16 doesn't overflow.
         sent = buffer.div_(size) if self._dtype is None else (buffer / size).to(self._dtype)
         work = dist.all_reduce(sent, async_op=True)
         assert work is not None

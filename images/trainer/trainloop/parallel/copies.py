@@ -1,7 +1,7 @@
-"""ZeRO-1 where lost ranks stop nobody: two ranks hold each shard of the optimizer's state, and both are always current.
+"""In this ZeRO-1 the loss of ranks stops nobody: two ranks hold each shard of the optimizer's state, always current.
 
-DDP gives every rank all gradients, so the shard's own rank and its neighbour make the same update of it, and nothing is
-sent for the copy. Then the shard's own rank sends its weights to all others; where it is absent the neighbour does.
+DDP gives every rank all gradients, so the shard's own rank and its neighbour make the same update, and the copy needs
+no messages. Then the shard's own rank, or the neighbour if it is absent, sends its weights to all others.
 `continued.strategies` brings the ranks to the same step after a fault.
 """
 
@@ -21,8 +21,9 @@ Moments = dict[str, Any]
 
 
 def dealt(sizes: Iterable[Sequence[int]], count: int) -> list[list[list[int]]]:
-    """Returns for each group of parameters, by their sizes, which of them each of `count` shards has: the largest
-    first, each to the smallest shard.
+    """Returns the parameters of each of `count` shards, for each group, given the parameters' sizes.
+
+    The largest comes first, each to the smallest shard.
     """
     filled, found = [0] * count, list[list[list[int]]]()
     for group in sizes:
@@ -35,14 +36,15 @@ def dealt(sizes: Iterable[Sequence[int]], count: int) -> list[list[list[int]]]:
 
 
 def holders(shard: int, ranks: int, local_ranks: int) -> tuple[int, int]:
-    """Returns the ranks that hold a shard: its own, and the one of the same number in the next worker. In a single
-    worker that is the next rank.
+    """Returns the two ranks that hold a shard: its own, and the one of the same number in the next worker.
+
+    In a single worker that is the next rank.
     """
     return shard, (shard + (local_ranks if local_ranks < ranks else 1)) % ranks
 
 
 class Mirrored(torch.optim.Optimizer):
-    """Makes the updates of two shards with `optim`, an optimizer of the same kind as the one that it replaces."""
+    """This optimizer makes the updates of two shards with `optim`, an optimizer of the kind that it replaces."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, world: World) -> None:
         kind = type(optimizer)
@@ -67,11 +69,11 @@ class Mirrored(torch.optim.Optimizer):
         return [shard for shard in range(self.world.size) if rank in self.holders(shard)]
 
     def source(self, shard: int, ranks: Collection[int]) -> int:
-        """Returns which of `ranks` gives a shard to others."""
+        """Returns which of `ranks` sends a shard to the others."""
         return next(rank for rank in self.holders(shard) if rank in ranks)
 
     def copies(self) -> set[torch.Tensor]:
-        """Returns the parameters that this rank holds, and another rank that is present gives."""
+        """Returns the parameters that this rank holds and another present rank sends."""
         rank, present = self.world.rank, self.world.present
         copied = [shard for shard in self.shards_of(rank) if self.source(shard, present) != rank]
         return {parameter for shard in copied for parameter in self.shards[shard]}
@@ -81,7 +83,7 @@ class Mirrored(torch.optim.Optimizer):
         self.send()
 
     def update(self) -> None:
-        """Make the update of this rank's two shards."""
+        """Makes the update of this rank's two shards."""
         pairs = list(zip(self.param_groups, self.optim.param_groups, strict=True))
         for whole, own in pairs:
             own.update({name: value for name, value in whole.items() if name != "params"})
@@ -90,7 +92,7 @@ class Mirrored(torch.optim.Optimizer):
             whole.update({name: value for name, value in own.items() if name != "params"})
 
     def send(self, ranks: Collection[int] | None = None) -> None:
-        """Send the weights of all shards to all ranks, each from one of `ranks`: those that are present."""
+        """Sends the weights of all shards to all ranks, each from one of the present `ranks`."""
         work = []
         for number, shard in enumerate(self.shards):
             source = self.source(number, self.world.present if ranks is None else ranks)
@@ -99,7 +101,7 @@ class Mirrored(torch.optim.Optimizer):
             each.wait()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load this rank's two shards from a state whose parameters are numbered in the order of all groups."""
+        """Loads this rank's two shards from a state whose parameters are numbered in the order of all groups."""
         numbers = {each: number for number, each in enumerate(parameters_of(self))}
         places = {each: place for place, each in enumerate(parameters_of(self.optim))}
         given = state_dict["state"]
@@ -123,12 +125,12 @@ def is_mirrored(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def copies(optimizer: torch.optim.Optimizer) -> set[torch.Tensor]:
-    """Returns the parameters of which this rank holds the state, and another rank that is present gives it."""
+    """Returns the parameters whose state this rank holds and another present rank sends."""
     return {each for member in members_of(optimizer) if isinstance(member, Mirrored) for each in member.copies()}
 
 
 def members_of(optimizer: Any) -> list[Any]:
-    """Returns the optimizers that an optimizer consists of."""
+    """Returns the members of a combined optimizer, or the optimizer itself."""
     return getattr(optimizer, "members", [optimizer])
 
 

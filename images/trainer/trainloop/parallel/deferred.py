@@ -1,9 +1,9 @@
-"""A model is made on the meta device; its weights are computed afterwards, one after the other, each with the numbers
-that the constructor would have given it.
+"""A model is made on the meta device, and its weights are computed later, one by one.
 
 The constructor's operations are recorded, and computed in the same order once the model is sharded. So they draw the
-same random numbers, and a weight is whole only until its last operation: a rank never has more than its shards and what
-is being computed. A weight that is set again (a model's own initialisation after torch's) is forgotten in between.
+same random numbers and give the same weights, and a weight is whole only until its last operation: a rank never holds
+more than its shards and the current weight. A weight that is set twice (by torch's initialisation and then the model's
+own) isn't kept in between.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainloop.errors import listed
 
-#: Operations that are computed at once: small, without random numbers, and constructors read their results.
+# : Operations that are computed at once: they are small and draw no random numbers, and constructors read their
+# results.
 _AT_ONCE = ("aten::arange", "aten::linspace", "aten::logspace", "aten::scalar_tensor")
 _EMPTY = ("aten::empty", "aten::empty_strided")
-#: In-place operations whose result doesn't depend on what was there before.
+# : In-place operations whose result doesn't depend on the previous content.
 _OVERWRITES = ("aten::normal_", "aten::uniform_", "aten::zero_", "aten::fill_", "aten::copy_", "aten::bernoulli_")
 
 
 class Slot(NamedTuple):
-    """A tensor without values, by its storage and its place there."""
+    """A slot is a tensor without values, identified by its storage and its place there."""
 
     storage: int
     dtype: torch.dtype
@@ -39,14 +40,14 @@ class Slot(NamedTuple):
 
 @dataclass
 class Call:
-    """An operation that was recorded; tensors without values are Slots in it."""
+    """A call is a recorded operation; tensors without values are Slots in it."""
 
     function: Callable[..., Any]
     name: str
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     results: list[Slot | torch.Tensor]
-    #: The random generator's state that the constructor had set before, where it had.
+    # : The random generator's state, if the constructor had set it before.
     random: torch.Tensor | None
 
     def storages(self) -> set[int]:
@@ -55,16 +56,16 @@ class Call:
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the operations of the body, whose tensors have no values; to the body they seem to be on the CPU, because
-    on the meta device libraries leave their initialisation out.
+    """This mode records the operations of the body, whose tensors have no values.
 
-    The body fails where it needs a value: RuntimeError or NotImplementedError, of torch or of this class.
+    To the body they seem to be on the CPU, because libraries skip their initialisation on the meta device. If the body
+    needs a value, torch or this class raises RuntimeError or NotImplementedError.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
-        self._storages: dict[int, torch.UntypedStorage] = {}  # kept, so that none gets another's address
+        self._storages: dict[int, torch.UntypedStorage] = {}  # kept, so that no other storage gets the same address
         self._states: dict[torch.Generator, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -100,7 +101,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return trunc_normal
 
     def slot(self, tensor: torch.Tensor) -> Slot | torch.Tensor:
-        """Returns where a tensor without values lies; one with values as it is."""
+        """Returns the slot of a tensor without values; other tensors as they are."""
         if not _is_fake(tensor):
             with _disable_current_modes():
                 return tensor.detach().clone()  # a later operation may change it
@@ -109,14 +110,14 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Slot(storage._cdata, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
     def _state(self, generator: torch.Generator) -> torch.Tensor | None:
-        """Returns the generator's state where it was set since its last use: recording uses up no random numbers."""
+        """Returns the generator's state if it was set since its last use, because recording uses up no random numbers."""
         with _disable_current_modes():
             state, before = generator.get_state(), self._states.get(generator)
             self._states[generator] = state
             return None if before is not None and torch.equal(state, before) else state
 
     def replay(self, wanted: dict[str, Slot | torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Compute what was recorded; yields the `wanted` tensors by name, each after its last change."""
+        """Computes the recorded operations; yields the `wanted` tensors by name, each after its last change."""
         by_storage: dict[int, list[tuple[str, Slot]]] = {}
         for name, slot in wanted.items():
             if isinstance(slot, Slot):
@@ -151,9 +152,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 live.setdefault(slot.storage, result.untyped_storage())
 
     def _lifetimes(self) -> Iterator[tuple[Call, set[int], set[int]]]:
-        """Yields each call, with the storages whose content isn't read after it, and those that it is the last to
-        touch.
-        """
+        """Yields each call, with the storages whose content isn't read after it, and those that no later call touches."""
         after: list[tuple[set[int], set[int]]] = []
         seen: set[int] = set()
         overwritten: set[int] = set()  # by the next call that touches it
@@ -179,7 +178,7 @@ def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def replace_tensors(model: nn.Module, new: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Replace each parameter and buffer by a `new` one; what is tied stays so, unlike in `to_empty`."""
+    """Replaces each parameter and buffer by a `new` one; unlike `to_empty`, this keeps tied ones tied."""
     made: dict[torch.Tensor, torch.Tensor] = {}
     for module in model.modules():
         tables: list[dict[str, Any]] = [module._parameters, module._buffers]
@@ -193,10 +192,10 @@ def replace_tensors(model: nn.Module, new: Callable[[torch.Tensor], torch.Tensor
 
 
 def recorded(make: Callable[[], nn.Module]) -> tuple[nn.Module, Iterator[tuple[str, torch.Tensor]]]:
-    """Returns the model that `make` makes, on the meta device, and what computes its parameters and buffers, by name.
+    """Returns the result of `make` on the meta device, and an iterator that computes its tensors by name.
 
-    Raises RuntimeError, NotImplementedError among them, for a model that needs values while it is made, keeps tensors
-    that are no buffers, or leaves one without a value.
+    The tensors are its parameters and buffers. Raises RuntimeError, or its subclass NotImplementedError, for a model
+    that needs values in its constructor, keeps tensors that are no buffers, or leaves one without a value.
     """
     recording, trunc_normal = Recording(), torch.nn.init._no_grad_trunc_normal_
     try:

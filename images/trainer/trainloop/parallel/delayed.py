@@ -1,8 +1,8 @@
 """A delayed group of parameters is synchronised and stepped only every k steps.
 
-Large, slowly changing parts (embeddings, say) then cost communication once in k steps. DDP leaves the group alone,
-gradients add up on each rank, and every k steps their mean over ranks and steps makes one update, as if k steps of that
-group were accumulated. A step that is left out adds nothing, and the sums before it stay.
+Large, slowly changing parts (embeddings, say) then cost communication once in k steps. DDP ignores the group, gradients
+add up on each rank, and every k steps their mean over ranks and steps makes one update, as if k steps of that group
+were accumulated. A skipped step adds nothing, and the earlier sums stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NothingDelayed:
     """Every parameter is stepped in every step."""
 
     def __init__(self) -> None:
-        self.named: dict[str, nn.Parameter] = {}  # that wait
+        self.named: dict[str, nn.Parameter] = {}  # the delayed parameters
 
     def immediate(self, model: nn.Module) -> list[nn.Parameter]:
         """Returns the parameters that are stepped every step."""
@@ -39,8 +39,8 @@ class NothingDelayed:
         return nullcontext(0)
 
     def state(self) -> dict[str, Any]:
-        """Returns what waits, the same on every rank."""
+        """Returns the group's pending sums, the same on every rank."""
         return {}
 
     def load(self, state: dict[str, Any], step: int) -> None:
-        """Restore what `state` returned after `step` steps."""
+        """Restores the result of `state` after `step` steps."""

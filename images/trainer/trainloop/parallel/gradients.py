@@ -1,6 +1,6 @@
 """Ghost gradients are a fault that a loss curve shows too late or not at all.
 
-A parameter without a gradient is never trained; when only some ranks have one, its average is wrong.
+A parameter without a gradient is never trained; if only some ranks have one, its average is wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GradientSettings(Settings):
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[set[str]]:
-    """Yields the names of parameters that get a gradient in the body, filled when the body ends.
+    """Yields the set of parameter names that get a gradient in the body, filled when the body ends.
 
     Gradients themselves don't show it: under DDP an unused parameter has one too, all zeros.
     """
@@ -46,14 +46,15 @@ def recording(model: nn.Module) -> Iterator[set[str]]:
 
 
 def _sharded(model: nn.Module) -> list[tuple[str, Any]]:
-    """Returns the modules that FSDP2 shards, by name; they are known by their method, because importing FSDP2 takes a
-    second.
+    """Returns the modules that FSDP2 shards, by name.
+
+    They are recognised by their method, because importing FSDP2 takes a second.
     """
     return [(name, module) for name, module in model.named_modules() if hasattr(module, "unshard")]
 
 
 def accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yields the parameters, by name, that the backward pass adds gradients to: FSDP2's whole ones, not its shards."""
+    """Yields, by name, the parameters to which the backward pass adds gradients: FSDP2's whole ones, not its shards."""
     units = _sharded(model)
     if not units:
         yield from model.named_parameters()
@@ -68,21 +69,20 @@ def accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
-    """Returns a sentence about trainable parameters without a gradient, the same on every rank; None when there are
-    none.
-    """
+    """Returns a sentence about trainable parameters without a gradient, the same on every rank; None if there are none."""
     own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
     missing = world.gather(own)
     if not any(missing):
         return None
-    from trainloop.parallel.gradients import sentence  # imported where there may be some
+    from trainloop.parallel.gradients import sentence  # imported only if needed
 
     return sentence(missing, sharded=bool(_sharded(model)))
 
 
 def sentence(missing: list[list[str]], *, sharded: bool) -> str | None:
-    """Returns a sentence about the names of parameters that each rank has no gradient for; None where that is in order,
-    because FSDP2 takes zeros of the ranks that have none.
+    """Returns a sentence about the parameters for which each rank has no gradient, or None.
+
+    It is None if that does no harm, because FSDP2 uses zeros for ranks without one.
     """
     by_ranks: dict[tuple[int, ...], list[str]] = {}
     for name in dict.fromkeys(name for names in missing for name in names):
@@ -103,19 +103,19 @@ def sentence(missing: list[list[str]], *, sharded: bool) -> str | None:
     )
 
 
-#: Numbers that a checksum adds at once: bounds the memory that it needs.
+# : A checksum adds this many numbers at once, which bounds its memory.
 CHUNK = 1 << 22
 
 
 def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
-    """Returns an exact number for each tensor: the sum of its bits as integers, which no order of adding changes."""
+    """Returns an exact number for each tensor: the sum of its bits as integers, which doesn't depend on the order."""
     sums = []
     for tensor in parameters:
         bits = tensor.detach().contiguous().view(-1).view(torch.int16)
         total = 0
         for start in range(0, bits.numel(), CHUNK):
             chunk = bits[start : start + CHUNK].to(torch.int64)
-            # Weighted by position, so that two exchanged values are seen too; int64 wraps, which is still exact.
+            # Weighted by position, to detect two exchanged values too; int64 wraps, which is still exact.
             position = torch.arange(start + 1, start + 1 + chunk.numel(), device=chunk.device)
             total += int((chunk * position).sum())
         sums.append(total)
@@ -123,7 +123,7 @@ def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
 
 
 def compare_parameters(model: nn.Module, world: World) -> None:
-    """Raise Diverged on every rank, naming rank and parameter, when parameters aren't equal to the bit on all ranks."""
+    """Raises Diverged on every rank, naming rank and parameter, if parameters aren't equal to the bit on all ranks."""
     names = [name for name, _ in model.named_parameters()]
     gathered = world.gather(tuple(checksums(parameter for _, parameter in model.named_parameters())))
     common, _ = Counter(gathered).most_common(1)[0]

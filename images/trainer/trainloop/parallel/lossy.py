@@ -1,11 +1,10 @@
-"""These compressors leave something out of a gradient: they send signs alone, or a matrix as a product of two thin
-ones.
+"""These compressors send an approximate gradient: signs alone, or a matrix as a product of two thin ones.
 
-What is left out of one step comes with the next one (error feedback). That memory is each rank's own, and is in the
+The error of one step is added to the next one (error feedback). That memory is each rank's own, and is in the
 checkpoint. It is kept by parameter, because DDP puts parameters into other buckets after the first backward, and a
 resumed run may have buckets of another size. After every step
 
-    sum of the true mean gradients - sum of what steps were made with = mean of ranks' `left` + sum of their `mean_left`
+sum of the true mean gradients - sum of the steps' gradients = mean of ranks' `left` + sum of their `mean_left`
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from trainloop.parallel.compression import Compressor, Memory
 
 
 class OneBit(Compressor):
-    """Sends signs with one scale a chunk, and has error feedback on both ways (Seide et al. 2014; Tang et al. 2021,
-    section 4).
+    """This compressor sends signs with one scale a chunk, with error feedback in both directions.
 
-    Each rank averages one chunk: signs go there by all-to-all, and the average comes back as signs by all-gather.
-    All-gathering all ranks' signs instead would cost W/64 of fp32's traffic, more than fp32 from 64 ranks on.
+    The method is from Seide et al. 2014, and Tang et al. 2021, section 4. Each rank averages one chunk: signs go there
+    by all-to-all, and the average comes back as signs by all-gather. All-gathering all ranks' signs instead would cost
+    W/64 of fp32's traffic, more than fp32 from 64 ranks on.
     """
 
     keeps_means = True
@@ -33,13 +32,13 @@ class OneBit(Compressor):
     ) -> tuple[torch.futures.Future[torch.Tensor], int]:
         buffer, size, rank = bucket.buffer(), dist.get_world_size(), dist.get_rank()
         numbers, chunk = buffer.numel(), -(-buffer.numel() // (8 * size)) * 8
-        # The padding isn't part of the gradient: counted in, it would shrink its chunk's scale.
+        # The padding isn't part of the gradient: counting it would shrink its chunk's scale.
         there = (torch.arange(chunk * size, device=buffer.device) < numbers).view(size, chunk)
         averaged = _padded(_kept(bucket, names, "mean_left", memory), there)
         own = averaged[rank].clone()
         averaged[rank] = 0
-        # What this rank has left out of chunks that are another rank's now (other buckets, a resume) counts fully in
-        # the mean, so it goes into this rank's part of it, multiplied by the number of ranks.
+        # This rank's error in chunks that now belong to another rank (other buckets, a resume) counts fully in the
+        # mean, so it is added to this rank's part of it, multiplied by the number of ranks.
         bits, scales, left = _signs(_padded(buffer, there) + size * averaged, there)
         received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
         dist.all_to_all_single(received, bits)
@@ -68,7 +67,7 @@ def _padded(flat: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
 
 
 def _kept(bucket: GradBucket, names: list[str], kind: str, memory: Memory) -> torch.Tensor:
-    """Takes what is kept of a bucket's parameters out of `memory`; zeros where nothing is."""
+    """Removes and returns the memory of a bucket's parameters; zeros for parameters without one."""
     kept = torch.zeros_like(bucket.buffer())
     parts = torch.split(kept, [gradient.numel() for gradient in bucket.gradients()])
     for name, part in zip(names, parts, strict=True):
@@ -78,9 +77,7 @@ def _kept(bucket: GradBucket, names: list[str], kind: str, memory: Memory) -> to
 
 
 def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns each row's signs, eight in a byte, its mean magnitude over the numbers that are `there`, and what both
-    leave out of it.
-    """
+    """Returns each row's signs (eight in a byte), its mean magnitude over the numbers that are `there`, and the error."""
     scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
     weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
     bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
@@ -88,14 +85,14 @@ def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Returns what `_signs` wrote, as numbers: rows x 8 x bytes."""
+    """Returns the result of `_signs` as numbers: rows x 8 x bytes."""
     weights = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
     positive = bits.unsqueeze(2).bitwise_and(weights).ne(0).view(bits.shape[0], -1)
     return torch.where(positive, scales.unsqueeze(1), -scales.unsqueeze(1))
 
 
 class PowerSGD(Compressor):
-    """Sends a matrix as a product of two thin ones, by a power iteration a step (Vogels et al. 2019)."""
+    """This compressor sends a matrix as a product of two thin ones, by a power iteration a step (Vogels et al. 2019)."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -126,7 +123,7 @@ class PowerSGD(Compressor):
         return (rows + columns) * self._rank < gradient.numel()
 
     def _start(self, name: str, matrix: torch.Tensor, memory: Memory) -> torch.Tensor:
-        """Returns the last step's right factor; at first random numbers, the same on every rank."""
+        """Returns the last step's right factor; in the first step, random numbers that are the same on every rank."""
         start = memory.get(name)
         if start is not None and start.shape == (matrix.shape[1], self._rank):
             return start.to(matrix.device)
@@ -145,19 +142,21 @@ KINDS = ("left", "mean_left", "factor")
 
 
 class Feedback:
-    """Adds what was left out before to a step's gradients, and takes back what a step has left out for nothing."""
+    """The feedback adds earlier errors to a step's gradients, and takes back the error of a skipped step."""
 
     def __init__(self, names: dict[torch.Tensor, str], memory: Memory) -> None:
         self._names, self._memory = names, memory
         self._before: Memory = {}
 
     def begin(self) -> None:
-        """Begin a step."""
+        """Begins a step."""
         self._before = dict(self._memory)
 
     def add(self, bucket: GradBucket, names: list[str], keeps_means: bool) -> None:
-        """Add what was left out of a bucket's gradients. With `keeps_means` the compressor knows what to do with what
-        was left out of means; else it goes into this rank's part of the mean, multiplied by the number of ranks.
+        """Adds earlier errors to a bucket's gradients.
+
+        With `keeps_means` the compressor itself handles the errors of means. Otherwise they are added to this rank's
+        part of the mean, multiplied by the number of ranks.
         """
         weights = {"left": 1} if keeps_means else {"left": 1, "mean_left": dist.get_world_size()}
         for name, gradient in zip(names, bucket.gradients(), strict=True):
@@ -166,17 +165,17 @@ class Feedback:
                     gradient.add_(kept.to(gradient.device), alpha=weight)
 
     def end(self) -> None:
-        """End a step's backward."""
+        """Ends a step's backward."""
         if not dist.is_initialized():
-            # One rank alone has no DDP whose hook adds what more ranks have left.
+            # A single rank has no DDP hook to add the errors that several ranks have left.
             for parameter, name in self._names.items():
                 if parameter.grad is not None and f"{name}.left" in self._memory:
                     parameter.grad += self._memory.pop(f"{name}.left").to(parameter.device)
-        # DDP drops what was sent for a parameter that no rank has used.
+        # DDP drops the message for a parameter that no rank has used.
         self._take_back({name for parameter, name in self._names.items() if parameter.grad is None})
 
     def skip(self) -> None:
-        """Take back all that this step left out."""
+        """Takes back this step's errors."""
         self._take_back(set(self._names.values()))
 
     def _take_back(self, names: set[str]) -> None:
@@ -187,7 +186,7 @@ class Feedback:
                     self._memory[key] = self._before[key]
 
     def load(self, memories: list[Memory], rank: int) -> bool:
-        """Load the memories of all ranks of a checkpoint; returns whether any fits no parameter and is dropped."""
+        """Loads the memories of all ranks of a checkpoint; returns whether a part fits no parameter and is dropped."""
         size = dist.get_world_size() if dist.is_initialized() else 1
         memory = memories[rank] if len(memories) == size else carried_over(memories)
         shapes = {name: parameter.shape for parameter, name in self._names.items()}
@@ -201,8 +200,8 @@ class Feedback:
 def carried_over(memories: list[Memory]) -> Memory:
     """Returns a rank's memory when a checkpoint of `len(memories)` ranks is loaded by another number of ranks.
 
-    What was left out of the mean gradient is the mean of what each rank left out of its own, plus what ranks left out
-    of the means that they sent. Every new rank starts with that, so nothing is lost.
+    The total error of the mean gradient is the mean of the ranks' own errors plus the errors of the means that they
+    sent. Every new rank starts with that, so nothing is lost.
     """
     carried: Memory = {}
     for memory in memories:

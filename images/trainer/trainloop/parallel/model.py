@@ -1,6 +1,6 @@
-"""A run's model is made, and spread over the ranks by the strategy that the settings name.
+"""This module makes a run's model, and spreads it over the ranks by the strategy in the settings.
 
-What few runs need is imported when it is used: FSDP2 takes a second, and the time to start is part of every recovery.
+Rarely needed modules are imported on use: FSDP2 takes a second, and the time to start is part of every recovery.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def build_model(
     dtype: torch.dtype,
     say: Callable[[str], None],
 ) -> tuple[nn.Module, Values | None]:
-    """Returns the model that `make` makes, with its floating-point tensors as `dtype`, on the rank's device.
+    """Returns the result of `make` on the rank's device, with floating-point tensors as `dtype`.
 
-    With fsdp it is on the meta device, and what computes its values comes with it; if that can't be recorded, the model
+    With fsdp it is on the meta device, with an iterator that computes its values; if they can't be recorded, the model
     is whole on the host, and `say` reports why.
     """
     if world.size == 1 or settings.strategy != "fsdp":
@@ -50,8 +50,8 @@ def build_model(
 def _to_be_trained(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Returns the model with its floating-point tensors as `dtype`; complex ones (rotary positions) keep their own.
 
-    A model that is in evaluation mode, as transformers loads them, is put in training mode; layers in evaluation mode
-    within a model in training mode (a frozen BatchNorm) stay so.
+    A model in evaluation mode, as transformers loads them, is put in training mode; layers in evaluation mode within a
+    model in training mode (a frozen BatchNorm) stay so.
     """
     model = model if model.training else model.train()
     return model.double() if dtype == torch.float64 else model.float()
@@ -67,9 +67,10 @@ def build_replica(
     *,
     by_turns: bool = False,
 ) -> Replica:
-    """Returns `model` spread by `settings`; `model` and `values` are what `build_model` returns, `plan` is the task's
-    for tensor parallelism. `by_turns`: a backward gives only some parameters their gradients. One rank alone needs no
-    strategy.
+    """Returns `model` spread by `settings`; one rank alone needs no strategy.
+
+    `model` and `values` are from `build_model`; `plan` is the task's for tensor parallelism. `by_turns`: a backward
+    gives only some parameters their gradients.
     """
     if by_turns and (settings.strategy != "fsdp" or world.size == 1):
         from trainloop.parallel.averaging import build_by_turns
@@ -87,7 +88,7 @@ def build_replica(
 
 
 def divided(world: World, settings: ParallelSettings) -> World:
-    """Returns the world of a layout. Raises ConfigError for one that the ranks can't have."""
+    """Returns the world of a layout. Raises ConfigError for a layout that the ranks don't allow."""
     tensor, data, parts = settings.tensor, settings.data, world.size // settings.tensor
     replicas = data[0] if isinstance(data, tuple) else 1
     if world.size % tensor:
@@ -107,10 +108,10 @@ def _shown(data: int | tuple[int, int]) -> str:
 
 
 def follow_freezing(replica: Replica, optimizer: torch.optim.Optimizer, settings: ParallelSettings) -> None:
-    """Have DDP reduce the gradients of the parameters that are trained now, which hooks may freeze in mid-run, the same
-    ones on every rank. DDP waits for those that it began with, so it begins again. FSDP2 follows by itself.
+    """Makes DDP reduce the gradients of the parameters that are trained now.
 
-    Raises ConfigError when the optimizer lacks one of them.
+    Hooks may freeze parameters in mid-run, the same ones on every rank. DDP waits for those of its start, so it is
+    restarted. FSDP2 adapts by itself. Raises ConfigError if the optimizer lacks one of them.
     """
     trained = [parameter.requires_grad for parameter in replica.model.parameters()]
     if replica.wrapped is not None and replica.reduced and replica.trained != trained:
@@ -119,7 +120,7 @@ def follow_freezing(replica: Replica, optimizer: torch.optim.Optimizer, settings
 
 
 def delayed(settings: DelayedSettings, model: nn.Module) -> NothingDelayed:
-    """Returns the group that `settings` name. Raises ConfigError where the pattern names none, or all."""
+    """Returns the group that `settings` name. Raises ConfigError if the pattern matches no parameter, or all."""
     if settings.pattern is None:
         return NothingDelayed()
     from trainloop.parallel.averaging import DelayedGroup

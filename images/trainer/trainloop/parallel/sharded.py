@@ -1,4 +1,4 @@
-"""ZeRO-1 and FSDP2 are the strategies for models that don't fit."""
+"""ZeRO-1 and FSDP2 are the strategies for models that don't fit on a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainloop.parallel.strategies import NamedState, ParallelSettings, Plan, Re
 
 
 class ZeroRedundancy(Replica):
-    """DDP whose optimizer's state is spread over the ranks (Rajbhandari et al. 2020, stage 1)."""
+    """DDP with the optimizer's state spread over the ranks (Rajbhandari et al. 2020, stage 1)."""
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         if isinstance(optimizer, Optimizers):
@@ -47,7 +47,7 @@ class ZeroRedundancy(Replica):
         return spread
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Count the updated parameters, each of which its rank has broadcast: an equal part of them on average."""
+        """Counts the updated parameters, each of which its rank has broadcast: an equal part of them on average."""
         numbers = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
         self.exchange.times.sent += numbers * (self.world.size - 1) // self.world.size
 
@@ -60,7 +60,7 @@ class ZeroRedundancy(Replica):
 
 
 class Counted:
-    """Counts the bytes that this rank sends in FSDP2's collectives: a shard to every other rank, either way."""
+    """This mixin counts the bytes that this rank sends in FSDP2's collectives: a shard to every other rank, either way."""
 
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
@@ -76,8 +76,9 @@ class CountedAllGather(Counted, DefaultAllGather):
 
 
 class CountedReduceScatter(Counted, DefaultReduceScatter):
-    """This is FSDP2's own reduce-scatter, counted and measured: its input are the rank's own gradients. Its output is
-    then reduced over the replicas.
+    """This is FSDP2's own reduce-scatter, counted and measured, because its input is the rank's own gradients.
+
+    The output is then reduced over the replicas.
     """
 
     def __init__(self, exchange: GradientExchange, replicas: int) -> None:
@@ -85,16 +86,14 @@ class CountedReduceScatter(Counted, DefaultReduceScatter):
         self._replicas = replicas
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
-        if named["op"] == ReduceOp.AVG:  # else, for fp64, torch has divided them already
+        if named["op"] == ReduceOp.AVG:  # for fp64, torch has divided them already
             self._exchange.measure(input_tensor)
         self._exchange.sent += ring_bytes(output_tensor.numel(), self._replicas, output_tensor.element_size())
         return super().__call__(output_tensor, input_tensor, *more, **named)
 
 
 class FullySharded(Replica):
-    """With FSDP2 the model's blocks, and the rest with its root, are sharded over all ranks, or over those of each
-    replica.
-    """
+    """FSDP2 shards the model's blocks, and the rest with its root, over all ranks or over those of each replica."""
 
     equal_passes = True
     replicated = False
@@ -115,11 +114,11 @@ class FullySharded(Replica):
         mesh = grid["replicas", "shards"] if world.replicas > 1 else grid["shards"]
         policy = MixedPrecisionPolicy()
         if settings.gather_dtype == "bf16":
-            # Inputs stay as they are: autocast decides for each operation.
+            # Inputs keep their type, because autocast decides for each operation.
             policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for unit in units(model, settings.find_unused_parameters):
             fully_shard(unit, mesh=mesh, mp_policy=policy)
-        # In place: the model's class becomes an FSDPModule.
+        # This works in place: the model's class becomes an FSDPModule.
         self._root = fully_shard(model, mesh=mesh, mp_policy=policy)
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -131,14 +130,14 @@ class FullySharded(Replica):
             self._fill(values)
         named = model.named_parameters()
         self._optional = {name: p for name, p in named if settings.find_unused_parameters or _is_expert(name)}
-        self._reached = set[str]()  # those of the optional that this rank's passes have got to in this step
-        # The whole parameters are the same objects in every pass. Their gradients alone don't show it: those of an
-        # expert that was reached may be zeros.
+        self._reached = set[str]()  # the optional parameters that this rank's passes have reached in this step
+        # The whole parameters are the same objects in every pass. Gradients alone don't show which were reached: an
+        # expert's may be zeros.
         for name, parameter in accumulating(model) if self._optional else ():
             if name in self._optional and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._reached.add(name))  # type: ignore[no-untyped-call]
-        if self._optional and hasattr(self._root, "set_reduce_scatter_unused_params"):  # from torch 2.12 on
-            # Ranks whose batches reach other experts would else reduce other tensors.
+        if self._optional and hasattr(self._root, "set_reduce_scatter_unused_params"):  # since torch 2.12
+            # Otherwise ranks whose batches reach different experts would reduce different tensors.
             self._root.set_reduce_scatter_unused_params(True)
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -148,11 +147,11 @@ class FullySharded(Replica):
 
     @torch.no_grad()
     def _fill(self, values: Values) -> None:
-        """Keep this rank's parts of the values."""
+        """Keeps this rank's parts of the values."""
         own = tensors_of(self.model)
         for name, value in values:
             local(own[name]).copy_(local(like(value, own[name])))
-            del value  # before the next one is computed
+            del value  # frees memory before the next one is computed
 
     @contextmanager
     def synchronising(self, last: bool) -> Iterator[None]:
@@ -162,7 +161,7 @@ class FullySharded(Replica):
             self._drop_unreached()
 
     def _drop_unreached(self) -> None:
-        """Take away the gradients, zeros, of experts that no rank's batch reached: the optimizer passes over those."""
+        """Drops the zero gradients of experts that no rank's batch reached, so that the optimizer skips them."""
         counts = self.world.sum([float(name in self._reached) for name in self._optional])
         self._reached.clear()
         for parameter, ranks in zip(self._optional.values(), counts, strict=True):
@@ -199,18 +198,18 @@ def build_sharded(
     values: Values | None,
     plan: Plan | None,
 ) -> Replica:
-    """Returns `model` spread with ZeRO-1 or FSDP2; what is passed is as in `build_replica`."""
+    """Returns `model` spread with ZeRO-1 or FSDP2; the arguments are those of `build_replica`."""
     if settings.strategy == "fsdp":
         return FullySharded(settings, model, world, exchange, values, plan)
     return ZeroRedundancy(settings, model, world, exchange)
 
 
 def units(model: nn.Module, find_unused: bool) -> list[nn.Module]:
-    """Returns the blocks whose weights FSDP2 gathers together, nested ones first; all else it gathers with what is
-    around it.
+    """Returns the blocks whose weights FSDP2 gathers together, nested ones first.
 
-    That all ranks gather together, all have to reach: experts, known by their name, and with `find_unused` all nested
-    blocks, are left to the block around them. So is what shares a weight with the rest of the model.
+    Other modules belong to their parent's unit. All ranks must reach a unit that all ranks gather. So experts,
+    recognised by their name, and with `find_unused` all nested blocks, belong to the enclosing block. So do modules
+    that share a weight with the rest of the model.
     """
     found, uses = blocks(model), _uses(model)
     nested = {inner for block in found for inner in block.modules() if find_unused and inner is not block}
@@ -223,7 +222,7 @@ def _is_expert(name: str) -> bool:
 
 
 def _uses(module: nn.Module) -> Counter[nn.Parameter]:
-    """Returns in how many places of `module` each of its parameters is."""
+    """Returns how many places of `module` use each parameter."""
     return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
@@ -238,7 +237,7 @@ def whole(value: Any) -> Any:
 
 
 def like(value: Any, parameter: torch.Tensor) -> Any:
-    """Returns a whole tensor of the parameter's shape, sharded as it is; other values as they are.
+    """Returns a whole tensor of the parameter's shape, sharded like the parameter; other values as they are.
 
     Every rank has the whole tensor, so each just keeps its part.
     """
@@ -251,7 +250,7 @@ def like(value: Any, parameter: torch.Tensor) -> Any:
 
 
 def from_part(part: torch.Tensor, parameter: DTensor) -> DTensor:
-    """Returns this rank's part of a tensor as a tensor that is sharded as `parameter` is."""
+    """Returns this rank's part of a tensor as a tensor sharded like `parameter`."""
     mesh, placements, stride = parameter.device_mesh, parameter.placements, parameter.stride()
     return DTensor.from_local(
         part.contiguous(), mesh, placements, run_check=False, shape=parameter.shape, stride=stride
@@ -259,20 +258,20 @@ def from_part(part: torch.Tensor, parameter: DTensor) -> DTensor:
 
 
 def region(tensor: DTensor) -> list[tuple[int, int]]:
-    """Returns where this rank's part of `tensor` begins in each dimension, and its length there."""
+    """Returns the start and length of this rank's part of `tensor` in each dimension."""
     found, mesh = [(0, length) for length in tensor.shape], tensor.device_mesh
     placed = [(index, placement) for index, placement in enumerate(tensor.placements) if hasattr(placement, "dim")]
-    # What FSDP2 cuts again, after tensor parallelism, is a _StridedShard in the mesh's first dimension.
+    # If FSDP2 shards after tensor parallelism, the mesh's first dimension has a _StridedShard.
     for index, placement in sorted(placed, key=lambda pair: hasattr(pair[1], "split_factor")):
         begin, length = found[placement.dim]
-        part = -(-length // mesh.size(index))  # as torch.chunk: all parts but the last ones are of the same length
+        part = -(-length // mesh.size(index))  # as torch.chunk: all parts but the last have the same length
         before = min(length, mesh.get_local_rank(index) * part)
         found[placement.dim] = (begin + before, min(part, length - before))
     return found
 
 
 def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, Any]] | None, mesh: DeviceMesh) -> None:
-    """Cut the model's layers over the ranks of `mesh`, in place. Raises ConfigError for an impossible plan."""
+    """Cuts the model's layers over the ranks of `mesh`, in place. Raises ConfigError for an impossible plan."""
     if plan is None:
         raise ConfigError(
             f"parallel.tensor is {mesh.size()}, but the task has no parallel_plan(model, ranks), which says how its "
@@ -282,14 +281,14 @@ def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, An
     names = [name for name, _ in model.named_modules() if name]
     if unknown := [pattern for pattern in styles if not fnmatch.filter(names, pattern)]:
         raise ConfigError(f"the task's parallel_plan names {listed(unknown)}, and its model has {listed(names)}")
-    from torch.distributed.tensor.parallel import parallelize_module  # it takes a quarter of a second
+    from torch.distributed.tensor.parallel import parallelize_module  # takes a quarter of a second
 
     # Every rank has the same whole layer, or none yet, so nothing is sent.
     parallelize_module(model, mesh, styles, src_data_rank=None)
 
 
 def split_groups(optimizer: torch.optim.Optimizer) -> None:
-    """Split the optimizer's groups, so that each has parameters of one mesh: torch steps a group in one operation."""
+    """Splits the optimizer's groups by mesh, because torch steps a group in one operation."""
     groups = optimizer.param_groups
     split = [{**group, "params": parameters} for group in groups for parameters in by_mesh(group["params"])]
     groups[:] = split

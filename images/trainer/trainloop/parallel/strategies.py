@@ -1,11 +1,10 @@
-"""The model is spread over the ranks. Each strategy is torch's own; this module gives them one interface.
+"""The model is spread over the ranks: each strategy is torch's own, and this module gives them one interface.
 
-Strategies agree in one thing: after the last micro-batch's backward every rank has the gradient of `sum over
-ranks(loss) / ranks`. The trainer multiplies the loss by `ranks / global count`, so that the step is made with the
-gradient of the mean over the global batch, however unevenly it is spread.
+All strategies do the same: after the last micro-batch's backward every rank has the gradient of `sum over ranks(loss) /
+ranks`. The trainer multiplies the loss by `ranks / global count`, so the step uses the gradient of the mean over the
+global batch, however unevenly it is divided.
 
-A checkpoint has whole tensors by name, whatever the strategy, so one can be loaded by another strategy or number of
-ranks.
+A checkpoint has whole tensors by name, whatever the strategy, so another strategy or number of ranks can load it.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from trainloop.distributed.world import World
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
-#: An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
+# : An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
 NamedState = dict[str, dict[str, Any]]
-#: Whole parameters and buffers by name, one after the other.
+# : Whole parameters and buffers by name, one after the other.
 Values = Iterable[tuple[str, torch.Tensor]]
-#: Returns torch's parallel styles by names of modules, from the model and the number of ranks that share a layer.
+# : Returns torch's parallel styles by module name, from the model and the number of ranks that share a layer.
 Plan = Callable[[nn.Module, int], dict[str, Any]]
 
 
@@ -65,17 +64,16 @@ class ParallelSettings(Settings):
 
 
 class Replica:
-    """A model is spread over ranks with DistributedDataParallel, or by a subclass in its own way. One rank has the bare
-    model.
+    """A replica is a model spread over ranks with DistributedDataParallel, or by a subclass in its own way.
 
-    Methods that return or load a state are collective.
+    One rank has the bare model. Methods that return or load a state are collective.
     """
 
-    #: Whether every rank must make as many forward passes as the busiest: they are collective.
+    # : Whether every rank must make as many forward passes as the busiest one, because passes are collective.
     equal_passes = False
-    #: Whether every rank has the whole model, equal to the bit.
+    # : Whether every rank has the whole model, equal to the bit.
     replicated = True
-    #: Whether gradients are reduced in the backward, so that their norm is the same on every rank.
+    # : Whether the backward reduces gradients, so that their norm is the same on every rank.
     reduced = True
 
     def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
@@ -84,8 +82,8 @@ class Replica:
         self.wrap(settings)
 
     def wrap(self, settings: ParallelSettings) -> None:
-        """Have DDP reduce the gradients of the parameters that are trained now."""
-        self.wrapped: DistributedDataParallel | None = None  # its buckets go before there are new ones
+        """Makes DDP reduce the gradients of the parameters that are trained now."""
+        self.wrapped: DistributedDataParallel | None = None  # frees its buckets before new ones are made
         self.trained = [parameter.requires_grad for parameter in self.model.parameters()]
         if self.world.size > 1:
             self.wrapped = DistributedDataParallel(
@@ -99,32 +97,35 @@ class Replica:
 
     @property
     def forward(self) -> Callable[..., Any]:
-        """Returns what to call for a forward pass in training."""
+        """Returns the function for a forward pass in training."""
         return self.wrapped or self.model
 
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
-        """Returns the context of a micro-batch's forward and backward; gradients are reduced in the last one's."""
-        # no_sync has to be around the forward too: DDP decides there whether the coming backward reduces.
+        """Returns the context of a micro-batch's forward and backward; the last one's reduces gradients."""
+        # no_sync has to surround the forward too: DDP decides there whether the coming backward reduces.
         return nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Returns the optimizer with its state in the strategy's place; it has made no step yet."""
+        """Returns the optimizer with its state spread as the strategy needs; it has made no step yet."""
         return optimizer
 
     def after_step(self, step: int) -> int:
-        """Finish the optimizer's step number `step` (from 1) as the strategy needs; returns the bytes sent."""
+        """Finishes the optimizer's step number `step` (from 1) as the strategy needs; returns the bytes sent."""
         return 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make the ranks equal, before an evaluation or a checkpoint.
+        """Makes the ranks equal, before an evaluation or a checkpoint.
 
-        Buffers (BatchNorm's statistics) are each rank's own until then; rank 0's count, as in DDP's next forward.
+        Until then each rank has its own buffers (BatchNorm's statistics); rank 0's are used, as in DDP's next forward.
         """
         for buffer in self.model.buffers() if self.world.size > 1 else ():
             dist.broadcast(buffer, 0)
 
     def model_state(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Returns the whole model's state by name; without `keep` a sharded one helps to gather it, and has nothing."""
+        """Returns the whole model's state by name.
+
+        Without `keep`, a rank with a sharded model only helps to gather it and gets nothing.
+        """
         return self.model.state_dict()
 
     def load_model(self, state: dict[str, torch.Tensor]) -> None:
@@ -136,7 +137,7 @@ class Replica:
         return {name: dict(state[parameter]) for name, parameter in named if parameter in state}
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
-        """Load state by parameter name, leaving the groups' settings as the configuration has them."""
+        """Loads state by parameter name; the groups' settings stay those of the configuration."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
         numbered = {number: state[name] for number, name in enumerate(ordered) if name in state}

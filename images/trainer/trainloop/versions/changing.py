@@ -21,7 +21,7 @@ from trainloop.versions.catalog import (
     versions,
 )
 
-#: Why a checkpoint is kept that isn't one to keep.
+# : Why an otherwise unneeded checkpoint is kept.
 REFUSED = "it can't be deleted"
 
 
@@ -89,7 +89,7 @@ def prune(options: argparse.Namespace) -> int:
     doomed = retention.superseded(written, storage.survey(options.directory), options.keep, kept, damaged)
     outcome = []
     for version in found:
-        tagged = version.name in storage.tags(options.directory).values()  # it may have got one just now
+        tagged = version.name in storage.tags(options.directory).values()  # it may have got a tag just now
         why = _why_it_stays(version, sound, best) if tagged or version.checkpoint not in doomed else None
         if why is None and not options.dry_run and not _deleted(version):
             why = REFUSED if version.path.exists() else "deleted by another program"
@@ -113,7 +113,7 @@ def prune(options: argparse.Namespace) -> int:
 
 
 def _deleted(version: Version) -> bool:
-    """Delete a checkpoint; returns whether this program did."""
+    """Deletes a checkpoint; returns whether this program did."""
     try:
         return storage.remove(version.checkpoint)
     except OSError as error:
@@ -122,7 +122,7 @@ def _deleted(version: Version) -> bool:
 
 
 def _sound(found: Sequence[Version], most: int) -> tuple[list[Version], list[str]]:
-    """Returns the newest checkpoints that verify, `most` at most, and the names of those that don't on the way."""
+    """Returns the newest `most` checkpoints that verify, and the names of the newer ones that don't."""
     sound, damaged = list[Version](), list[str]()
     for version in found:
         if len(sound) == most:

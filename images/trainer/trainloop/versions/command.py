@@ -28,12 +28,12 @@ a checkpoint is named by
   good                  a tag
   latest                the newest one that is complete
   best, best:accuracy   the one with the best result (best:loss:min: the least)"""
-#: Interrupted by Ctrl-C, and by a reader that has gone (`| head`): what a shell has for programs that a signal ended.
+# : Exit codes after Ctrl-C and after a closed pipe (`| head`), as shells report them for programs that a signal ended.
 EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
 
 
 def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """Run a command of `trainloop checkpoints`, which is added to the program's parser; returns the exit code."""
+    """Runs a command of `trainloop checkpoints`, which is added to the program's parser; returns the exit code."""
     _add_commands(parser)
     if "_ARGCOMPLETE" in os.environ:
         return command.complete(parser)
@@ -48,9 +48,9 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         output.say(str(error))
         return error.exit_code if isinstance(error, TrainingError) else 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the remaining output must not fail again
         return EXIT_PIPE
-    except OSError as error:  # a volume without rights, a file where a directory should be
+    except OSError as error:  # a volume without rights, a file in place of a directory
         output.say(f"{error.filename or options.directory} can't be used: {error.strerror}")
         return 1
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
 
 def _add_commands(parser: argparse.ArgumentParser) -> None:
-    """Add `checkpoints` and its commands to the program's parser."""
+    """Adds `checkpoints` and its commands to the program's parser."""
     about = "List, compare, tag, verify, export and delete a run's checkpoints"
     commands = parser.add_subparsers(title="commands", metavar="COMMAND").add_parser(
         "checkpoints",
@@ -169,7 +169,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
 def _command(
     add: Any, name: str, module: str, function: str, text: str, example: str, *, names: bool = False
 ) -> argparse.ArgumentParser:
-    """Returns a new command, whose module is imported when it is run."""
+    """Returns a new command, whose module is imported when it runs."""
     epilog = f"example:\n  $ trainloop checkpoints {name} {example}" + (f"\n\n{NAMES}" if names else "")
     parser: argparse.ArgumentParser = add.add_parser(
         name,
@@ -216,7 +216,7 @@ def _positive(text: str) -> int:
 
 
 def complete(parser: argparse.ArgumentParser) -> int:
-    """Answer the shell's question for what comes next, and end; returns an exit code where argcomplete isn't there."""
+    """Answers the shell's completion request and ends; returns an exit code if argcomplete isn't installed."""
     try:
         import argcomplete
     except ImportError:

@@ -49,7 +49,7 @@ def diff(options: argparse.Namespace) -> int:
 
 
 def _two(options: argparse.Namespace) -> tuple[Version, Version]:
-    """Returns the two checkpoints that are compared: two of one directory, or two paths."""
+    """Returns the two checkpoints to compare: two of one directory, or two paths."""
     if options.after is not None:
         found = versions(options.directory)
         return find(options.directory, options.before, found), find(options.directory, options.after, found)
@@ -63,7 +63,7 @@ def _two(options: argparse.Namespace) -> tuple[Version, Version]:
 def _document(
     before: Version, after: Version, settings: Pairs | None, results: Pairs, changes: WeightChanges
 ) -> dict[str, Any]:
-    """Returns what differs, for JSON; settings are null where a checkpoint has no configuration."""
+    """Returns the differences for JSON; settings are null if a checkpoint has no configuration."""
     tensors = [
         {"name": one.name, "changed": bool(one.changed), "relative": one.relative, "largest": one.largest}
         for one in changes.changes
@@ -111,7 +111,7 @@ def _results(results: Pairs) -> list[str]:
 
 
 def _weights(changes: WeightChanges, top: int | None) -> list[str]:
-    """Returns the lines about weights; with more than `top` tensors they are by layer, and of many only the first."""
+    """Returns the lines about weights; more than `top` tensors are grouped by layer, and a long list is cut."""
     lines = [f"only before: {name}" for name in changes.only_before[:top]]
     lines += [f"only after: {name}" for name in changes.only_after[:top]]
     lines += [f"other form: {name}, {one} -> {other}" for name, one, other in changes.reshaped[:top]]
@@ -160,7 +160,7 @@ MISSING = "(not set)"
 
 @dataclass(frozen=True)
 class Change:
-    """A change in one tensor, or in several that are a layer."""
+    """A change in one tensor, or in the tensors of a layer."""
 
     name: str
     tensors: int
@@ -171,7 +171,7 @@ class Change:
 
     @property
     def relative(self) -> float:
-        """Returns the relative change; infinite where all numbers were zero, nan where some weren't finite."""
+        """Returns the relative change; infinite if all numbers were zero, nan if some weren't finite."""
         if math.isnan(self.largest):
             return math.nan
         if self.squares_before == 0:
@@ -180,7 +180,7 @@ class Change:
 
     @property
     def order(self) -> tuple[bool, float, str]:
-        """Returns what sorts changes, those that aren't finite first, then the largest."""
+        """Returns the sort key of changes: those that aren't finite first, then the largest."""
         return (not math.isnan(self.largest), -self.relative if not math.isnan(self.largest) else 0.0, self.name)
 
 
@@ -210,7 +210,7 @@ def setting_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
 def weight_changes(before: Weights, after: Weights) -> WeightChanges:
     """Returns the differences between two models; at most one tensor of each is in memory.
 
-    Raises CheckpointError where a tensor can't be read.
+    Raises CheckpointError if a tensor can't be read.
     """
     common = [name for name in after if name in before]
     reshaped = [(name, _form(before, name), _form(after, name)) for name in common]
@@ -228,7 +228,8 @@ def weight_changes(before: Weights, after: Weights) -> WeightChanges:
 def by_layer(changes: Iterable[Change]) -> list[Change]:
     """Returns the changes of whole layers, largest first.
 
-    A layer is what a name's first number counts (`blocks.3` of `blocks.3.attention.weight`), elsewhere the module.
+    A layer is named up to the first number (`blocks.3` of `blocks.3.attention.weight`); without a number it is the
+    module.
     """
     layers: dict[str, list[Change]] = {}
     for change in changes:
@@ -238,7 +239,7 @@ def by_layer(changes: Iterable[Change]) -> list[Change]:
 
 
 def total(name: str, changes: Iterable[Change]) -> Change:
-    """Returns several tensors' change as one."""
+    """Returns the combined change of several tensors."""
     several = list(changes)
     largest = [change.largest for change in several]
     return Change(
@@ -268,7 +269,7 @@ def _change(name: str, before: Weights, after: Weights) -> Change:
 
 
 def _real(part: torch.Tensor) -> torch.Tensor:
-    """Returns a copy in double precision; a complex number is two."""
+    """Returns a copy in double precision; a complex number becomes two."""
     real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
     return real.to(torch.float64, copy=True)
 
@@ -287,5 +288,5 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Returns whether two values are the same; 1 and true aren't, 1 and 1.0 are."""
+    """Returns whether two values are the same; 1 and true differ, 1 and 1.0 don't."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

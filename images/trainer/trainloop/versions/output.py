@@ -15,19 +15,19 @@ UNKNOWN = "-"
 
 
 def plain(text: object) -> str:
-    """Returns text without what a terminal would act upon, such as escape sequences in the name of a tensor."""
+    """Returns text without characters that control a terminal, such as escape sequences in the name of a tensor."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in str(text))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Returns the lines of a table; columns are three spaces apart, none is padded at the end."""
+    """Returns the lines of a table; columns are three spaces apart, and the last one isn't padded."""
     cells = [list(header), *([plain(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 def size(count: int) -> str:
-    """Returns bytes in the largest unit of which there is at least one."""
+    """Returns bytes in the largest unit that gives at least one."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024
@@ -36,7 +36,7 @@ def size(count: int) -> str:
 
 
 def age(created: float | None) -> str:
-    """Returns how long ago it was, in the two largest units (2d4h, 3m12s)."""
+    """Returns the time since `created` in its two largest units (2d4h, 3m12s)."""
     if created is None:
         return UNKNOWN
     seconds = max(0, int(time.time() - created))
@@ -56,14 +56,14 @@ def number(value: float) -> str:
 
 
 def results(measured: Mapping[str, float], most: int | None = None) -> str:
-    """Returns results as `accuracy=0.857`, of many only the first."""
+    """Returns results as `accuracy=0.857`; a long list is cut."""
     shown = [f"{name}={number(value)}" for name, value in measured.items()]
     more = [f"+{len(shown) - most}"] if most and len(shown) > most else []
     return " ".join([*shown[:most], *more]) or UNKNOWN
 
 
 def document(value: Any) -> str:
-    """Returns JSON that every reader takes; numbers that JSON hasn't (nan, inf) are text."""
+    """Returns JSON that every reader accepts; numbers that JSON lacks (nan, inf) become text."""
     return json.dumps(_json(value), indent=2)
 
 
@@ -76,11 +76,11 @@ def _json(value: Any) -> Any:
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print lines, each on one line of the terminal."""
+    """Prints texts, each on one line of the terminal."""
     for text in texts:
         print(plain(text))
 
 
 def say(text: str) -> None:
-    """Print to standard error what isn't the answer itself."""
+    """Prints to standard error anything but the answer itself."""
     print(f"trainloop: {plain(text)}", file=sys.stderr)

@@ -23,14 +23,14 @@ from trainloop.versions.output import size
 
 
 class Weights(Mapping[str, torch.Tensor]):
-    """The model's parameters and buffers by name; a tensor is read when it is asked for.
+    """This mapping has the model's parameters and buffers by name; a tensor is read on access.
 
-    Raises CheckpointError where files aren't what the loop writes.
+    Raises CheckpointError if the loop didn't write the files.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: All of the run's state but what shards hold.
+        # : The run's state except the content of shards.
         self.state: dict[str, Any] = {}
         loaded = storage.load_file(folder / storage.STATE, mapped=True)
         if not isinstance(loaded, dict):
@@ -66,7 +66,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 class Pieces:
-    """Gives the whole tensors of a sharded checkpoint, without a model, and without the ranks that wrote them."""
+    """This class reads whole tensors of a sharded checkpoint, without a model or the ranks that wrote them."""
 
     def __init__(self, folder: Path) -> None:
         from trainloop.checkpoints.shards import Shards  # with DTensor, which takes a second
@@ -86,7 +86,7 @@ class Pieces:
         try:
             shape = self.shapes[name][1]
             return self._shards.region(f"model/{name}", [0] * len(shape), shape)
-        except (RuntimeError, ValueError) as error:  # pieces that don't fit together, or more than the memory
+        except (RuntimeError, ValueError) as error:  # pieces that don't fit together or exceed the memory
             raise CheckpointError(f"{self.folder} has pieces of {name} that can't be put together: {error}") from error
 
 
@@ -96,14 +96,14 @@ class Exported:
 
     tensors: int
     bytes: int  # of the whole file
-    infinite: list[str]  # tensors with numbers that are too large for the type asked for
+    infinite: list[str]  # tensors with numbers too large for the requested type
 
 
 def write_weights(weights: Weights, file: Path, dtype: torch.dtype | None, about: dict[str, str]) -> Exported:
-    """Write all weights to `file`, which appears when it is complete; floating-point ones as `dtype`, where one is
-    given. `about` is text for the header.
+    """Writes all weights to `file`, which appears when it is complete.
 
-    Raises CommandError where the file can't be written, CheckpointError where a tensor can't be read.
+    Floating-point ones are written as `dtype`, if given. `about` is text for the header. Raises CommandError if the
+    file can't be written, CheckpointError if a tensor can't be read.
     """
     forms = {name: weights.shape(name) for name in weights}
     if dtype is not None:

@@ -1,8 +1,8 @@
-"""JSON may be as deep as Kubernetes accepts: what is deeper than Python's recursion allows is kept as its own text.
+"""JSON may be as deep as Kubernetes accepts: parts too deep for Python's recursion are kept as text.
 
-Go's encoding/json reads 10,000 levels, and an API server stores whatever of it has no schema. Below MAX_DEPTH levels
-nothing here has a schema either (CRDs can't be recursive), so a part of an object that is that deep is opaque:
-compared, copied and written as it is.
+Go's encoding/json reads 10,000 levels, and an API server stores every part that has no schema. Below MAX_DEPTH levels
+nothing here has a schema either (CRDs can't be recursive), so a part at that depth is opaque: compared, copied and
+written as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_DEPTH = 100
 # encoding/json, decode.go: maxNestingDepth.
 GO_DEPTH = 10_000
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
-# In place of a deep part while the rest is decoded; the API server takes no such character in any name.
+# This replaces a deep part while the rest is decoded; the API server allows no such character in any name.
 _PLACEHOLDER = "\x00deep "
 
 
@@ -27,20 +27,20 @@ class TooDeep(ValueError):
 
 @dataclass(frozen=True)
 class Deep:
-    """Holds a list or mapping as JSON."""
+    """A deep part is a list or mapping, stored as JSON."""
 
     text: bytes
 
 
 def loads(raw: bytes) -> tuple[Any, bytes]:
-    """Returns the value, and the JSON of it without its deep parts. Raises orjson.JSONDecodeError or TooDeep."""
+    """Returns the value, and its JSON without the deep parts. Raises orjson.JSONDecodeError or TooDeep."""
     if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return orjson.loads(raw), raw
     shallow, deep = _cut(raw)
     value = orjson.loads(shallow)
     if not deep:
         return value, shallow
-    # All of it has to be JSON.
+    # The whole text must be JSON.
     levels, rest = MAX_DEPTH, deep
     while rest:
         if levels >= GO_DEPTH:
@@ -53,7 +53,7 @@ def loads(raw: bytes) -> tuple[Any, bytes]:
 
 
 def _cut(raw: bytes) -> tuple[bytes, list[bytes]]:
-    """Returns JSON with placeholders for what is deeper than MAX_DEPTH, and that."""
+    """Returns the JSON with placeholders for the parts deeper than MAX_DEPTH, and these parts."""
     parts: list[bytes] = []
     deep: list[bytes] = []
     depth = kept = start = 0
@@ -74,7 +74,7 @@ def _cut(raw: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _restored(value: Any, deep: dict[str, Deep]) -> Any:
-    """Returns the value with its deep parts in place of their placeholders."""
+    """Returns the value with its deep parts restored from their placeholders."""
     if isinstance(value, dict):
         return {name: _restored(item, deep) for name, item in value.items()}
     if isinstance(value, list):
@@ -83,7 +83,7 @@ def _restored(value: Any, deep: dict[str, Deep]) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """Returns the JSON of a value, deep parts and all."""
+    """Returns the JSON of a value, including its deep parts."""
     return orjson.dumps(value, default=_fragment, option=orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
@@ -96,7 +96,7 @@ def copied(value: Any) -> Any:
 
 
 def without(value: Any) -> Any:
-    """Returns the value with null for deep parts: rules reach only what has a schema, and that isn't deep."""
+    """Returns the value with null for deep parts: rules only reach parts with a schema, which are never deep."""
     try:
         orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
     except TypeError:

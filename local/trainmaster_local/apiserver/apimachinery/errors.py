@@ -25,7 +25,7 @@ def go_value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class FieldError:
-    """Holds one problem of one field. Use the constructors; `reason` is the cause's reason in the Status."""
+    """A field error is one problem of one field. Use the constructors; `reason` is the cause's reason in the Status."""
 
     field: str
     reason: str
@@ -125,7 +125,7 @@ class Undecodable(ApiError):
 
 
 def qualified(group: str, name: str) -> str:
-    """`statefulsets.apps`, or just `pods` in the legacy group."""
+    """Returns `statefulsets.apps`, or just `pods` in the legacy group."""
     return f"{name}.{group}" if group else name
 
 
@@ -164,7 +164,8 @@ def conflict(group: str, kind: str, name: str, problem: str = MODIFIED) -> ApiEr
 
 
 def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> ApiError:
-    """422. `kind` is the Kind (or the plural where Kubernetes uses that); the message has equal errors once."""
+    """Returns a 422. `kind` is the Kind (or the plural if Kubernetes uses that); the message lists equal errors once.
+    """
     unique = list(dict.fromkeys(str(error) for error in errors))
     listed = unique[0] if len(unique) == 1 else "[" + ", ".join(unique) + "]"
     message = f'{qualified(group, kind)} "{name}" is invalid: {listed}'
@@ -174,7 +175,7 @@ def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> A
 
 
 def summary(body: str) -> str:
-    """Returns the beginning of a body, as errors about it show it: in hexadecimal where it is no JSON object."""
+    """Returns the beginning of a body as errors about it show it, in hexadecimal if it isn't a JSON object."""
     if not body:
         return "<empty>"
     more = " ..." if len(body.encode()) > 30 else ""
@@ -223,7 +224,10 @@ def expired(message: str) -> ApiError:
 
 
 def too_many_requests(message: str, retry_after: int, causes: Sequence[Mapping[str, str]] = ()) -> ApiError:
-    """429, as an eviction that a disruption budget refuses or a busy server answers. `retry_after` in seconds."""
+    """Returns a 429, as for an eviction that a disruption budget refuses, or from a busy server.
+
+    `retry_after` is in seconds.
+    """
     details = {"causes": [dict(cause) for cause in causes]} if causes else {}
     return ApiError(429, "TooManyRequests", message, details=details, retry_after=retry_after)
 

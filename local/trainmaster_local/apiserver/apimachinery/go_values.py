@@ -1,4 +1,4 @@
-"""Values as Go's fmt prints them, for the errors that show them so: Kubernetes writes some with %v, some with %#v."""
+"""Formats values as Go's fmt does, for Kubernetes' errors, some of which use %v and some %#v."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def plain(value: Any) -> str:
-    """Returns what %v prints: `map[a:1 b:[x y]]`."""
+    """Returns a value as %v prints it: `map[a:1 b:[x y]]`."""
     if value is None:
         return "<nil>"
     if isinstance(value, dict):
@@ -21,7 +21,7 @@ def plain(value: Any) -> str:
 
 
 def syntax(value: Any) -> str:
-    """Returns what %#v prints: `map[string]interface {}{"a":1}`."""
+    """Returns a value as %#v prints it: `map[string]interface {}{"a":1}`."""
     if value is None:
         return "interface {}(nil)"
     if isinstance(value, dict):
@@ -33,7 +33,7 @@ def syntax(value: Any) -> str:
 
 
 def type_of(value: Any) -> str:
-    """Returns what %T prints of a decoded JSON value."""
+    """Returns the type of a decoded JSON value as %T prints it."""
     names = {str: "string", bool: "bool", int: "int64", float: "float64", list: "[]interface {}"}
     return names.get(type(value), "<nil>" if value is None else "map[string]interface {}")
 
@@ -76,7 +76,7 @@ _LAYOUT = (
 
 
 def time_problem(text: str) -> str:
-    """Returns why time.Parse refuses a time in RFC 3339; empty where it doesn't."""
+    """Returns why time.Parse refuses a time in RFC 3339; empty if it accepts the time."""
     rest = text
     prefix = f'parsing time {quoted(text)} as "2006-01-02T15:04:05Z07:00": cannot parse'
     for pattern, element in _LAYOUT:

@@ -1,6 +1,6 @@
-"""Names, labels and annotations are validated here with the messages of k8s.io/apimachinery `pkg/util/validation`.
+"""Validates names, labels and annotations with the messages of k8s.io/apimachinery `pkg/util/validation`.
 
-Each function returns what is wrong, one sentence each; nothing when the value is right.
+Each function returns the problems, one sentence each; the list is empty for a valid value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ _LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 
 def _too_long(limit: int, unit: str = "characters") -> str:
-    """Kubernetes counts bytes in all of them, and calls them so in labels and annotations."""
+    """Returns the message for a long name.
+
+    Kubernetes counts bytes everywhere, and mentions them for labels and annotations.
+    """
     return f"must be no more than {limit} {unit}"
 
 
@@ -24,7 +27,7 @@ def _format(problem: str, pattern: str, *examples: str) -> str:
 
 
 def dns_subdomain_problems(name: str, unit: str = "characters") -> list[str]:
-    """The rule of most names: DNS-1123 subdomain, at most 253 bytes."""
+    """Checks the rule of most names: DNS-1123 subdomain, at most 253 bytes."""
     problems = [] if len(name.encode()) <= 253 else [_too_long(253, unit)]
     if not re.fullmatch(_SUBDOMAIN, name):
         rule = (
@@ -36,7 +39,7 @@ def dns_subdomain_problems(name: str, unit: str = "characters") -> list[str]:
 
 
 def dns_label_problems(name: str) -> list[str]:
-    """DNS-1123 label, at most 63 bytes: namespaces, containers, services, StatefulSets."""
+    """Checks a DNS-1123 label, at most 63 bytes: namespaces, containers, services, StatefulSets."""
     problems = [] if len(name.encode()) <= 63 else [_too_long(63)]
     if "." in name and re.fullmatch(_SUBDOMAIN, name):
         problems.append("must not contain dots")
@@ -50,7 +53,7 @@ def dns_label_problems(name: str) -> list[str]:
 
 
 def dns_1035_problems(name: str) -> list[str]:
-    """DNS-1035 label, at most 63 bytes: the names in a CRD."""
+    """Checks a DNS-1035 label, at most 63 bytes: the names in a CRD."""
     problems = [] if len(name.encode()) <= 63 else [_too_long(63)]
     if not re.fullmatch(_LABEL_1035, name):
         rule = (
@@ -62,14 +65,14 @@ def dns_1035_problems(name: str) -> list[str]:
 
 
 def path_segment_problems(name: str) -> list[str]:
-    """The rule of RBAC names: anything that is one segment of a path."""
+    """Checks the rule of RBAC names: anything that is one segment of a path."""
     if name in (".", ".."):
         return [f"may not be '{name}'"]
     return [f"may not contain '{character}'" for character in "/%" if character in name]
 
 
 def qualified_name_problems(key: str) -> list[str]:
-    """A label's or annotation's key: `name` or `prefix/name`."""
+    """Checks the key of a label or an annotation: `name` or `prefix/name`."""
     rule = (
         "name part must consist of alphanumeric characters, '-', '_' or '.', "
         "and must start and end with an alphanumeric character"

@@ -1,5 +1,4 @@
-"""metadata: the fields that the server sets, and their validation (k8s.io/apimachinery
-`pkg/api/validation/objectmeta.go`)."""
+"""Sets and validates the server's fields in metadata (k8s.io/apimachinery `pkg/api/validation/objectmeta.go`)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def rfc3339(seconds: float) -> str:
 
 
 def generate_name(base: str, random_: random.Random) -> str:
-    """`base` and five letters or digits, at most 63 bytes."""
+    """Returns `base` with five letters or digits, at most 63 bytes."""
     suffix = "".join(random_.choices(_SUFFIX_ALPHABET, k=_SUFFIX_LENGTH))
     return base[: _MAX_GENERATED - _SUFFIX_LENGTH] + suffix
 
@@ -46,7 +45,7 @@ def set_on_create(metadata: dict[str, Any], now: float) -> None:
 
 
 def keep_on_update(metadata: dict[str, Any], old: dict[str, Any]) -> None:
-    """Puts back what a client can't change; what it leaves out, stays."""
+    """Restores the fields that a client can't change; fields that the client omits stay."""
     for name in ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"):
         if name in old:
             metadata[name] = old[name]
@@ -59,7 +58,7 @@ def keep_on_update(metadata: dict[str, Any], old: dict[str, Any]) -> None:
 
 
 def drop_empty(metadata: dict[str, Any]) -> None:
-    """Drops what Go's `omitempty` wouldn't write."""
+    """Drops the fields that Go's `omitempty` wouldn't write."""
     for name in ("labels", "annotations", "finalizers", "ownerReferences", "managedFields"):
         if name in metadata and not metadata[name]:
             del metadata[name]
@@ -71,7 +70,7 @@ def drop_empty(metadata: dict[str, Any]) -> None:
 def validate(
     obj: Object, namespaced: bool, name_rule: Callable[[str], list[str]] | None, *, custom: bool = False
 ) -> list[FieldError]:
-    """Returns what is wrong with an object's metadata; `custom` resources may have finalizers of any name."""
+    """Returns the errors of an object's metadata; `custom` resources may have finalizers of any name."""
     metadata = obj["metadata"]
     errors = []
     rule = name_rule or dns_subdomain_problems
@@ -96,7 +95,7 @@ def validate(
 
 
 def label_errors(labels: dict[str, Any], field: str) -> list[FieldError]:
-    """Returns what is wrong with labels, also those of a template or a selector."""
+    """Returns the errors of labels, including those of a template or a selector."""
     errors = []
     for key in sorted(labels):
         errors += [FieldError.invalid(field, key, problem) for problem in qualified_name_problems(key)]
@@ -149,7 +148,7 @@ def _validate_parts(metadata: dict[str, Any], custom: bool) -> list[FieldError]:
 
 
 def validate_update(new: Object, old: Object) -> list[FieldError]:
-    """Returns what an update changed in metadata that can't be changed."""
+    """Returns an error for each change of immutable metadata."""
     metadata = new["metadata"]
     before = old["metadata"]
     errors = []

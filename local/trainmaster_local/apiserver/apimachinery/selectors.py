@@ -19,7 +19,7 @@ _OPERATORS = {"=", "==", "!=", "in", "notin", "<", ">"}
 
 @dataclass(frozen=True)
 class Requirement:
-    """`key operator values`; the operators are those of the API (In, NotIn, Exists, DoesNotExist, Gt, Lt)."""
+    """A requirement is `key operator values`, with the API's operators (In, NotIn, Exists, DoesNotExist, Gt, Lt)."""
 
     key: str
     operator: str
@@ -43,7 +43,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class LabelSelector:
-    """All requirements must hold; without any, everything matches."""
+    """An object must meet all requirements of this selector; without requirements, everything matches."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -55,7 +55,7 @@ class LabelSelector:
 
 
 def _tokens(text: str) -> list[str]:
-    """Returns the lexer's tokens: operators, punctuation and words. The empty string at the end stands for the end."""
+    """Returns the lexer's tokens: operators, punctuation and words. An empty string marks the end."""
     tokens = []
     position = 0
     while position < len(text):
@@ -162,8 +162,10 @@ def parse_labels(text: str) -> LabelSelector:
 
 
 def from_object(selector: Mapping[str, object] | None) -> LabelSelector:
-    """Returns the selector of a spec (`matchLabels`, `matchExpressions`). Without any: matches everything; None:
-    nothing."""
+    """Returns the selector of a spec (`matchLabels`, `matchExpressions`).
+
+    An empty one matches everything, None nothing.
+    """
     if selector is None:
         return LabelSelector((Requirement("", "In"),))
     requirements = []
@@ -182,7 +184,7 @@ def from_object(selector: Mapping[str, object] | None) -> LabelSelector:
 
 @dataclass(frozen=True)
 class FieldSelector:
-    """`(field, wanted value, equal?)` terms; an object matches if all hold."""
+    """A field selector has `(field, wanted value, equal?)` terms; an object matches if all hold."""
 
     terms: tuple[tuple[str, str, bool], ...] = ()
 
@@ -190,7 +192,7 @@ class FieldSelector:
         return all((value_of(name) == value) == equal for name, value, equal in self.terms)
 
     def value(self, name: str) -> str | None:
-        """Returns the value that the selector fixes a field to, if it does."""
+        """Returns the value that the selector requires of a field, or None."""
         return next((value for term, value, equal in self.terms if term == name and equal), None)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""CEL: `rules` compiles and evaluates `x-kubernetes-validations`, `costs` estimates what a rule may cost at most.
+"""`rules` compiles and evaluates CEL rules (`x-kubernetes-validations`), and `costs` estimates their maximum cost.
 
 `quantities` has the functions on quantities.
 """

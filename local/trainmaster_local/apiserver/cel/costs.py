@@ -1,10 +1,10 @@
-"""The largest cost of a CEL rule is estimated from the schema, as kube-apiserver does before it accepts a definition.
+"""Estimates the maximum cost of a CEL rule from the schema, as kube-apiserver does before it accepts a definition.
 
 A rule that looks harmless can be far over the budget, and then the API server refuses the whole definition: a text
-without maxLength counts as a request's 3 MiB, and what `string(x)` makes of a number may have any length. The rules are
-those of cel-go's checker/cost.go (of which the largest estimate matters here), of k8s.io/apiserver's
-pkg/cel/library/cost.go and pkg/cel/common/schemas.go, and for the two limits of apiextensions-apiserver's
-validation.go. They are applied to the tree that the compiler made (cel.expr.CheckedExpr), macros expanded.
+without maxLength counts as a request's 3 MiB, and `string(x)` of a number may have any length. The rules are those of
+cel-go's checker/cost.go (only the largest estimate matters here), of k8s.io/apiserver's pkg/cel/library/cost.go and
+pkg/cel/common/schemas.go, and for the two limits of apiextensions-apiserver's validation.go. They apply to the
+compiler's tree (cel.expr.CheckedExpr), with macros expanded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainmaster_local.apiserver.schema.structure import Schema, item_schema
 RULE_LIMIT = 10_000_000
 DEFINITION_LIMIT = 100_000_000
 REQUEST_BYTES = 3 * 1024 * 1024
-# For values whose size isn't known.
+# This is for values of unknown size.
 UNKNOWN = 2**64 - 1
 
 _LIST, _MAP = 10, 30
@@ -32,12 +32,13 @@ class Expression(Protocol):
     """A compiled expression."""
 
     def serialize(self) -> bytes:
-        """An Any with its CheckedExpr."""
+        """Returns an Any with its CheckedExpr."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A field as the schema bounds it: how many characters or items at most, in how many bytes of JSON at least."""
+    """The schema's bounds of a field: the maximum number of characters or items, and the minimum bytes of their JSON.
+    """
 
     kind: str
     most: int = 0
@@ -48,7 +49,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Holds the cost of an expression, and the size and declaration of its value."""
+    """An estimate is the cost of an expression, and the size and declaration of its value."""
 
     cost: int
     size: int = UNKNOWN
@@ -57,7 +58,7 @@ class Estimate:
 
 
 def declared(schema: Schema, escaped: Callable[[str], str]) -> Declared | None:
-    """Returns the declaration of a schema; None where rules can't see it. `escaped`: a field's name in CEL."""
+    """Returns the declaration of a schema; None if rules can't see it. `escaped`: a field's name in CEL."""
     if schema.get("x-kubernetes-int-or-string"):
         return Declared("dyn", schema["maxLength"] * 4 if "maxLength" in schema else REQUEST_BYTES - 2)
     match schema.get("type"):
@@ -84,7 +85,7 @@ def _text(schema: Schema) -> Declared:
         most, least = _KNOWN_FORMATS[kind]
         return Declared("scalar", most, least)
     if "maxLength" in schema:
-        # The estimator thinks in bytes, and a character has up to four.
+        # The estimator counts bytes, and a character has up to four.
         return Declared("string", schema["maxLength"] * (1 if kind == "byte" else 4), 2)
     if schema.get("enum"):
         return Declared("string", max(len(str(choice).encode()) for choice in schema["enum"]), 2)
@@ -112,8 +113,10 @@ def _object(schema: Schema, escaped: Callable[[str], str]) -> Declared | None:
 
 @dataclass(frozen=True)
 class Place:
-    """Holds the rules at one place of a schema. `often`: how often its data can be in one object; `compiled`: rules,
-    messages."""
+    """A place in a schema has these rules.
+
+    `often`: how often one object may have its data; `compiled`: rules, messages.
+    """
 
     path: str
     declared: Declared | None
@@ -122,7 +125,7 @@ class Place:
 
 
 def cost_errors(places: Iterable[Place], root: str) -> list[FieldError]:
-    """Returns what is over a limit, per expression and for the whole definition."""
+    """Returns an error for each exceeded limit, per expression and for the whole definition."""
     errors: list[FieldError] = []
     total = 0
     largest: list[tuple[int, str]] = []
@@ -158,7 +161,7 @@ def _exceeds(what: str, cost: int, limit: int) -> str:
 
 
 def estimate(program: bytes, self_: Declared | None) -> int:
-    """The most that a compiled expression (a serialized Any of CheckedExpr) can cost."""
+    """Returns the maximum cost of a compiled expression (a serialized Any of CheckedExpr)."""
     [checked] = _each(program, 2)
     types = {}
     for entry in _each(checked, 3):
@@ -170,7 +173,7 @@ def estimate(program: bytes, self_: Declared | None) -> int:
 
 def _kind(type_: bytes) -> str:
     for number, value in _fields(type_):
-        if number in (3, 4):  # PrimitiveType, in itself or wrapped
+        if number in (3, 4):  # PrimitiveType, plain or wrapped
             return {5: "string", 6: "string"}.get(value, "scalar")
         if number == 5:  # WellKnownType: ANY, TIMESTAMP, DURATION
             return "dyn" if value == 1 else "scalar"
@@ -194,7 +197,7 @@ class _Estimator:
         if 4 in parts:
             name = dict(_fields(parts[4])).get(1, b"").decode()
             known = self._variables.get(name)
-            # Another name is that of a type; the API server takes its size for that of the root.
+            # Any other name is a type; the API server uses the root's size for it.
             return _with_cost(known[-1], 1) if known else Estimate(1, 0, kind)
         if 5 in parts:
             return self._select(parts[5])
@@ -221,7 +224,7 @@ class _Estimator:
         parts = dict(_fields(select))
         operand = self.of(parts[1])
         if parts.get(3):
-            # Kubernetes asks for has() for nothing (cel.PresenceTestHasCost(false) in pkg/cel/environment/base.go).
+            # Kubernetes charges nothing for has() (cel.PresenceTestHasCost(false) in pkg/cel/environment/base.go).
             return Estimate(operand.cost, 1, "scalar")
         return _member(operand, parts.get(2, b"").decode(), operand.cost + (operand.kind != "dyn"))
 
@@ -274,7 +277,7 @@ class _Estimator:
         if name in _PARSES and given:
             return Estimate(min(before + _times(given[0].size, _STRING), UNKNOWN), _size_of(kind), kind)
         if name == "string" and given and given[0].kind == "dyn":
-            # Where it may be a text it is copied; only what a number is written as may have any length.
+            # A possible text is copied with its own size; the text of a number may have any length.
             return Estimate(min(before + _times(given[0].size, _STRING), UNKNOWN), given[0].size, "string")
         if kind == "dyn" and name in _ARITHMETIC:
             kind = "scalar"
@@ -384,7 +387,7 @@ def _each(message: bytes, number: int) -> list[Any]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Returns the fields of a message in protobuf's wire format (protobuf.dev/programming-guides/encoding)."""
+    """Yields the fields of a message in protobuf's wire format (protobuf.dev/programming-guides/encoding)."""
     position = 0
     while position < len(message):
         tag, position = _varint(message, position)

@@ -1,9 +1,9 @@
-"""CEL rules of custom resources (`x-kubernetes-validations`), run by Google's own CEL runtime.
+"""Google's own CEL runtime evaluates the CEL rules of custom resources (`x-kubernetes-validations`).
 
-`Rules.compile` compiles all rules of a schema, or says which can't be (a rule that doesn't compile refuses its CRD).
-`Rules.check` runs them over an object. There is standard CEL, its string, math, encoder and optional extensions, and
-of what Kubernetes adds (https://kubernetes.io/docs/reference/using-api/cel/) how quantities compare (`quantities`):
-lists' sum and isSorted, find, isURL, the authorizer and the like aren't there.
+`Rules.compile` compiles all rules of a schema, or reports which one it can't compile (such a rule makes its CRD
+invalid). `Rules.check` evaluates them on an object. Standard CEL is supported, with its string, math, encoder and
+optional extensions. Of Kubernetes' additions (https://kubernetes.io/docs/reference/using-api/cel/) only comparisons of
+quantities are (`quantities`): lists' sum and isSorted, find, isURL, the authorizer and the like are missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainmaster_local.apiserver.schema.structure import ANY, Schema, item_schem
 _MISSING = object()
 _DYN = cel.Type.DYN
 _REASONS = ("FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate")
-# Only these parts of metadata can be read by rules.
+# Rules can read only these parts of metadata.
 _METADATA: Schema = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "generateName": {"type": "string"}},
@@ -94,7 +94,7 @@ def _duration(text: str) -> datetime.timedelta:
 
 
 def _needs_conversion(schema: Any) -> bool:
-    """True where JSON's types aren't CEL's: numbers that are whole, times, durations, field names that are keywords."""
+    """Returns whether JSON's types differ from CEL's: whole numbers, times, durations, fields named like keywords."""
     if isinstance(schema, Mapping):
         if schema.get("type") == "number" or schema.get("format") in ("date-time", "duration", "byte"):
             return True
@@ -105,7 +105,7 @@ def _needs_conversion(schema: Any) -> bool:
 
 
 def _escaped(name: str) -> str:
-    """A field's name in CEL: `__dash__`, `__dot__`, `__slash__`, and keywords between underscores."""
+    """Returns a field's name in CEL: `__dash__`, `__dot__`, `__slash__`, and keywords between underscores."""
     if name in RESERVED:
         return f"__{name}__"
     return (
@@ -152,7 +152,7 @@ class _Rule:
     optional_old: bool
 
     def failure(self, data: dict[str, Any]) -> str | None:
-        """Returns the message when the rule doesn't hold, None when it does."""
+        """Returns the message if the rule doesn't hold, else None."""
         result = self.program.eval(data=data)
         if result.type() == cel.Type.ERROR:
             raise _NotEvaluated(f"{evaluation_error(result)} evaluating rule: {self.message or self.text}")
@@ -172,7 +172,7 @@ def evaluation_error(result: Any) -> str:
 
 
 class Rules:
-    """Holds the rules at one place of a schema and below it."""
+    """The rules at one place of a schema and below it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -187,7 +187,7 @@ class Rules:
 
     @staticmethod
     def compile(schema: Schema, path: str = "", *, root: bool = True) -> Rules:
-        """Compiles all rules of a schema. Raises RuleError for the first that isn't right."""
+        """Compiles all rules of a schema. Raises RuleError for the first invalid one."""
         if root and schema:
             own = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": _METADATA}
             schema = {**schema, "properties": {**schema.get("properties", {}), **own}}
@@ -207,11 +207,14 @@ class Rules:
         return rules
 
     def costs_too_much(self, path: str) -> list[FieldError]:
-        """Returns the errors of rules whose estimated cost is over Kubernetes' budget."""
+        """Returns the errors of rules whose estimated cost exceeds Kubernetes' budget."""
         return cost_errors(self.places(path, 1), path)
 
     def places(self, path: str, often: int) -> Iterator[Place]:
-        """This place and those below. `often`: how often its data can be in one object, 0 where lists say no limit."""
+        """Yields this place and those below.
+
+        `often`: how often one object may have its data, 0 for lists without a limit.
+        """
         mine = declared(self._schema, _escaped)
         times = often or REQUEST_BYTES // ((mine.least_bytes if mine else 1) + 1)
         if self._own:
@@ -224,7 +227,7 @@ class Rules:
                 yield from inner.places(f"{path}.{where}", often * max(self._schema.get(limit, 0), 0))
 
     def check(self, value: Any, old: Any = None) -> list[FieldError]:
-        """Returns the field errors of an object; `old` is the object it replaces, None when it is new."""
+        """Returns the field errors of an object; `old` is the object that it replaces, None for a new one."""
         return list(self._check(deep.without(value), _MISSING if old is None else deep.without(old), ""))
 
     def _check(self, value: Any, old: Any, path: str) -> Iterable[FieldError]:
@@ -274,7 +277,7 @@ class Rules:
 
 
 def _finder(old: Any, schema: Schema) -> Callable[[Any], Any]:
-    """Finds what an item of a list was before: by its keys in a list of maps, by its value in a set."""
+    """Returns a function that finds an item's old value: by its keys in a list of maps, by its value in a set."""
     if not isinstance(old, list) or list_type(schema) == "atomic":
         return lambda item: _MISSING
     if list_type(schema) == "set":
@@ -325,7 +328,7 @@ def _program(text: str, schema: Schema, path: str, optional_old: bool, wanted: c
     _check_fields(text, schema, path)
     type_ = _cel_type(schema)
     if optional_old:
-        # The runtime has no optional as an input: a list of none or one becomes it, inside the expression.
+        # The runtime has no optional as an input, so the expression makes one from a list of none or one.
         variables = {"self": type_, "__old": cel.Type.List(_DYN)}
         source = re.sub(r"\boldSelf\b", "(size(__old) > 0 ? optional.of(__old[0]) : optional.none())", text)
     else:
@@ -340,7 +343,7 @@ def _program(text: str, schema: Schema, path: str, optional_old: bool, wanted: c
 
 
 def compiled(source: str, variables: Mapping[str, cel.Type], path: str, text: str = "") -> Any:
-    """A program of `source` over these variables. Raises RuleError for `text`, where its author wrote that."""
+    """Returns the program of `source` over these variables. Raises RuleError for `text`, the author's original."""
     try:
         environment = cel.NewEnv(variables=dict(variables), extensions=_EXTENSIONS, functions=QUANTITIES)
         return environment.compile(source)
@@ -355,7 +358,7 @@ def _environment() -> Any:
 
 
 def activation_of(data: Mapping[str, Any]) -> Any:
-    """Returns the data as CEL's values, which are made once for all programs that are evaluated with them."""
+    """Returns the data as CEL's values; all programs evaluated with them share one conversion."""
     return _environment().Activation(data)
 
 
@@ -365,7 +368,7 @@ def _without_strings(text: str) -> str:
 
 
 def _check_fields(text: str, schema: Schema, path: str) -> None:
-    """Refuses a field that the schema doesn't have: the runtime sees objects as maps and wouldn't notice."""
+    """Refuses a field that the schema doesn't have, because the runtime sees objects as maps and wouldn't notice."""
     bare = _without_strings(text)
     for found in re.finditer(r"(?<![\w.])(?:self|oldSelf)((?:\s*\.\s*[A-Za-z_]\w*|\[[^\[\]]*\])+)", bare):
         current: Schema | None = schema
@@ -378,7 +381,7 @@ def _check_fields(text: str, schema: Schema, path: str) -> None:
 
 
 def _step(schema: Schema, name: str | None, text: str, path: str, position: int) -> Schema | None:
-    """Returns the schema one step on, None where nothing is known."""
+    """Returns the schema one step further; None if nothing is known."""
     if name is None:
         if schema.get("type") == "array":
             return item_schema(schema)

@@ -1,1 +1,1 @@
-"""CustomResourceDefinitions: `definitions` validates them and serves their types, `schema` is their own schema."""
+"""`definitions` validates CustomResourceDefinitions and serves their types; `schema` is their own schema."""

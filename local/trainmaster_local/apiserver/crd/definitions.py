@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions: what they must be, and how they become types that are served.
+"""CustomResourceDefinitions are validated here, and become served types.
 
-`install` adds the type and keeps the registry in step with what is stored: a definition that is created is established
-at once, one that is deleted takes its objects with it (its finalizer goes when they are gone).
+`install` adds the type and synchronises the registry with the storage. A new definition is established at once. A
+deleted one takes its objects with it: its finalizer is removed when they are gone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _prepare_update(new: Object, old: Object) -> None:
 
 
 def validate(obj: Object) -> list[FieldError]:
-    """Returns what is wrong with a definition."""
+    """Returns the errors of a definition."""
     spec = obj["spec"]
     names = spec["names"]
     errors = []
@@ -113,7 +113,7 @@ def _version_errors(spec: Mapping[str, Any]) -> list[FieldError]:
     if not schema:
         required = FieldError.required("spec.versions[0].schema.openAPIV3Schema", "schemas are required")
         return [*errors, required]
-    # The internal form of a definition has the schema of its one version at the top, and errors say so.
+    # The internal form of a definition has the schema of its one version at the top, and errors use that path.
     place = "spec.validation.openAPIV3Schema"
     found = structural_errors(schema, place) or _rule_errors(schema, place)
     return [*errors, *found, *_column_errors(version, "spec.versions[0]")]
@@ -179,7 +179,7 @@ def _validate_update(new: Object, old: Object) -> list[FieldError]:
 
 
 def _holds_deletion(obj: Object) -> bool:
-    """A definition is first marked; the clean-up then removes its objects, and the finalizer."""
+    """Returns whether a definition must first be marked: the clean-up then removes its objects, and the finalizer."""
     return not obj["metadata"].get("deletionTimestamp")
 
 
@@ -228,7 +228,7 @@ TYPE = ResourceType(
 
 
 def type_of(definition: Object) -> ResourceType | None:
-    """Returns the type that a definition serves; None where its version isn't served."""
+    """Returns the type that a definition serves; None if its version isn't served."""
     spec = definition["spec"]
     names, (version,) = spec["names"], spec["versions"]
     if not version.get("served"):
@@ -260,7 +260,7 @@ def type_of(definition: Object) -> ResourceType | None:
 
 
 class Definitions:
-    """Keeps the registry in step with the definitions that are stored."""
+    """This class synchronises the registry with the stored definitions."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -330,7 +330,7 @@ class Definitions:
         await self._api.modify(RESOURCE, name, "", accept, subresource="status", options=options)
 
     async def _clean_up(self, name: str) -> None:
-        """Deletes a definition's objects, waits for those that finalizers hold, then lets the definition go."""
+        """Deletes a definition's objects, waits for those with finalizers, then removes the definition."""
         while self._api.peek(RESOURCE, name) is not None:
             try:
                 await self._api.delete_collection(name)
@@ -351,12 +351,12 @@ class Definitions:
         await self._api.modify(RESOURCE, name, "", release, options=options)
 
     async def stop(self) -> None:
-        """Ends what is still being cleaned up."""
+        """Stops all running clean-ups."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def install(api: Api) -> Definitions:
-    """Serves CustomResourceDefinitions, and the types of those that are stored."""
+    """Serves CustomResourceDefinitions and the types of the stored ones."""
     return Definitions(api)

@@ -1,4 +1,4 @@
-"""The schema of CustomResourceDefinitions themselves, without that of the schemas in them (see `schema.structural`)."""
+"""The schema of CustomResourceDefinitions themselves, without the schemas inside them (see `schema.structural`)."""
 
 from __future__ import annotations
 

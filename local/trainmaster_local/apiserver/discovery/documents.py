@@ -1,4 +1,4 @@
-"""Discovery publishes which groups, versions and resources are served, in the old form and the aggregated one."""
+"""Discovery publishes the served groups, versions and resources, in the old form and the aggregated one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSION = {
 
 
 def groups_of(registry: Registry) -> dict[str, dict[str, list[ResourceType]]]:
-    """Returns all types by group and version, groups in the order of their names."""
+    """Returns all types by group and version, with the groups in the order of their names."""
     found: dict[str, dict[str, list[ResourceType]]] = {}
     for type_ in sorted(registry, key=lambda t: (t.group, _version_rank(t.version), t.plural)):
         found.setdefault(type_.group, {}).setdefault(type_.version, []).append(type_)
@@ -39,7 +39,7 @@ def groups_of(registry: Registry) -> dict[str, dict[str, list[ResourceType]]]:
 
 
 def _version_rank(version: str) -> tuple[int, int, int, str]:
-    """Kubernetes' version priority: v2, v1, v1beta1, v1alpha1, then others by name."""
+    """Returns the rank in Kubernetes' version priority: v2, v1, v1beta1, v1alpha1, then others by name."""
     digits = version[1:]
     for rank, marker in ((0, ""), (1, "beta"), (2, "alpha")):
         major, _, minor = digits.partition(marker) if marker else (digits, "", "0")
@@ -55,7 +55,7 @@ def api_versions(address: str) -> dict[str, Any]:
 
 
 def api_group(group: str, versions: Iterable[str]) -> dict[str, Any]:
-    """/apis/GROUP, without kind and apiVersion."""
+    """Returns the document of /apis/GROUP, without kind and apiVersion."""
     listed = [{"groupVersion": f"{group}/{version}", "version": version} for version in versions]
     return {"name": group, "versions": listed, "preferredVersion": listed[0]}
 
@@ -78,7 +78,7 @@ def _storage_hash(type_: ResourceType) -> str:
 
 
 def resource_list(group: str, version: str, types: list[ResourceType]) -> dict[str, Any]:
-    """/apis/GROUP/VERSION and /api/v1."""
+    """Returns the document of /apis/GROUP/VERSION or /api/v1."""
     resources = []
     for type_ in types:
         entry: dict[str, Any] = {
@@ -144,7 +144,7 @@ def aggregated(registry: Registry, *, legacy: bool) -> dict[str, Any]:
 
 
 def _aggregated_resource(type_: ResourceType) -> dict[str, Any]:
-    # kube-apiserver leaves group and version of its own types empty: they are those of the list.
+    # kube-apiserver leaves group and version of its own types empty, because they equal those of the list.
     own = {"group": type_.group if type_.custom else "", "version": type_.version if type_.custom else ""}
     kind = {**own, "kind": type_.kind}
     entry: dict[str, Any] = {

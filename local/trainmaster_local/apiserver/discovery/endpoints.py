@@ -1,4 +1,4 @@
-"""These endpoints publish what the server is: health, version, discovery, OpenAPI."""
+"""These endpoints publish the server's health, version, discovery and OpenAPI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEALTH = ("healthz", "livez", "readyz")
 
 
 class Descriptions:
-    """Answers GET of every path that isn't a resource's."""
+    """This class answers GET on every path that isn't a resource's."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -63,9 +63,10 @@ class Descriptions:
 
 
 def _openapi_v2(accept: str) -> web.Response:
-    """A document without definitions: all of them are in v3, and kubectl asks v2 only for what it hasn't found there.
+    """Returns a document without definitions, because v3 has all of them.
 
-    It reads v2 as protobuf (gnostic's `openapi.v2.Document`: 1 swagger, 2 info of 1 title and 2 version).
+    kubectl reads v2 only for definitions that v3 lacks. It reads v2 as protobuf (gnostic's `openapi.v2.Document`: 1
+    swagger, 2 info of 1 title and 2 version).
     """
     title, version = "Kubernetes", "v1.36.2"
     if "protobuf" not in accept:
@@ -77,7 +78,7 @@ def _openapi_v2(accept: str) -> web.Response:
 
 
 def _bytes_field(number: int, value: bytes) -> bytes:
-    """A protobuf field of length-delimited type, of less than 128 bytes."""
+    """Returns a length-delimited protobuf field of less than 128 bytes."""
     return bytes([number << 3 | 2, len(value)]) + value
 
 

@@ -1,7 +1,7 @@
-"""OpenAPI v3 documents, one for each group and version, made from the types' schemas.
+"""Builds OpenAPI v3 documents from the types' schemas, one for each group and version.
 
-They carry what kubectl reads: the schema behind each resource (`explain`, `apply`), and which endpoints take `dryRun`
-and `fieldValidation` (`--validate=strict`, `--dry-run=server`).
+They contain the parts that kubectl reads: the schema of each resource (`explain`, `apply`), and the endpoints that
+support `dryRun` and `fieldValidation` (`--validate=strict`, `--dry-run=server`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _META_DESCRIPTIONS = {
 
 
 class OpenApi:
-    """Holds the documents of all groups, made when asked for and forgotten when the types change."""
+    """The documents of all groups are built on request and dropped when the types change."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -86,7 +86,7 @@ class OpenApi:
         return self._index
 
     def document(self, group: str, version: str) -> dict[str, Any] | None:
-        """/openapi/v3/apis/GROUP/VERSION; None when it isn't served."""
+        """Returns the document of /openapi/v3/apis/GROUP/VERSION; None if it isn't served."""
         key = f"{group}/{version}"
         if key not in self._documents:
             types = groups_of(self._registry).get(group, {}).get(version)
@@ -125,7 +125,7 @@ def _document(types: list[ResourceType]) -> dict[str, Any]:
 
 
 def schema_name(type_: ResourceType) -> str:
-    """`io.k8s.api.apps.v1.StatefulSet`, `dev.example.v1.Widget`."""
+    """Returns `io.k8s.api.apps.v1.StatefulSet`, `dev.example.v1.Widget`."""
     if type_.custom:
         return ".".join([*reversed(type_.group.split(".")), type_.version, type_.kind])
     if type_.group.startswith("apiextensions"):
@@ -169,8 +169,10 @@ def _schema(type_: ResourceType) -> dict[str, Any]:
 
 
 def _linked(schema: Any, components: dict[str, Any]) -> Any:
-    """Returns the schema with references to definitions, as kube-apiserver publishes it: `kubectl explain`
-    names types by them. The definitions are added to `components`."""
+    """Returns the schema with references to definitions, as kube-apiserver publishes it.
+
+    `kubectl explain` names types by them. The definitions are added to `components`.
+    """
     if isinstance(schema, list):
         return [_linked(item, components) for item in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,6 @@
-"""The REST protocol of Kubernetes over HTTP (k8s.io/apiserver `pkg/endpoints`), in the order of a request.
+"""This package serves Kubernetes' REST protocol over HTTP (k8s.io/apiserver `pkg/endpoints`).
+
+Its modules, in the order of a request:
 
 - `server`: passes each request through the modules below.
 - `routes`: parses the method and the path; `access` and `auth` authenticate and authorize the user.

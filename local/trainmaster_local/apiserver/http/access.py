@@ -17,7 +17,7 @@ _AUTHENTICATED = "system:authenticated"
 
 
 class Access:
-    """Without an authenticator everybody is the administrator, without an authorizer may do all."""
+    """Without an authenticator every user is the administrator; without an authorizer every action is allowed."""
 
     def __init__(self, authenticator: Authenticator | None, authorizer: Authorizer | None) -> None:
         self._authenticator = authenticator
@@ -38,8 +38,10 @@ class Access:
         return self._impersonated(request, user)
 
     def _impersonated(self, request: web.BaseRequest, user: User) -> User:
-        """Returns the user that `kubectl --as` names, if `user` may impersonate it (k8s.io/apiserver
-        `pkg/endpoints/filters/impersonation`)."""
+        """Returns the user that `kubectl --as` names, if `user` may impersonate it.
+
+        This follows k8s.io/apiserver `pkg/endpoints/filters/impersonation`.
+        """
         name = request.headers.get("Impersonate-User", "")
         groups = tuple(request.headers.getall("Impersonate-Group", []))
         if not name:
@@ -61,7 +63,7 @@ class Access:
         return User(name, (*groups, *everyone))
 
     def authorize(self, user: User, route: Route) -> None:
-        """Raises ApiError 403 where `user` may not do that to a resource."""
+        """Raises ApiError 403 if `user` may not do that to a resource."""
         namespace = route.namespace
         if route.resource == "namespaces" and not route.group:
             namespace = route.name
@@ -79,7 +81,7 @@ class Access:
         )
 
     def permit(self, attributes: Attributes) -> None:
-        """Raises ApiError 403 where it isn't allowed."""
+        """Raises ApiError 403 if the action isn't allowed."""
         if self._authorizer is None or MASTERS in attributes.user.groups:
             return
         decision = self._authorizer.authorize(attributes)

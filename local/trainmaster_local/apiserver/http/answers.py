@@ -1,4 +1,4 @@
-"""Answers are objects, lists and watch events encoded as bytes, in the form that the client accepts."""
+"""Encodes answers (objects, lists and watch events) as bytes, in the form that the client accepts."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def error_response(error: ApiError) -> web.Response:
 
 
 def warning_headers(answer: web.StreamResponse, warnings: Iterable[str]) -> None:
-    """Adds one Warning header for each (RFC 7234, code 299)."""
+    """Adds one Warning header for each warning (RFC 7234, code 299)."""
     for warning in dict.fromkeys(warnings):
         quoted = warning.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
         answer.headers.add("Warning", f'299 - "{quoted}"')
 
 
 def object_body(type_: ResourceType, form: Form, obj: Object, now: float, include: str) -> Any:
-    """One object in its form."""
+    """Returns one object in its form."""
     if form.as_ == "Table":
         metadata = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
         return table(type_, [obj], metadata, now, include)
@@ -53,7 +53,7 @@ def object_body(type_: ResourceType, form: Form, obj: Object, now: float, includ
 
 
 def list_body(type_: ResourceType, form: Form, page: ListResult, now: float, include: str) -> bytes:
-    """A page in its form, of already encoded objects where the form lets it."""
+    """Returns a page in its form, built from already encoded objects if the form allows it."""
     metadata: dict[str, Any] = {"resourceVersion": str(page.version)}
     if type_.custom and not form.as_:
         metadata = {"continue": page.continue_token, **metadata}
@@ -73,7 +73,7 @@ def list_body(type_: ResourceType, form: Form, page: ListResult, now: float, inc
 
 
 def item_json(type_: ResourceType, revision: Revision) -> bytes:
-    """An item of a list: built-ins don't repeat kind and apiVersion there, custom resources do."""
+    """Returns an item of a list: built-ins omit kind and apiVersion there, custom resources don't."""
     if type_.custom:
         return revision.json
     prefix = deep.dumps({"kind": type_.kind, "apiVersion": type_.api_version})[:-1] + b","
@@ -84,7 +84,7 @@ def item_json(type_: ResourceType, revision: Revision) -> bytes:
 
 
 def event_json(type_: ResourceType, form: Form, event: WatchEvent, now: float, include: str, *, header: bool) -> bytes:
-    """A line of a watch."""
+    """Returns a line of a watch."""
     if form.as_ == "Table":
         if event.type == "BOOKMARK":
             metadata = event.object["metadata"]

@@ -1,7 +1,7 @@
-"""The HTTP layer authenticates and authorizes users by these protocols.
+"""These protocols authenticate and authorize users for the HTTP layer.
 
 `trainmaster_local.auth` has the authorizer by roles and the tokens of service accounts; `trainmaster_local.access`
-puts them together for a cluster.
+combines them for a cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 @dataclass(frozen=True)
 class Attributes:
-    """Holds what is asked for. `path` is set for requests that aren't about resources (`/version`)."""
+    """The attributes of a request. `path` is set for requests that aren't about resources (`/version`)."""
 
     user: User
     verb: str
@@ -32,7 +32,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Decision:
-    """Holds whether a request is allowed, and the reason."""
+    """A decision is whether a request is allowed, and the reason."""
 
     allowed: bool
     reason: str = ""
@@ -40,7 +40,7 @@ class Decision:
 
 class Authenticator(Protocol):
     def authenticate(self, token: str) -> User | None:
-        """Returns the user of a bearer token, None when it isn't valid."""
+        """Returns the user of a bearer token, or None for an invalid one."""
 
 
 class Authorizer(Protocol):

@@ -1,5 +1,4 @@
-"""Bodies are decoded (JSON, protobuf, with Go's errors for bad JSON), and the form of the answer is
-negotiated."""
+"""Decodes bodies (JSON, protobuf, with Go's errors for bad JSON), and negotiates the form of the answer."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ _DISCOVERY = "APIGroupDiscoveryList"
 
 @dataclass(frozen=True)
 class Body:
-    """A decoded body, and a sentence for each field that is twice in it."""
+    """A decoded body, and a sentence for each duplicate field."""
 
     value: Any
     duplicates: tuple[str, ...] = ()
 
 
 def decode(raw: bytes, content_type: str, kind: str, accepted: tuple[str, ...] = _ACCEPTED) -> Body:
-    """Decodes a body; `kind` is what it should be, for the error. Raises 400, or 415 for another content type."""
+    """Decodes a body; `kind` is the expected one, for the error. Raises 400, or 415 for another content type."""
     media = content_type.partition(";")[0].strip().lower()
     if media == protobuf.MEDIA_TYPE and accepted == _ACCEPTED:
         try:
@@ -65,7 +64,7 @@ _TYPE_META = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind 
 
 
 def _type_meta_problem(value: Any) -> str:
-    """Returns why no kind and version can be read from a body."""
+    """Returns why a body has no readable kind and version."""
     if not isinstance(value, dict):
         return (
             f"json: cannot unmarshal {json_type(value)} into Go value of type {_TYPE_META}" if value is not None else ""
@@ -77,8 +76,7 @@ def _type_meta_problem(value: Any) -> str:
 
 
 def repeated_keys(raw: bytes, value: Any) -> tuple[str, ...]:
-    """Returns the paths of keys that an object has twice. Searched only when there are more keys than the value
-    shows."""
+    """Returns the paths of duplicate keys. They are searched only if the text has more keys than the value."""
     if raw.count(b'":') + raw.count(b'" :') <= _keys(value):
         return ()
     found: list[str] = []
@@ -127,7 +125,7 @@ def _refuse_constant(text: str) -> None:
 
 
 def go_json_error(text: str) -> str:
-    """Returns the error of Go's encoding/json for text that is no JSON."""
+    """Returns the error of Go's encoding/json for invalid JSON."""
     try:
         json.loads(text, parse_constant=_refuse_constant)
     except _Constant as error:
@@ -152,7 +150,7 @@ def go_json_error(text: str) -> str:
         shown = "\\'" if character == "'" else character
         return f"invalid character '{shown}' {place}"
     except RecursionError:
-        # Somewhere down there; Go would say where.
+        # The error is in a deep part; Go would name the place.
         return "invalid JSON"
     return "invalid JSON"
 
@@ -169,8 +167,7 @@ def _innermost(brackets: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Form:
-    """Holds the form an answer is wanted in: `as_` is empty, Table, PartialObjectMetadata(List) or
-    APIGroupDiscoveryList."""
+    """The form of an answer: `as_` is empty, Table, PartialObjectMetadata(List) or APIGroupDiscoveryList."""
 
     as_: str = ""
 
@@ -178,7 +175,7 @@ class Form:
 def negotiate(
     accept: str, allowed: tuple[str, ...] = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 ) -> Form:
-    """Returns the first form in an Accept header that this server can give. Raises 406 when there is none."""
+    """Returns the first form in an Accept header that this server supports. Raises 406 if there is none."""
     if not accept:
         return Form()
     for clause in accept.split(","):

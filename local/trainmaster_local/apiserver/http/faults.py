@@ -1,9 +1,9 @@
-"""Faults are rules that make some requests slow, fail, or lose their watch, for tests.
+"""Faults are rules that delay requests, fail them, or end their watches, for tests.
 
-A rule matches by verb and resource (`*` for any) and acts a number of times, always, or with a probability. Rules are
-set in process (`Faults.add`). Calls in process aren't touched: faults are for clients.
+A rule matches by verb and resource (`*` for any) and acts a number of times, always, or with a probability. Tests set
+rules in process (`Faults.add`). Calls in process aren't affected: faults are for clients.
 
-A test may also set `Faults.hook`, which sees every request before it is carried out and may answer with a fault.
+A test may also set `Faults.hook`, which sees every request before it is carried out and may return a fault.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from trainmaster_local.apiserver.apimachinery.errors import ApiError
 
 @dataclass
 class Fault:
-    """One rule. It acts on requests of `verb` on `resource` (`pods`, `statefulsets.apps`, `pods/status`).
+    """A rule acts on requests of `verb` on `resource` (`pods`, `statefulsets.apps`, `pods/status`).
 
-    `latency` in seconds is waited first; then `code` answers in place of the server (409 Conflict, 410 Expired, 429
+    `latency` (seconds) delays the request; then `code` replaces the server's answer (409 Conflict, 410 Expired, 429
     with `retry_after` seconds, 500, 503; 0: none). `drop` ends matching watches after that many seconds. `count` is how
-    often it still acts (None: forever), `probability` how likely each time. With the verb `discover` it hides the
+    often it still acts (None: without limit), `probability` how likely each time. With the verb `discover` it hides the
     document of a group's version (`scheduling.volcano.sh/v1beta1`), which a real server shows only a moment after it
     serves the types.
     """
@@ -48,7 +48,7 @@ class Fault:
         )
 
     def error(self, resource: str, name: str) -> ApiError | None:
-        """Returns Kubernetes' error for the fault; None when it doesn't answer."""
+        """Returns Kubernetes' error for the fault; None if the fault doesn't answer."""
         plural, _, group = resource.partition(".")
         if self.code == 409:
             return errors.conflict(group, plural, name)
@@ -69,12 +69,12 @@ Hook = Callable[[str, str, str, str], Fault | None]
 
 
 class Faults:
-    """Holds the rules in force."""
+    """The rules in force."""
 
     def __init__(self, random_: random.Random | None = None) -> None:
         self.rules: list[Fault] = []
         self.hook: Hook | None = None
-        # Called when a request that a fault with `after` strikes has been carried out, before it is answered.
+        # Called when a request with an `after` fault has been carried out, before it is answered.
         self.carried_out: Callable[[], None] = _nothing
         self._random = random_ or random.Random()
 
@@ -88,11 +88,11 @@ class Faults:
 
     @property
     def idle(self) -> bool:
-        """Returns whether nothing can strike."""
+        """Returns whether no fault can act."""
         return not self.rules and self.hook is None
 
     def match(self, verb: str, resource: str, name: str, namespace: str = "") -> Fault | None:
-        """Returns the first rule that acts on this request; one of its times is used up."""
+        """Returns the first rule that acts on this request, and reduces its count."""
         struck = self.hook(verb, resource, name, namespace) if self.hook is not None else None
         if struck is not None:
             return struck
@@ -104,7 +104,7 @@ class Faults:
         return None
 
     def hides(self, path: str) -> bool:
-        """Returns whether a document of discovery isn't there yet; one of its rule's times is used up."""
+        """Returns whether a rule hides this document of discovery, and reduces its count."""
         version = path.strip("/").removeprefix("apis/")
         rule = next((one for one in self.rules if (one.verb, one.resource) == ("discover", version)), None)
         if rule is None or rule.count == 0:

@@ -1,4 +1,4 @@
-"""Query parameters are validated here and become the options of writes and watches."""
+"""Validates query parameters and turns them into the options of writes and watches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_options(request: web.BaseRequest, query: dict[str, str], user: User, *
 
 
 def check_initial(query: dict[str, str], initial: bool | None, bookmarks: bool) -> None:
-    """sendInitialEvents has its conditions (`ValidateListOptions`)."""
+    """Checks the conditions of sendInitialEvents (`ValidateListOptions`)."""
     match = query.get("resourceVersionMatch", "")
     found = []
     if initial is not None and match != "NotOlderThan":

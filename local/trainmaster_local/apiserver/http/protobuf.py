@@ -1,10 +1,10 @@
-"""Bodies in Kubernetes' protobuf encoding, which `kubectl create`, `auth can-i` and other typed Go clients send.
+"""Decodes Kubernetes' protobuf bodies, which `kubectl create`, `auth can-i` and other typed Go clients send.
 
 A body is four bytes of magic and a `runtime.Unknown` that names the object's type and holds its message
 (k8s.io/apimachinery `pkg/runtime/serializer/protobuf`). The numbers of the fields are in `protobuf_fields.json`, a
-table of the wire format that Kubernetes' `generated.proto` files define: `{definition: {field: number}}`, a name with a
-leading `+` being a message whose fields JSON writes into the parent. What the fields hold is known from the schemas.
-Answers are JSON: every client that sends protobuf accepts it.
+table of the wire format that Kubernetes' `generated.proto` files define: `{definition: {field: number}}`. A leading `+`
+marks a message whose fields JSON writes into the parent. The schemas give the fields' types. Answers are JSON: every
+client that sends protobuf accepts it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[Field]:
-    """Returns each field of a message: its number, wire type and value (an int, or bytes)."""
+    """Yields each field of a message: its number, wire type and value (an int, or bytes)."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
@@ -88,7 +88,7 @@ def _fields(data: bytes) -> Iterator[Field]:
 
 
 def _texts(data: bytes) -> dict[int, bytes]:
-    """Returns the fields of a message that hold bytes."""
+    """Returns the bytes fields of a message."""
     return {number: value for number, wire, value in _fields(data) if wire == _BYTES}
 
 
@@ -100,8 +100,11 @@ def _string(data: bytes) -> str:
 
 
 def _message(data: bytes, name: str, schema: Schema) -> Json:
-    """A message as JSON. `schema` is of the object its fields are written into. Unknown fields are passed over, as
-    protobuf does; Go always sends its structs' empty strings and zero times, which JSON leaves out."""
+    """Returns a message as JSON. `schema` is that of the object with its fields.
+
+    Unknown fields are ignored, as in protobuf. Go always sends its structs' empty strings and zero times, which JSON
+    omits.
+    """
     names = _numbers()[name]
     properties = schema.get("properties", {})
     result: Json = {}
@@ -128,7 +131,10 @@ def _message(data: bytes, name: str, schema: Schema) -> Json:
 
 
 def _check_wire(wire: int, field: str, schema: Schema) -> None:
-    """Numbers are varints, a list of them may be packed; everything else is bytes. Raises ProtobufError."""
+    """Checks wire types: numbers are varints, and a list of them may be packed; everything else is bytes.
+
+    Raises ProtobufError.
+    """
     items = schema.get("items", schema)
     number = items.get("type") in ("integer", "boolean")
     if wire != (_VARINT if number else _BYTES) and not (number and "items" in schema and wire == _BYTES):
@@ -146,7 +152,7 @@ def _items(wire: int, value: Any, schema: Schema) -> list[Any]:
 
 
 def _entry(data: bytes, schema: Schema) -> tuple[str, Any]:
-    """One entry of a map."""
+    """Returns one entry of a map."""
     key, item = "", _value(_BYTES, b"", schema)
     for number, wire, value in _fields(data):
         if number == 1:
@@ -178,7 +184,7 @@ def _value(wire: int, value: Any, schema: Schema) -> Any:
         case "string":
             return base64.b64encode(value).decode() if schema.get("format") == "byte" else _string(value)
         case "array":
-            # A named list type, the values of `extra` in reviews: a message with the items in its first field.
+            # A named list type, the values of `extra` in reviews, is a message with the items in its first field.
             return [_value(_BYTES, part, schema["items"]) for _, wire, part in _fields(value) if wire == _BYTES]
         case "object":
             return _message(value, schema[DEFINITION], schema)

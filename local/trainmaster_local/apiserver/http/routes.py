@@ -1,4 +1,4 @@
-"""A method and a path are parsed into a `Route` (`pkg/endpoints/request/requestinfo.go`)."""
+"""Parses a method and a path into a `Route` (`pkg/endpoints/request/requestinfo.go`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "GET": "get", "HEAD": "get", "DELETE": "delete"}
-# These follow a namespace's name, and aren't resources in it.
+# These follow a namespace's name and aren't resources in it.
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 
 @dataclass(frozen=True)
 class Route:
-    """A request about a resource; `rest` is what follows the subresource in the path (of a proxy)."""
+    """A route is a request about a resource; `rest` is the path after the subresource (of a proxy)."""
 
     verb: str
     group: str

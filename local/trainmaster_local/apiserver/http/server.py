@@ -1,10 +1,10 @@
-"""The API over HTTP: Kubernetes' REST protocol, by aiohttp, on plain HTTP with bearer tokens.
+"""Serves the API over HTTP: Kubernetes' REST protocol, by aiohttp, on plain HTTP with bearer tokens.
 
-    server = ApiServer(api, authenticator=StaticTokens({token: admin}), authorizer=rbac)
+server = ApiServer(api, authenticator=StaticTokens({token: admin}), authorizer=rbac)
     url = await server.start("127.0.0.1", 0)
 
-Here requests are routed, asked for permission and disturbed by `faults`. What is asked of a resource is answered by
-`verbs`, from the `Api`; the rest (discovery, OpenAPI, health) by `discovery.endpoints`.
+This module routes requests, checks permissions and applies `faults`. `verbs` answers requests about resources, from the
+`Api`; `discovery.endpoints` answers the rest (discovery, OpenAPI, health).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ApiServer:
         self.address = ""
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> str:
-        """Listens, and gives the server's URL. Port 0 is any free one. Without `tls` client-go sends no tokens."""
+        """Listens, and returns the server's URL. Port 0 is any free one. Without `tls` client-go sends no tokens."""
         server = web.Server(
             self._handle,
             request_factory=_request,
@@ -75,7 +75,7 @@ class ApiServer:
         return f"{'https' if tls else 'http'}://{self.address}"
 
     def drop_watches(self) -> None:
-        """Ends every open watch, as a server does that is restarted or sheds load."""
+        """Ends every open watch, as a server does that restarts or sheds load."""
         self._verbs.drop_watches()
 
     async def stop(self) -> None:
@@ -93,7 +93,7 @@ class ApiServer:
             problem = f"Request entity too large: limit is {_BODY_LIMIT}"
             return error_response(ApiError(413, "RequestEntityTooLarge", problem))
         except ConnectionError:
-            # The client has gone: no answer is needed, and aiohttp would log an error that is raised.
+            # The client is gone, so no answer is needed, and aiohttp would log a raised error.
             return web.Response(status=499)
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.path)
@@ -121,7 +121,7 @@ class ApiServer:
         return await self._verbs.answer(call, fault)
 
     async def _disturb(self, type_: ResourceType, route: Route) -> Fault | None:
-        """Carries out a fault: waits, answers in place of the server, or gives the fault that is still to act."""
+        """Carries out a fault: waits, answers in place of the server, or returns the fault that must act later."""
         if self.faults.idle:
             return None
         resource = type_.qualified + (f"/{route.subresource}" if route.subresource else "")
@@ -138,7 +138,7 @@ class ApiServer:
         return fault
 
     async def _other(self, request: web.BaseRequest, path: str, user: User) -> web.StreamResponse:
-        """Everything that isn't a resource: discovery, OpenAPI, health, version."""
+        """Answers requests that aren't about a resource: discovery, OpenAPI, health, version."""
         if not path.startswith(_PUBLIC):
             self._access.permit(Attributes(user, request.method.lower(), path=path))
         if request.method != "GET" or self.faults.hides(path):
@@ -153,6 +153,6 @@ def _request(
     writer: AbstractStreamWriter,
     task: asyncio.Task[None],
 ) -> web.BaseRequest:
-    """A request whose body may be as large as kube-apiserver lets it be."""
+    """Returns a request whose body may be as large as kube-apiserver allows."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_BODY_LIMIT)

@@ -1,4 +1,4 @@
-"""A resource's verbs over HTTP: get, list, watch, create, update, patch and delete.
+"""Answers a resource's verbs over HTTP: get, list, watch, create, update, patch and delete.
 
 Each decodes the request, asks the `Api`, and answers in the form that the client accepts. `server` has checked the
 permission before.
@@ -40,7 +40,7 @@ _PATCHES = (patches.JSON, patches.MERGE, patches.STRATEGIC, patches.APPLY)
 
 @dataclass(frozen=True)
 class Call:
-    """A request about a resource of a type that is served."""
+    """A call is a request about a resource of a served type."""
 
     request: web.BaseRequest
     type: ResourceType
@@ -50,12 +50,12 @@ class Call:
 
     @functools.cached_property
     def form(self) -> Form:
-        """Returns the form of the answer that the client accepts. Raises ApiError (406) where that isn't any."""
+        """Returns the form of the answer that the client accepts. Raises ApiError (406) if it accepts none."""
         return codec.negotiate(self.request.headers.get("Accept", ""))
 
     @property
     def include(self) -> str:
-        """Returns how much of each object a table's rows hold."""
+        """Returns which part of each object a table's rows include."""
         return self.query.get("includeObject", "Metadata")
 
     @property
@@ -64,7 +64,7 @@ class Call:
 
 
 class Verbs:
-    """Answers calls from an `Api`, and knows the watches that are open."""
+    """This class answers calls from an `Api`, and knows the open watches."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -97,7 +97,7 @@ class Verbs:
         if subresource is None and not _allowed(type_, route):
             known = not route.subresource or (route.subresource == "status" and type_.has_status)
             raise errors.method_not_allowed() if known else errors.no_such_resource()
-        # Before anything is done: a write whose answer the client couldn't read isn't carried out.
+        # This is checked first: a write whose answer the client couldn't read isn't carried out.
         _ = call.form
         if route.verb == "watch":
             return await self._watch(call, fault)
@@ -136,7 +136,7 @@ class Verbs:
         return json_response(body, status)
 
     async def _write(self, call: Call) -> web.Response:
-        """create, update and patch."""
+        """Answers create, update and patch."""
         request, type_, route = call.request, call.type, call.route
         raw = await request.read()
         content = request.headers.get("Content-Type", "") if raw or route.verb == "patch" else ""
@@ -211,7 +211,7 @@ class Verbs:
         return 200, obj
 
     async def _delete(self, call: Call) -> web.Response:
-        """delete and deletecollection."""
+        """Answers delete and deletecollection."""
         raw = await call.request.read()
         content = call.request.headers.get("Content-Type", "")
         body = codec.decode(raw, content, "DeleteOptions").value if raw else None
@@ -252,7 +252,7 @@ class Verbs:
             seconds = min(seconds, fault.drop)
         bookmark = functools.partial(self._api.bookmark, self._api.plan(call.type)) if bookmarks else None
         encoded = self._encoder(call)
-        # The client may go at any time.
+        # The client may leave at any time.
         with contextlib.suppress(ConnectionResetError):
             async with watch:
                 self._watches.add(watch)
@@ -263,7 +263,7 @@ class Verbs:
         return answer
 
     def _encoder(self, call: Call) -> Callable[[list[WatchEvent]], bytes]:
-        """Turns one watch's events into lines; of a table, only the first object has the columns."""
+        """Returns the encoder of one watch's events; in a table, only the first object has the columns."""
         header = True
 
         def encoded(events: list[WatchEvent]) -> bytes:
@@ -280,7 +280,7 @@ class Verbs:
 async def _until(
     watch: Watch, seconds: float, bookmark: Callable[[], WatchEvent] | None
 ) -> AsyncIterator[list[WatchEvent]]:
-    """A watch's events as they come, for `seconds`; with a bookmark every minute where they are asked for."""
+    """Yields a watch's events as they arrive, for `seconds`; with a bookmark every minute if requested."""
     end = time.monotonic() + seconds
     bookmark_at = time.monotonic() + _BOOKMARK_SECONDS if bookmark else math.inf
     while True:

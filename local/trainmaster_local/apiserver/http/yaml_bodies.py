@@ -1,9 +1,9 @@
-"""Configurations to apply are read as YAML, as sigs.k8s.io/yaml with go-yaml 2 reads it.
+"""Reads applied configurations as YAML, as sigs.k8s.io/yaml with go-yaml 2 does.
 
-That goes for JSON too, whose `\\ud83d\\ude00` is then no character but an error.
+This includes JSON: `\ud83d\ude00` is then an error instead of a character.
 
-libyaml, which PyYAML wraps and go-yaml is a translation of, has the same sentences; which plain scalars are numbers or
-booleans (`_resolved`) is go-yaml's own.
+PyYAML wraps libyaml, of which go-yaml is a translation, so their messages are equal; go-yaml has its own rules for
+which plain scalars are numbers or booleans (`_resolved`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.CSafeLoader):
-    """Marks scalars without quotes and without a tag as plain."""
+    """This loader marks scalars without quotes and without a tag as plain."""
 
 
 _Loader.yaml_implicit_resolvers = {None: [(_PLAIN, re.compile(""))]}
 
 
 def decode(raw: bytes) -> Body:
-    """Decodes a body; null where there is nothing in it. Raises ApiError 400."""
+    """Decodes a body; an empty one is null. Raises ApiError 400."""
     if raw[:1] == b"{" and not _NOT_AS_JSON.search(raw):
         try:
             value, shallow = deep.loads(raw)
@@ -52,7 +52,7 @@ def decode(raw: bytes) -> Body:
         else:
             if not repeated_keys(shallow, value):
                 return Body(value)
-    # libyaml has learned JSON's escaped slash, go-yaml 2 hasn't.
+    # libyaml knows JSON's escaped slash, go-yaml 2 doesn't.
     if raw[:1] == b"{" and (slash := _ESCAPED_SLASH.match(raw)):
         line = raw.count(b"\n", 0, slash.end())
         raise _refused(f"yaml: {f'line {line + 1}: ' if line else ''}found unknown escape character")
@@ -66,7 +66,7 @@ def _refused(problem: str) -> ApiError:
 
 
 class _Document:
-    """Reads the first document of a body, and the keys that it has twice."""
+    """This reader decodes the first document of a body, and finds its duplicate keys."""
 
     def __init__(self) -> None:
         self._duplicates: list[str] = []
@@ -138,7 +138,7 @@ class _Document:
 
 
 def _where(error: yaml.MarkedYAMLError) -> str:
-    """Returns the line as go-yaml counts it; none on the first."""
+    """Returns the line as go-yaml counts it; empty on the first."""
     line = error.problem_mark.line if error.problem_mark is not None else 0
     if line and isinstance(error, yaml.scanner.ScannerError):
         line += 1
@@ -163,7 +163,7 @@ def _resolved(node: yaml.ScalarNode) -> Any:
 
 
 def _number(text: str) -> Any:
-    """Returns the number that a plain scalar is; the scalar where it is none."""
+    """Returns a plain scalar's number; the scalar itself if it isn't a number."""
     digits = text.lstrip("+-") if text[1:2] not in ("+", "-") else text
     for prefix, base in _BASES:
         if digits.startswith(prefix) and len(digits) > len(prefix):

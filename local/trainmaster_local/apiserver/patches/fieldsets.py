@@ -1,7 +1,7 @@
-"""Sets of fields as managedFields writes them, and the sets that an object or a change is made of.
+"""Sets of fields as managedFields writes them, and the sets of an object or a change.
 
 A set is a tree of `FieldsV1`: `{"f:spec": {"f:list": {'k:{"name":"p"}': {".": {}, "f:v": {}}}}}`. A node without
-children is a member, one with children is a member when it has ".". Sets are never changed in place. The algorithms are
+children is a member; one with children is a member if it has ".". Sets are never changed in place. The algorithms are
 those of sigs.k8s.io/structured-merge-diff (`fieldpath/set.go`, `typed/tofieldset.go`, `typed/compare.go`).
 """
 
@@ -100,7 +100,7 @@ def _children(node: Fields) -> Fields:
 
 
 def without(fields: Fields, *paths: tuple[str, ...]) -> Fields:
-    """Returns the set less everything at and below the paths, each a tuple of `f:` keys."""
+    """Returns the set without everything at and below the paths, each a tuple of `f:` keys."""
     for path in paths:
         fields = _without(fields, path)
     return fields
@@ -121,7 +121,7 @@ def _without(fields: Fields, path: tuple[str, ...]) -> Fields:
 
 
 def paths(fields: Fields, prefix: str = "") -> Iterator[str]:
-    """Returns each member as conflicts name it: `.spec.list[name="p"].v`, in order."""
+    """Yields each member as conflicts name it: `.spec.list[name="p"].v`, in order."""
     for key in sorted(fields):
         if key == MEMBER:
             continue
@@ -149,7 +149,7 @@ def value_key(value: Any) -> str:
 
 
 def item_key(item: Any, keys: list[str], defaults: Mapping[str, Any]) -> str | None:
-    """Returns the `k:` key of an item of a list of maps, None where it has no key."""
+    """Returns the `k:` key of an item of a list of maps; None if it has no key."""
     if not isinstance(item, Mapping):
         return None
     named = {key: item.get(key, defaults.get(key)) for key in sorted(keys) if key in item or key in defaults}
@@ -159,8 +159,10 @@ def item_key(item: Any, keys: list[str], defaults: Mapping[str, Any]) -> str | N
 
 
 def keyed_items(items: list[Any], schema: Schema) -> dict[str, Any] | None:
-    """Returns the items of a set or keyed list by their keys in a FieldsV1; None where it is atomic or an item has
-    none."""
+    """Returns the items of a set or keyed list by their keys in a FieldsV1.
+
+    It is None for an atomic list, or if an item has no key.
+    """
     kind = list_type(schema)
     if kind == "set":
         return {value_key(item): item for item in items}
@@ -178,7 +180,7 @@ def keyed_items(items: list[Any], schema: Schema) -> dict[str, Any] | None:
 
 
 def fields_of(value: Any, schema: Schema) -> Fields:
-    """Returns what an applied configuration owns: its leaves, and its items and map keys themselves."""
+    """Returns the fields that an applied configuration owns: its leaves, and its items and map keys themselves."""
     if isinstance(value, dict) and value and not is_atomic_map(schema):
         result: Fields = {}
         for name, child in value.items():
@@ -200,7 +202,7 @@ def fields_of(value: Any, schema: Schema) -> Fields:
 
 
 def added(value: Any, schema: Schema) -> Fields:
-    """Returns what a value that wasn't there before brings: every node of it, inner ones too."""
+    """Returns the fields of a new value: every node of it, including inner ones."""
     if isinstance(value, dict) and value and not is_atomic_map(schema):
         result: Fields = {MEMBER: {}}
         for name, child in value.items():
@@ -218,7 +220,7 @@ def added(value: Any, schema: Schema) -> Fields:
 
 
 class Comparison:
-    """Holds what changed from one object to another: `changed` is what was added or modified, `removed` what went."""
+    """The difference of two objects: `changed` has the added or modified fields, `removed` the missing ones."""
 
     __slots__ = ("changed", "removed")
 

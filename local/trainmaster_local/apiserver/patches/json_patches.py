@@ -13,7 +13,7 @@ from trainmaster_local.apiserver.resources import Object
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Returns the patched value. What the patch doesn't touch is shared with `target`."""
+    """Returns the patched value. Parts that the patch doesn't touch are shared with `target`."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -26,8 +26,10 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def json_patch(target: Object, operations: Any) -> Object:
-    """Returns the patched object. Raises ApiError 422 when a test fails or a path isn't there, 400 when it is no
-    JSON patch."""
+    """Returns the patched object.
+
+    Raises ApiError 422 for a failed test or a missing path, 400 for an invalid JSON patch.
+    """
     if not isinstance(operations, list):
         raise bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     try:

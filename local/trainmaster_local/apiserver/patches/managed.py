@@ -1,8 +1,9 @@
 """metadata.managedFields records which manager owns which field, through updates and server-side applies.
 
-The rules are those of k8s.io/apimachinery `pkg/util/managedfields` and structured-merge-diff's `merge/update.go`:
-an update takes over what it changes, an apply owns what it names, a conflict is a field that an applier would change
-and somebody else owns, and what an applier no longer names goes, unless somebody else owns it.
+The rules are those of k8s.io/apimachinery `pkg/util/managedfields` and structured-merge-diff's `merge/update.go`. An
+update takes over the fields that it changes, and an apply owns the fields that it names. It is a conflict if an apply
+would change a field with another owner. A field that an applier no longer names is removed, unless it has another
+owner.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from trainmaster_local.apiserver.schema.structure import Schema
 MAX_UPDATERS = 10
 """More update managers than this are folded into one, `ancient-changes`."""
 
-# Never owned by anybody: identity and what the server keeps.
+# These never have an owner: identity, and fields that the server maintains.
 _STRIPPED = (
     ("f:apiVersion",),
     ("f:kind",),
@@ -46,8 +47,7 @@ _STRIPPED = (
 
 @dataclass(frozen=True)
 class Manager:
-    """Names the manager of a write: its name, how (`Apply` or `Update`), in which version and through which
-    subresource."""
+    """A write's manager has a name, an operation (`Apply` or `Update`), a version and a subresource."""
 
     name: str
     operation: str
@@ -62,7 +62,7 @@ class Manager:
 
 @dataclass(frozen=True)
 class Entry:
-    """Holds what a manager owns, since when (RFC 3339, or empty)."""
+    """An entry has a manager's fields, and the time of its last write (RFC 3339, or empty)."""
 
     manager: Manager
     fields: Fields
@@ -73,7 +73,7 @@ Entries = dict[tuple[str, str, str, str], Entry]
 
 
 def read(obj: Mapping[str, Any]) -> Entries:
-    """Returns the entries of an object. What can't be read as managedFields is refused with 400."""
+    """Returns the entries of an object. Raises 400 for invalid managedFields."""
     entries: Entries = {}
     for item in obj.get("metadata", {}).get("managedFields") or []:
         if not item:
@@ -88,7 +88,7 @@ def read(obj: Mapping[str, Any]) -> Entries:
 
 
 def write(obj: Object, entries: Entries) -> None:
-    """Puts the entries into the object's metadata, in Kubernetes' order."""
+    """Writes the entries into the object's metadata, in Kubernetes' order."""
     listed = sorted(
         (entry for entry in entries.values() if entry.fields),
         key=lambda e: (e.manager.operation, e.time, e.manager.name, e.manager.api_version, e.manager.subresource),
@@ -151,7 +151,7 @@ def updated(
 
 
 def _unmanaged(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the object without managedFields, which aren't fields that somebody owns."""
+    """Returns the object without managedFields, which nobody owns."""
     metadata = obj.get("metadata", {})
     if "managedFields" not in metadata:
         return obj

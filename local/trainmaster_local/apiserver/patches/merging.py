@@ -1,7 +1,7 @@
-"""Server-side apply merges a configuration into an object, and prunes what the configuration dropped.
+"""Server-side apply merges a configuration into an object, and prunes the fields that the configuration dropped.
 
-Both follow a schema (structured-merge-diff `typed/merge.go`, `typed/remove.go`) and share with the object what they
-leave as it was.
+Both follow a schema (structured-merge-diff `typed/merge.go`, `typed/remove.go`) and share unchanged parts with the
+object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainmaster_local.apiserver.schema.structure import (
 
 
 def merge(live: Mapping[str, Any], config: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """`live` with everything that `config` says; lists of sets and maps merge by their keys, the rest is replaced."""
+    """Returns `live` with the values of `config`; lists of sets and maps merge by their keys, the rest is replaced."""
     result = dict(live)
     for name, value in config.items():
         result[name] = _merge_value(live.get(name), value, field_schema(schema, name) or ANY)
@@ -45,7 +45,7 @@ def _merge_value(live: Any, value: Any, schema: Schema) -> Any:
 
 
 def _merge_list(live: list[Any], config: list[Any], schema: Schema) -> list[Any]:
-    """Returns items in the order of `config`, with the items that only `live` has kept where they stood among them."""
+    """Returns items in the order of `config`; the items that only `live` has keep their place among them."""
     theirs = keyed_items(live, schema)
     ours = keyed_items(config, schema)
     if theirs is None or ours is None:
@@ -70,7 +70,7 @@ def _interleaved(live: list[str], config: list[str]) -> list[str]:
                 at += 1
                 continue
             if key != next_shared:
-                # It is shared, and the configuration holds it elsewhere.
+                # This key is shared, and the configuration puts it elsewhere.
                 at += 1
                 continue
         key = config[position]
@@ -82,7 +82,7 @@ def _interleaved(live: list[str], config: list[str]) -> list[str]:
 
 
 def prune(value: dict[str, Any], dropped: Fields, last: Fields, kept: Fields, schema: Schema) -> dict[str, Any]:
-    """`value` less the fields in `last` that nobody in `kept` holds, itself or anything below it."""
+    """Returns `value` without the fields in `last` that no set in `kept` contains, directly or below."""
     if not dropped:
         return value
     pruned: dict[str, Any] = _prune(value, last, kept, schema)

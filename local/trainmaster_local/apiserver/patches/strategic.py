@@ -20,13 +20,13 @@ _ORDER = "$setElementOrder/"
 
 
 def strategic_merge_patch(target: dict[str, Any], patch: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    """Returns the patched object. Raises ApiError 400 for a directive that can't be followed."""
+    """Returns the patched object. Raises ApiError 400 for an invalid directive."""
     merged = _merge_map(target, patch, schema)
     return merged if merged is not None else {}
 
 
 def _merge_map(target: dict[str, Any], patch: dict[str, Any], schema: Schema) -> dict[str, Any] | None:
-    """Returns the merged map, None when the patch deletes it."""
+    """Returns the merged map; None if the patch deletes it."""
     directive = patch.get(_DIRECTIVE)
     if directive == "replace":
         return {name: value for name, value in patch.items() if name != _DIRECTIVE}
@@ -123,7 +123,7 @@ def _identity(item: Any, key: str | None) -> str:
 
 
 def _ordered(items: list[Any], order: list[Any], key: str | None) -> list[Any]:
-    """Returns items in the order that the patch asks for; those it doesn't name stay behind the one they followed."""
+    """Returns items in the patch's order; items that it doesn't name stay behind their predecessor."""
     ranks = {_identity(entry, key): rank for rank, entry in enumerate(order)}
     keyed = []
     last = -1

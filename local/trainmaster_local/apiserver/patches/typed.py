@@ -1,6 +1,6 @@
-"""A configuration to apply is checked against its type's schema, in the words of structured-merge-diff.
+"""Checks an applied configuration against its type's schema, in the words of structured-merge-diff.
 
-An apply that doesn't fit its schema is answered with 500, of custom resources too (`typed/validate.go` and
+An apply that doesn't fit its schema is answered with 500, even for custom resources (`typed/validate.go` and
 `typed/helpers.go`; the schema as kube-openapi's `schemaconv/openapi.go` derives it).
 """
 
@@ -22,13 +22,13 @@ _NONE: list[Problem] = []
 
 
 def problems(config: Any, schema: Schema) -> str:
-    """Returns what doesn't fit, as kube-apiserver lists it; empty where all fits."""
+    """Returns the problems as kube-apiserver lists them; empty for a valid configuration."""
     found = [f"{path}: {text}" if path else text for path, text in _value(config, schema, False)]
     return found[0] if len(found) == 1 else "\n  ".join(["errors:", *found]) if found else ""
 
 
 def _value(value: Any, schema: Schema, keeps: bool) -> list[Problem]:
-    """`keeps` is true below a field that keeps what its schema doesn't have."""
+    """Returns a value's problems. `keeps` is true below a field that keeps unknown fields."""
     if value is None:
         return _NONE
     keeps = keeps or bool(schema.get("x-kubernetes-preserve-unknown-fields"))

@@ -1,4 +1,4 @@
-"""The JSON paths of printer columns and selectable fields (k8s.io/client-go `util/jsonpath`, as far as CRDs may)."""
+"""Reads the JSON paths of printer columns and selectable fields (k8s.io/client-go `util/jsonpath`, as CRDs allow)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TOKEN = re.compile(
 
 
 class JsonPathError(ValueError):
-    """A path that this reader doesn't know."""
+    """Raised for a path that this reader doesn't support."""
 
 
 def parse(path: str) -> Callable[[Any], list[Any]]:
-    """A function from an object to all values at `.spec.list[?(@.name=="a")].v`. Raises JsonPathError."""
+    """Returns a function from an object to all values at `.spec.list[?(@.name=="a")].v`. Raises JsonPathError."""
     steps: list[Step] = []
     position = 0
     text = path.strip()

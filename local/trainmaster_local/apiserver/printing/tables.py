@@ -1,4 +1,4 @@
-"""Tables (`kubectl get`) and metadata-only answers."""
+"""Builds tables (`kubectl get`) and metadata-only answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table(
     *,
     header: bool = True,
 ) -> Object:
-    """A Table. `include` is None, Metadata or Object: what each row carries along."""
+    """Returns a Table. `include` (None, Metadata or Object) selects the part of each object in its row."""
     answer: Object = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": dict(metadata)}
     answer["columnDefinitions"] = (
         [

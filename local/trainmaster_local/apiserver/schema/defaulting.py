@@ -1,4 +1,4 @@
-"""Defaults of a structural schema (apiextensions-apiserver `pkg/apiserver/schema/defaulting`)."""
+"""Applies the defaults of a structural schema (apiextensions-apiserver `pkg/apiserver/schema/defaulting`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmaster_local.apiserver.schema.structure import Schema
 
 
 def has_defaults(schema: Any) -> bool:
-    """True when a default is anywhere in the schema: without one, defaulting can be passed over."""
+    """Returns whether the schema has any default: without one, defaulting can be skipped."""
     if isinstance(schema, dict):
         if "default" in schema and ("type" in schema or "x-kubernetes-int-or-string" in schema):
             return True
@@ -20,7 +20,7 @@ def has_defaults(schema: Any) -> bool:
 
 
 def set_defaults(value: Any, schema: Schema) -> None:
-    """Fills in what is missing, in place. A null that isn't allowed counts as missing where there is a default."""
+    """Fills in missing values, in place. A forbidden null counts as missing if there is a default."""
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         for name, child in properties.items():
@@ -49,7 +49,7 @@ def set_defaults(value: Any, schema: Schema) -> None:
 
 
 def prune_nulls(value: Any, schema: Schema) -> None:
-    """Drops nulls of fields that can't be null, without a default, in place (PruneNonNullableNullsWithoutDefaults)."""
+    """Drops nulls of non-nullable fields without a default, in place (PruneNonNullableNullsWithoutDefaults)."""
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         additional = schema.get("additionalProperties")

@@ -1,10 +1,10 @@
-"""The official schemas of Kubernetes 1.36's types, as structural OpenAPI v3 for the API server.
+"""Provides the official schemas of Kubernetes 1.36's types, as structural OpenAPI v3 for the API server.
 
-They come from the library `kubernetes_validate`, which carries the OpenAPI definitions of each Kubernetes release with
-their descriptions and `x-kubernetes-*` extensions (list keys for server-side apply, merge keys for strategic merge
-patch). Here their `$ref`s are resolved, each definition once and shared by all that refer to it, so a schema is a graph
-of shared dicts: never change one. What was a definition keeps its name under `DEFINITION`, from which the decoder
-names Go's types in its errors and the published OpenAPI gets its `$ref`s back.
+They are from the library `kubernetes_validate`, which has the OpenAPI definitions of each Kubernetes release with their
+descriptions and `x-kubernetes-*` extensions (list keys for server-side apply, merge keys for strategic merge patch).
+Here their `$ref`s are resolved, each definition once and shared by all references, so a schema is a graph of shared
+dicts: never change one. A former definition keeps its name under `DEFINITION`, from which the decoder names Go's types
+in its errors and the published OpenAPI restores its `$ref`s.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ def _definitions() -> Mapping[str, dict[str, Any]]:
 
 @cache
 def definition(name: str) -> dict[str, Any]:
-    """Returns the structural schema of a definition (`io.k8s.api.core.v1.PodSpec`). KeyError when the release has
-    none."""
+    """Returns the structural schema of a definition (`io.k8s.api.core.v1.PodSpec`).
+
+    Raises KeyError if the release has none.
+    """
     if name == _QUANTITY:
-        # A string or any number on the wire (`cpu: 0.5`); always a string when it is read back.
+        # On the wire this is a string or any number (`cpu: 0.5`); a reader always gets a string.
         return {"x-kubernetes-preserve-unknown-fields": True, DEFINITION: name}
     if name == _INT_OR_STRING:
         return {"x-kubernetes-int-or-string": True, DEFINITION: name}
@@ -64,7 +66,7 @@ def definition(name: str) -> dict[str, Any]:
 
 
 def is_untyped_scalar(schema: Schema) -> bool:
-    """True for a quantity, and for a number or a string."""
+    """Returns whether this is a quantity, or a number or a string."""
     return schema.get(DEFINITION) in (_QUANTITY, _INT_OR_STRING)
 
 
@@ -84,7 +86,7 @@ def _kinds() -> Mapping[tuple[str, str], str]:
 
 
 def definition_of_kind(api_version: str, kind: str) -> str:
-    """Returns the name of a kind's definition (`apps/v1`, `StatefulSet`); empty when the release has none."""
+    """Returns the name of a kind's definition (`apps/v1`, `StatefulSet`); empty if the release has none."""
     return _kinds().get((api_version, kind), "")
 
 
@@ -102,7 +104,7 @@ def _structural(source: Schema) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for key, value in source.items():
         if key == "type" and isinstance(value, list):
-            # `[T, "null"]`: null means "not given" for every field of a built-in type, so it isn't said again.
+            # In `[T, "null"]` null means "not given", which holds for every field of a built-in type.
             schema["type"] = next(name for name in value if name != "null")
         elif key == "properties":
             schema["properties"] = {name: _structural(field) for name, field in value.items()}

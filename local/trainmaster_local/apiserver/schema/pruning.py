@@ -1,7 +1,7 @@
-"""Decoding by a schema, in one pass: unknown fields are dropped and named, wrong JSON types refused as Go does.
+"""Decodes by a schema, in one pass: drops and reports unknown fields, and refuses wrong JSON types as Go does.
 
 A `Decoder` is a schema prepared for that. For built-in types it checks every field, and drops nulls and empty optional
-lists and maps, as Go's decoder and `omitempty` do. For custom resources it does so with the metadata only; the rest is
+lists and maps, as Go's decoder and `omitempty` do. For custom resources it does so only with the metadata; the rest is
 validated.
 """
 
@@ -32,8 +32,10 @@ _META = ("apiVersion", "kind", "metadata")
 
 
 class _Findings:
-    """Holds what a pass found. `converts` is True for what an apply made, which Kubernetes converts instead of decoding
-    it, with sentences of its own."""
+    """The findings of a pass.
+
+    `converts` is true for the result of an apply, which Kubernetes converts with other messages.
+    """
 
     __slots__ = ("converts", "custom", "problem", "unknown")
 
@@ -41,12 +43,15 @@ class _Findings:
         self.converts = converts
         self.custom = custom
         self.unknown: list[str] = []
-        # The first of them, as Kubernetes stops there.
+        # The first problem; Kubernetes stops there.
         self.problem = ""
 
 
 class Decoder:
-    """A place in a schema: `kind` is object, array, anything, or a scalar's type; `typed`: types are checked."""
+    """A decoder is a place in a schema:
+
+    `kind` is object, array, anything, or a scalar's type; `typed`: types are checked.
+    """
 
     __slots__ = (
         "extra",
@@ -93,7 +98,7 @@ class Decoder:
         self.go_type = self._go_type(schema)
 
     def _go_type(self, schema: Schema) -> str:
-        """Returns the Go type that this is decoded into."""
+        """Returns the Go type of the decoded value."""
         name = ".".join(schema.get(DEFINITION, "").rsplit(".", 2)[-2:])
         if self.kind == "object":
             return f"map[string]{self.extra.go_type}" if self.is_map and self.extra else name or "struct"
@@ -144,7 +149,7 @@ class Decoder:
                 value[name] = decoder.scalar(child, here, found, struct)
 
     def run(self, value: Any, path: str, found: _Findings, struct: str) -> None:
-        """Goes through a list or an object; `struct` is the Go type that it is a field of."""
+        """Decodes a list or an object; `struct` is the Go type that it is a field of."""
         if isinstance(value, dict):
             if self.kind == "object":
                 self._object(value, path, found, struct)
@@ -175,7 +180,7 @@ class Decoder:
             _drop_all(value, path, found)
 
     def scalar(self, value: Any, path: str, found: _Findings, struct: str) -> Any:
-        """Returns a scalar as it is read back; its type alone doesn't say how."""
+        """Returns a scalar as it is read back, which doesn't depend on its type alone."""
         kind = self.kind
         problem = ""
         if kind == "quantity":
@@ -214,7 +219,7 @@ class Decoder:
         name = go_values.json_type(value)
         if self.kind in ("integer", "int-or-string") and name == "number":
             name = f"number {value!r}"
-        # The metadata of custom resources is decoded on its own.
+        # The metadata of custom resources is decoded separately.
         place = path.removeprefix("metadata.") if found.custom else path
         found.problem = problem or cannot_unmarshal(name, struct, place, self.go_type)
 
@@ -222,14 +227,14 @@ class Decoder:
         """Prunes an object in place; returns the paths of its unknown fields. Raises Undecodable for a wrong type."""
         found = _Findings(converts, not self.typed)
         self._object(obj, "", found, kind)
-        # If a custom resource is applied, odd times in its metadata are accepted.
+        # If a custom resource is applied, invalid times in its metadata are accepted.
         if found.problem and not (found.converts and found.custom):
             raise Undecodable(kind, version, found.problem)
         return found.unknown
 
 
 def _drop_all(value: Any, path: str, found: _Findings) -> None:
-    """Drops all fields of a value that has another shape than its schema, as unknown ones."""
+    """Drops all fields of a value whose shape differs from its schema, as unknown ones."""
     if isinstance(value, dict):
         found.unknown += [f"{path}.{name}" for name in value]
         value.clear()
@@ -249,7 +254,7 @@ def _kind(schema: Schema) -> str:
 
 
 def _embedded(schema: Schema) -> Schema:
-    """An embedded resource always has apiVersion, kind and metadata."""
+    """Returns the schema of an embedded resource, which always has apiVersion, kind and metadata."""
     properties = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
@@ -260,7 +265,7 @@ def _embedded(schema: Schema) -> Schema:
 
 
 def check_type_meta(body: dict[str, Any], kind: str, version: str, custom: bool) -> None:
-    """Refuses what can't be read as an object: kind or apiVersion that is no string, metadata that is none."""
+    """Refuses a body that isn't an object: kind or apiVersion isn't a string, or metadata isn't an object."""
     for name, wanted in (("kind", str), ("apiVersion", str), ("metadata", dict)):
         value = body.get(name)
         if value is None:
@@ -274,7 +279,7 @@ def check_type_meta(body: dict[str, Any], kind: str, version: str, custom: bool)
 
 
 def cannot_unmarshal(found: str, struct: str, path: str, wanted: str) -> str:
-    """Returns the problem of Go's decoder with a JSON type; its paths have no indices."""
+    """Returns Go's error for a wrong JSON type; its paths have no indices."""
     field = re.sub(r"\[\d+\]", "", path)
     return f"json: cannot unmarshal {found} into Go struct field {struct}.{field} of type {wanted}"
 

@@ -88,7 +88,7 @@ _KEYWORD_TYPES: dict[str, Any] = {
 def drop_unknown(schema: Any, path: str) -> list[str]:
     """Drops keywords that aren't part of JSONSchemaProps, in place; returns their paths.
 
-    Raises ApiError 400 for a keyword whose value is of the wrong type.
+    Raises ApiError 400 for a keyword with a value of the wrong type.
     """
     if schema is None or (isinstance(schema, bool) and path.endswith(".additionalProperties")):
         return []
@@ -136,7 +136,7 @@ def _check_keywords(schema: Any, path: str) -> None:
 
 
 def structural_errors(schema: Mapping[str, Any], path: str) -> list[FieldError]:
-    """Returns what keeps a whole object's schema from being structural."""
+    """Returns the errors that make a whole object's schema non-structural."""
     errors = []
     if not schema.get("type"):
         errors.append(FieldError.required(f"{path}.type", "must not be empty at the root"))
@@ -257,7 +257,7 @@ def _list_key_errors(schema: Mapping[str, Any], path: str) -> list[FieldError]:
 
 
 def _default_errors(schema: Mapping[str, Any], path: str) -> list[FieldError]:
-    """A default must itself be valid, once its own defaults are filled in."""
+    """Returns the errors of a default, which must be valid once its own defaults are filled in."""
     if "default" not in schema:
         return []
     value = copy.deepcopy(schema["default"])
@@ -272,7 +272,8 @@ def _default_errors(schema: Mapping[str, Any], path: str) -> list[FieldError]:
 
 
 def _logic_errors(schema: Mapping[str, Any], path: str, parent: Mapping[str, Any]) -> list[FieldError]:
-    """Below allOf, anyOf, oneOf and not only values may be restricted; structure belongs outside."""
+    """Returns the errors below allOf, anyOf, oneOf and not, which may only restrict values; structure belongs outside.
+    """
     allowed = ("type",) if parent.get("x-kubernetes-int-or-string") else ()
     errors = [
         FieldError.forbidden(f"{path}.{key}", "must be empty to be structural")

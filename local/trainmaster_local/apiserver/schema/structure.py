@@ -1,7 +1,7 @@
-"""A structural schema is read here: the schema of a field, and how lists and maps merge.
+"""Reads a structural schema: the schema of a field, and how lists and maps merge.
 
-A schema is OpenAPI v3 as JSON without `$ref`. The empty schema has no rule: all is kept, lists are atomic and maps
-merge, as for the untyped part of an object in kube-apiserver's `typed.DeducedParseableType`.
+A schema is OpenAPI v3 as JSON without `$ref`. The empty schema has no rule: everything is kept, lists are atomic and
+maps merge, as for the untyped part of an object in kube-apiserver's `typed.DeducedParseableType`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def with_object_meta(schema: Schema) -> Schema:
 
 
 def field_schema(schema: Schema, name: str) -> Schema | None:
-    """Returns the schema of an object's field; `ANY` where unknown fields are kept, None where the field is unknown."""
+    """Returns the schema of an object's field; `ANY` if unknown fields are kept, None for an unknown field."""
     properties = schema.get("properties")
     if properties is not None and name in properties:
         found: Schema = properties[name]
@@ -97,7 +97,7 @@ def field_schema(schema: Schema, name: str) -> Schema | None:
 
 
 def is_named_field(schema: Schema, name: str) -> bool:
-    """True for a field of a struct, False for a key of a map."""
+    """Returns whether this is a field of a struct (True) or a key of a map (False)."""
     return name in schema.get("properties", {})
 
 
@@ -114,7 +114,7 @@ def keeps_unknown(schema: Schema) -> bool:
 
 
 def list_type(schema: Schema) -> str:
-    """`atomic`, `set` or `map`."""
+    """Returns `atomic`, `set` or `map`."""
     kind: str = schema.get("x-kubernetes-list-type", "atomic")
     return kind
 
@@ -129,7 +129,7 @@ def is_atomic_map(schema: Schema) -> bool:
 
 
 def key_defaults(schema: Schema, keys: list[str]) -> dict[str, Any]:
-    """Returns the defaults of a list's keys (`protocol: TCP`), by which an item that doesn't say is still found.
+    """Returns the defaults of a list's keys (`protocol: TCP`), which identify an item that omits a key.
 
     In a built-in type each key has one: Go's zero.
     """

@@ -1,7 +1,7 @@
-"""Validation of custom resources by their schema, in the words of kube-openapi's validator and apiextensions-apiserver.
+"""Validates custom resources by their schema, in the words of kube-openapi's validator and apiextensions-apiserver.
 
-`validate` gives the field errors of an object, in the order of its fields. On an update what was wrong before and
-didn't change is let be (ratcheting, KEP-4008).
+`validate` returns the field errors of an object, in the order of its fields. An update ignores old errors of unchanged
+values (ratcheting, KEP-4008).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNSET = object()
 def type_name(value: Any) -> str:
     """Returns the JSON type of a value, as validation errors name it.
 
-    What is too large for an int64 is decoded as a float64 (sigs.k8s.io/json), and a float64 is an integer only where it
+    A number too large for an int64 is decoded as a float64 (sigs.k8s.io/json), and a float64 is an integer only if it
     is exact (go-openapi/swag, `IsFloat64AJSONInteger`).
     """
     if value is None:
@@ -43,7 +43,7 @@ def type_name(value: Any) -> str:
 
 
 def validate(value: Any, schema: Schema, old: Any = _UNSET, path: str = "") -> list[FieldError]:
-    """Returns what is wrong with `value`. `old` is what stood there before, on an update."""
+    """Returns the errors of `value`. `old` is the previous value on an update."""
     if old is not _UNSET and old == value:
         return []
     field = path or "<nil>"
@@ -66,7 +66,7 @@ def validate(value: Any, schema: Schema, old: Any = _UNSET, path: str = "") -> l
 
 
 def _type_errors(value: Any, schema: Schema, field: str, path: str) -> list[FieldError]:
-    """Returns the error of a value of another type; the rest of its schema speaks of it all the same."""
+    """Returns the error of a value of the wrong type; the rest of its schema is still checked."""
     types = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema.get("type", "")]
     if types == [""] or (value is None and schema.get("nullable")):
         return []
@@ -76,7 +76,7 @@ def _type_errors(value: Any, schema: Schema, field: str, path: str) -> list[Fiel
     wanted = ",".join(types)
     numeric = "integer" in types or "number" in types
     if schema.get("format") and not isinstance(value, (str, list)) and value is not None:
-        # Names of formats; only numbers have one.
+        # These are names of formats; only numbers have one.
         wanted, name = schema["format"], {"integer": "int64", "number": "float64"}.get(name, "")
     elif schema.get("format") and not numeric and value is not None:
         return []
@@ -84,7 +84,7 @@ def _type_errors(value: Any, schema: Schema, field: str, path: str) -> list[Fiel
 
 
 def _is_same(value: Any, choice: Any) -> bool:
-    """Returns whether two values are one in JSON, where true isn't 1."""
+    """Returns whether two values are equal in JSON, where true isn't 1."""
     return bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)
 
 
@@ -93,7 +93,7 @@ def _valid(value: Any, schema: Schema) -> bool:
 
 
 def _combined(value: Any, schema: Schema, path: str) -> list[FieldError]:
-    """Returns what speaks against combinations of schemas; kube-openapi's own sentences of them name no field."""
+    """Returns the errors of combined schemas; kube-openapi's own messages about them name no field."""
     errors = []
     wrong = [part for part in (validate(value, part, path=path) for part in schema.get("allOf", ())) if part]
     for part in wrong:
@@ -127,7 +127,7 @@ def _plain(field: str, value: Any, detail: str) -> FieldError:
 
 def _string_errors(value: str, schema: Schema, field: str, path: str) -> list[FieldError]:
     errors = []
-    # Kubernetes names the first of these.
+    # Kubernetes reports only the first of these.
     if "maxLength" in schema and len(value) > schema["maxLength"]:
         errors.append(FieldError.too_long(field, schema["maxLength"]))
     elif "minLength" in schema and len(value) < schema["minLength"]:
@@ -207,7 +207,7 @@ def _list_errors(value: list[Any], schema: Schema, old: Any, field: str, path: s
 
 
 def _old_items(old: Any, schema: Schema) -> Callable[[int, Any], Any]:
-    """Returns how an item finds what it was before: by its key in a list of maps, not at all in an atomic list."""
+    """Returns a function for an item's old value: by its key in a list of maps, none in an atomic list."""
     keys = list_keys(schema) if list_type(schema) == "map" else []
     if not isinstance(old, list) or not keys:
         return lambda index, item: _UNSET
@@ -303,7 +303,7 @@ _FORMATS: dict[str, Callable[[str], bool]] = {
 
 
 def _has_format(value: str, name: str) -> bool:
-    """The formats that structural schemas know; others are ignored, as Kubernetes does."""
+    """Checks the formats that structural schemas support; others are ignored, as in Kubernetes."""
     try:
         return _FORMATS[name](value)
     except (ValueError, binascii.Error):

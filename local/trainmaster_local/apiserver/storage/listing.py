@@ -1,4 +1,4 @@
-"""Lists are served in pages: continue tokens, resource versions (k8s.io/apiserver `pkg/storage/continue.go`)."""
+"""Serves lists in pages: continue tokens, resource versions (k8s.io/apiserver `pkg/storage/continue.go`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOO_OLD = (
 
 @dataclass(frozen=True)
 class ListResult:
-    """Holds a page. `remaining` is how many objects follow it, None where that isn't known or none do."""
+    """A page of a list. `remaining` is the number of objects after it, None if unknown or zero."""
 
     revisions: list[Revision]
     version: int
@@ -38,8 +38,7 @@ class ListResult:
 
 
 def matcher(plan: Plan, labels: str, fields: str) -> Callable[[Object], bool] | None:
-    """Returns the filter of both selectors, None where they let everything through. Raises 400 for what can't be
-    parsed."""
+    """Returns the filter of both selectors, None if they match everything. Raises 400 for an invalid selector."""
     by_label: LabelSelector = parse_labels(labels)
     by_field: FieldSelector = parse_fields(fields, plan.selectable)
     if not by_label and not by_field:
@@ -54,7 +53,7 @@ def matcher(plan: Plan, labels: str, fields: str) -> Callable[[Object], bool] | 
 
 
 def parse_version(text: str) -> int:
-    """A resourceVersion as a number; 0 for the empty string."""
+    """Returns a resourceVersion as a number; 0 for the empty string."""
     if not text:
         return 0
     if not text.isdecimal():
@@ -71,7 +70,7 @@ def encode_token(version: int, start: str) -> str:
 
 
 def decode_token(token: str) -> tuple[int, str]:
-    """Returns the version and key of a continue token. Raises 400 for what is none."""
+    """Returns the version and key of a continue token. Raises 400 for an invalid one."""
     prefix = "invalid continue token: continue key is not valid: "
     try:
         raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
@@ -117,8 +116,7 @@ def list_page(
     version: str,
     match: str,
 ) -> ListResult:
-    """Returns one page. Raises 410 for a token or exact version that is compacted, 504 for a version that isn't
-    there yet."""
+    """Returns one page. Raises 410 for a token or exact version that is compacted, 504 for a future version."""
     asked = parse_version(version)
     if asked > storage.version:
         raise too_large_resource_version(asked, storage.version)

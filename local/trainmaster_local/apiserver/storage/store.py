@@ -1,7 +1,8 @@
 """The store keeps objects in memory, one counter of revisions, and the changes since the last compaction.
 
-What is stored is never changed in place: a write puts a new object, so readers share objects without copying, and each
-revision is encoded as JSON once for all its readers. Resources are named as in errors: `pods`, `statefulsets.apps`.
+Stored objects are never changed in place: a write stores a new object, so readers share objects without copying, and
+each revision is encoded as JSON once for all its readers. Resources are named as in errors: `pods`,
+`statefulsets.apps`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FRESH_SECONDS = 75.0
 
 
 class Revision:
-    """Holds an object as it was at a resource version; `json` is its encoding, made when first asked for."""
+    """A revision is an object at a resource version; `json` is its encoding, made on first use."""
 
     __slots__ = ("_json", "object", "version")
 
@@ -46,8 +47,10 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Records one write. `old` is None when the object is new, `new` None when it is gone (`last` is then its final
-    state)."""
+    """A change is one write.
+
+    `old` is None for a new object, `new` None for a deleted one (`last` is then its final state).
+    """
 
     version: int
     namespace: str
@@ -59,7 +62,7 @@ class Change:
 
 
 class _Table:
-    """Holds the objects of one resource, and their changes."""
+    """A table has the objects of one resource, and their changes."""
 
     def __init__(self, floor: int, history: int) -> None:
         self.namespaces: dict[str, dict[str, Revision]] = {}
@@ -70,7 +73,7 @@ class _Table:
 
 
 class Storage:
-    """Stores all objects of a cluster. Everything is synchronous: between two awaits of a caller nothing changes."""
+    """The storage has all objects of a cluster. It is synchronous: between two awaits of a caller nothing changes."""
 
     def __init__(self, *, history: int = HISTORY, clock: Callable[[], float] = time.monotonic) -> None:
         self.version = 0
@@ -79,11 +82,11 @@ class Storage:
         self._tables: dict[str, _Table] = {}
 
     def open(self, resource: str) -> None:
-        """Begins the history of a resource: a watch from before this moment is too old."""
+        """Starts the history of a resource: a watch from before this moment is too old."""
         self._tables.setdefault(resource, _Table(self.version, self._history))
 
     def drop(self, resource: str) -> None:
-        """Forgets a resource that is no longer served; its watches receive their end."""
+        """Deletes a resource that is no longer served, and ends its watches."""
         table = self._tables.pop(resource, None)
         for end in tuple(table.ends) if table is not None else ():
             end()
@@ -99,7 +102,7 @@ class Storage:
         return self._table(resource).namespaces.get(namespace, {}).get(name)
 
     def items(self, resource: str, namespace: str = "") -> list[Revision]:
-        """Returns all objects in the order of their keys; of every namespace when none is given."""
+        """Returns all objects in the order of their keys; of every namespace if none is given."""
         namespaces = self._table(resource).namespaces
         if namespace:
             objects = namespaces.get(namespace, {})
@@ -107,7 +110,7 @@ class Storage:
         return [namespaces[space][name] for space in sorted(namespaces) for name in sorted(namespaces[space])]
 
     def items_at(self, resource: str, namespace: str, version: int) -> list[Revision]:
-        """Returns the objects as they were at an earlier version. Raises 410 when that is compacted."""
+        """Returns the objects of an earlier version. Raises 410 if that is compacted."""
         table = self._table(resource)
         if version >= self.version:
             return self.items(resource, namespace)
@@ -130,7 +133,7 @@ class Storage:
         return sum(len(objects) for objects in self._table(resource).namespaces.values())
 
     def put(self, resource: str, namespace: str, name: str, obj: Object) -> Revision:
-        """Stores `obj`, which is the storage's from now on, under a new resource version."""
+        """Stores `obj` under a new resource version; the storage then owns it."""
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
         revision = Revision(obj, self.version)
@@ -162,14 +165,14 @@ class Storage:
             subscriber(change)
 
     def changes_since(self, resource: str, version: int) -> Iterable[Change]:
-        """Returns what happened after `version`. Raises 410 Expired when that is older than the history."""
+        """Returns the changes after `version`. Raises 410 Expired if that is older than the history."""
         table = self._table(resource)
         if version < table.floor:
             raise expired(f"too old resource version: {version} ({table.floor})")
         return [change for change in table.history if change.version > version]
 
     def compact(self, resource: str | None = None) -> None:
-        """Forgets the history (of all resources): watches from earlier versions get 410 Expired."""
+        """Drops the history (of all resources): watches from earlier versions get 410 Expired."""
         for name, table in self._tables.items():
             if resource is None or name == resource:
                 table.history.clear()

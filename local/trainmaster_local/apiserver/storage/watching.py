@@ -1,7 +1,7 @@
 """A watch delivers the changes of a resource as events, filtered by namespace and selectors.
 
-As in kube-apiserver an object that leaves the selector is DELETED for the watcher and one that enters it is ADDED.
-A watcher that doesn't keep up is ended after `BACKLOG` events, and resumes from its last resource version.
+As in kube-apiserver an object that leaves the selector is DELETED for the watcher and one that enters it is ADDED. A
+watcher that is more than `BACKLOG` events behind is ended, and resumes from its last resource version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """`type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR (then the object is a Status)."""
+    """A watch event has a `type`: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR (then the object is a Status)."""
 
     type: str
     revision: Revision
@@ -83,7 +83,7 @@ class Watch:
             self._wake.set_result(None)
 
     def close(self) -> None:
-        """Ends the watch: what is queued is still delivered, then it stops."""
+        """Ends the watch after it has delivered the queued events."""
         self._closed = True
         self._unsubscribe()
         self._notify()
@@ -93,13 +93,13 @@ class Watch:
         return self._closed
 
     def pending(self) -> list[WatchEvent]:
-        """Returns all events that are queued, without waiting."""
+        """Returns all queued events, without waiting."""
         events = list(self._events)
         self._events.clear()
         return events
 
     async def wait(self, seconds: float | None) -> bool:
-        """Waits until something is queued or the watch is closed; False when `seconds` have passed."""
+        """Waits for an event or the watch's end; returns False after `seconds`."""
         if self._events or self._closed:
             return True
         self._wake = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Creating, updating and deleting objects (k8s.io/apiserver `pkg/registry/generic/registry`).
+"""This package creates, updates and deletes objects (k8s.io/apiserver `pkg/registry/generic/registry`).
 
 - `writer`: the steps of a create and an update, from a decoded body to a stored revision. Read it first.
 - `validating`: the validation of custom resources: schema, scale paths, CEL rules.

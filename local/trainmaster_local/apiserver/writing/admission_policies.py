@@ -1,10 +1,10 @@
 """ValidatingAdmissionPolicies and their bindings validate every write by CEL expressions.
 
-`Policies.check` is called for each write after its own validation and before it is stored, as kube-apiserver calls its
-validating admission; the built-in types call `problems` to validate a policy. Expressions see `object`, `oldObject`,
-`request`, `namespaceObject` and `variables`, all of them as plain JSON. A policy acts as soon as it and a binding are
-stored (a kube-apiserver needs a moment). What isn't known here is refused when the policy is stored: parameters, audit
-annotations, message expressions, selectors, names of resources, actions other than Deny.
+`Policies.check` runs for each write after its own validation and before it is stored, like kube-apiserver's validating
+admission; the built-in types call `problems` to validate a policy. Expressions see `object`, `oldObject`, `request`,
+`namespaceObject` and `variables` as plain JSON. A policy acts as soon as it and a binding are stored (a kube-apiserver
+needs a moment). Unsupported fields are refused when the policy is stored: parameters, audit annotations, message
+expressions, selectors, names of resources, actions other than Deny.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 GROUP = "admissionregistration.k8s.io"
 POLICIES = f"validatingadmissionpolicies.{GROUP}"
 BINDINGS = f"validatingadmissionpolicybindings.{GROUP}"
-# A policy could lock everybody out of changing policies, and reviews aren't stored
-# (k8s.io/apiserver, pkg/admission/plugin/policy/generic/plugin.go).
+# A policy could lock everybody out of changing policies, and reviews aren't stored (k8s.io/apiserver,
+# pkg/admission/plugin/policy/generic/plugin.go).
 _EXEMPT = (GROUP, "authentication.k8s.io", "authorization.k8s.io")
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
 _NAMES = ("object", "oldObject", "request", "namespaceObject")
@@ -36,7 +36,7 @@ _NAMES = ("object", "oldObject", "request", "namespaceObject")
 
 @dataclass(frozen=True)
 class Write:
-    """A write that is about to be carried out. `obj` is None when it deletes, `old` when it creates."""
+    """A pending write. `obj` is None for a delete, `old` for a create."""
 
     type: ResourceType
     operation: str  # CREATE, UPDATE, DELETE or CONNECT
@@ -49,7 +49,7 @@ class Write:
     dry_run: bool = False
 
     def request(self) -> dict[str, Any]:
-        """`request` as expressions see it: without the fields that are empty."""
+        """Returns `request` as expressions see it: without empty fields."""
         type_ = self.type
         kind = {"group": type_.group, "version": type_.version, "kind": type_.kind}
         resource = {"group": type_.group, "version": type_.version, "resource": type_.plural}
@@ -72,8 +72,10 @@ class Write:
 
 @dataclass(frozen=True)
 class _Expression:
-    """A compiled expression, and which values and variables it names: most of the work is to convert an object to
-    CEL's values."""
+    """A compiled expression with the values and variables that it names.
+
+    Only those are converted to CEL, because converting an object is most of the work.
+    """
 
     text: str
     program: Any
@@ -96,7 +98,7 @@ class _Validation:
 
 @dataclass(frozen=True)
 class _Policy:
-    """A policy, compiled. `variables` are in the order in which they may refer to each other."""
+    """A compiled policy. Each of its `variables` may refer to earlier ones."""
 
     name: str
     rules: Sequence[Mapping[str, Any]]
@@ -112,7 +114,7 @@ class _Policy:
         )
 
     def refusal(self, write: Write, namespace: Object | None) -> tuple[str, str] | None:
-        """Returns why the policy refuses the write, as reason and message; None when it doesn't."""
+        """Returns why the policy refuses the write, as reason and message; None if it doesn't."""
         objects = {"object": deep.without(write.obj), "oldObject": deep.without(write.old)}
         data: dict[str, Any] = {"request": write.request(), **objects}
         data["namespaceObject"] = namespace
@@ -122,12 +124,12 @@ class _Policy:
             if result.type() == cel.Type.ERROR:
                 failures.append(evaluation_error(result))
             elif result.value() is not True:
-                # One that doesn't hold counts for more than one that can't be evaluated.
+                # A violated expression takes precedence over one that can't be evaluated.
                 return None
         if failures:
             return None if self.ignores_errors else ("Invalid", failures[0])
         data["variables"] = self._variables(data)
-        # All of them name a part of what was converted here.
+        # All of them use parts of this conversion.
         activation = activation_of(data)
         for validation in self.validations:
             result = validation.expression.program.eval(activation)
@@ -141,7 +143,7 @@ class _Policy:
         return None
 
     def _variables(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Their values; one that can't be evaluated is left out, so that who uses it fails."""
+        """Returns the variables' values; one that can't be evaluated is left out, so that its users fail."""
         values: dict[str, Any] = {}
         activation = activation_of(data)
         for name, expression in self.variables.items():
@@ -176,13 +178,13 @@ def _matches(rule: Mapping[str, Any], write: Write) -> bool:
 
 @dataclass
 class Policies:
-    """Holds the policies that are stored, each compiled once."""
+    """The stored policies, each compiled once."""
 
     storage: Storage
     _compiled: dict[tuple[str, str], _Policy] = field(default_factory=dict)
 
     def check(self, write: Write) -> None:
-        """Raises ApiError where a bound policy refuses the write, with kube-apiserver's message."""
+        """Raises ApiError if a bound policy refuses the write, with kube-apiserver's message."""
         if write.type.group in _EXEMPT:
             return
         for binding, policy in self._bound():
@@ -216,7 +218,7 @@ class Policies:
 
 
 def problems(obj: Object) -> list[FieldError]:
-    """Returns what is wrong with a policy."""
+    """Returns the errors of a policy."""
     spec = obj["spec"]
     errors = _unknown(spec, ("paramKind", "auditAnnotations"), "spec")
     constraints = spec.get("matchConstraints") or {}
@@ -248,7 +250,7 @@ def problems(obj: Object) -> list[FieldError]:
 
 
 def binding_problems(obj: Object) -> list[FieldError]:
-    """Returns what is wrong with a binding."""
+    """Returns the errors of a binding."""
     spec = obj["spec"]
     errors = _unknown(spec, ("paramRef", "matchResources"), "spec")
     if not spec.get("policyName"):
@@ -262,12 +264,12 @@ def binding_problems(obj: Object) -> list[FieldError]:
 
 
 def _unknown(spec: Mapping[str, Any], names: Sequence[str], path: str) -> list[FieldError]:
-    """Returns an error for each field that a kube-apiserver would apply and this one does not."""
+    """Returns an error for each field that kube-apiserver supports and this server doesn't."""
     return [FieldError.forbidden(f"{path}.{name}", NOT_HERE) for name in names if spec.get(name)]
 
 
 def _compile(obj: Object) -> _Policy:
-    """Raises RuleError for the first expression that isn't right."""
+    """Returns the compiled policy. Raises RuleError for the first invalid expression."""
     spec = obj["spec"]
     base = dict.fromkeys(_NAMES, cel.Type.DYN)
     known = {**base, "variables": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)}

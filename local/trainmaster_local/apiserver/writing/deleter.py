@@ -1,4 +1,4 @@
-"""Deletion: preconditions, finalizers of the propagation policy, grace periods (the generic registry's `store.go`)."""
+"""Deletes objects, with preconditions, propagation finalizers and grace periods (the generic registry's `store.go`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _POLICIES = ("Orphan", "Background", "Foreground")
 
 @dataclass(frozen=True)
 class DeleteOptions:
-    """`grace_period` in seconds, None for the type's own; `propagation` empty for the type's own (Background)."""
+    """`grace_period` is in seconds, None for the type's own; an empty `propagation` means the type's own (Background).
+    """
 
     grace_period: int | None = None
     propagation: str = ""
@@ -32,7 +33,7 @@ class DeleteOptions:
 
     @staticmethod
     def parse(body: Any, query: dict[str, str], user: User = SYSTEM) -> DeleteOptions:
-        """Parses a DeleteOptions body or, without one, from the query. Raises ApiError for what isn't one."""
+        """Parses a DeleteOptions body or, without one, the query. Raises ApiError for an invalid one."""
         values: dict[str, Any] = dict(body) if isinstance(body, dict) and body else dict(query)
         if "orphanDependents" in values and "propagationPolicy" not in values:
             orphan = str(values["orphanDependents"]).lower() == "true"
@@ -61,7 +62,7 @@ class DeleteOptions:
 
 
 class Deleter:
-    """Deletes from the storage for `Api`."""
+    """The deleter deletes from the storage for `Api`."""
 
     def __init__(self, storage: Storage, writer: Writer, clock: Callable[[], float]) -> None:
         self._storage = storage
@@ -69,7 +70,7 @@ class Deleter:
         self._clock = clock
 
     def delete(self, plan: Plan, found: Revision, options: DeleteOptions) -> Object:
-        """Deletes, or marks as being deleted, and gives what the API answers: the object or a Status."""
+        """Deletes, or marks as being deleted, and returns the API's answer: the object or a Status."""
         type_ = plan.type
         metadata = found.object["metadata"]
         self._check(plan, found, options)
@@ -144,7 +145,7 @@ class Deleter:
         return self._storage.put(plan.resource, namespace, metadata["name"], obj).object
 
     def _without_time_left(self, plan: Plan, obj: Object) -> Object:
-        """A graceful type's last state, which watchers see as MODIFIED before it is gone (`BeforeDelete`)."""
+        """Returns a graceful type's last state, which watchers see as MODIFIED before it is gone (`BeforeDelete`)."""
         last = copied(obj)
         if last["metadata"].get("deletionTimestamp"):
             last["metadata"]["deletionTimestamp"] = objectmeta.rfc3339(self._clock())
@@ -173,7 +174,7 @@ def _without_grace(obj: Object) -> Object:
 
 
 def _with_policy(finalizers: list[str], propagation: str) -> list[str]:
-    """The finalizers by which the garbage collector knows the policy. None asked for: those there stay."""
+    """Returns the finalizers that show the policy to the garbage collector. Without a policy, existing ones stay."""
     if not propagation:
         return finalizers
     kept = [finalizer for finalizer in finalizers if finalizer not in (ORPHAN, FOREGROUND)]

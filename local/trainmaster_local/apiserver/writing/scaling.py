@@ -1,4 +1,4 @@
-"""The scale subresource: an autoscaling/v1 Scale read from, and written to, an object by its type's paths."""
+"""The scale subresource reads an autoscaling/v1 Scale from an object, and writes it, by its type's paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation of a custom resource: schema, scale paths, CEL rules, in kube-apiserver's order."""
+"""Validates a custom resource: schema, scale paths, CEL rules, in kube-apiserver's order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _UNCHECKED = (
     "some validation rules were not checked because the object was invalid; "
     "correct the existing errors to complete validation"
 )
-# Errors after which CEL isn't asked: it would stumble over the same (`hasBlockingErr` in the CEL validation strategy).
+# CEL isn't evaluated after these errors, because it would fail on the same values (`hasBlockingErr` in the CEL
+# validation strategy).
 _BLOCKING = (
     "FieldValueNotSupported",
     "FieldValueRequired",
@@ -25,7 +26,7 @@ _BLOCKING = (
 
 
 def custom_errors(plan: Plan, obj: Object, old: Object | None, found: list[FieldError]) -> list[FieldError]:
-    """Returns what else is wrong with a custom resource than what was `found`; `old` is what it replaces."""
+    """Returns a custom resource's errors beyond those already `found`; `old` is the object that it replaces."""
     schema = plan.type.schema
     errors = validate(obj, schema, old) if old is not None else validate(obj, schema)
     errors += _scale_errors(plan, obj)
@@ -37,7 +38,7 @@ def custom_errors(plan: Plan, obj: Object, old: Object | None, found: list[Field
 
 
 def _scale_errors(plan: Plan, obj: Object) -> list[FieldError]:
-    """The scale subresource must be able to read its numbers."""
+    """Returns errors if the scale subresource can't read its numbers."""
     if plan.type.scale is None:
         return []
     errors = []

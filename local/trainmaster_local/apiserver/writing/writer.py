@@ -1,7 +1,7 @@
-"""A body becomes a stored revision here, by a create or an update, in the order of kube-apiserver's generic registry.
+"""The writer turns a body into a stored revision, by a create or an update, as kube-apiserver's generic registry does.
 
-`Writer` is synchronous: what it reads and what it writes are of one instant, so a conflict is only ever the caller's
-old resourceVersion, never a race.
+`Writer` is synchronous: its reads and writes are of one instant, so a conflict is only ever the caller's old
+resourceVersion, never a race.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Holds the options of a write. `validation` is Ignore, Warn or Strict; what it warns of is appended to `warnings`,
-    a sentence each of `duplicates` among it."""
+    """The options of a write. `validation` is Ignore, Warn or Strict.
+
+    Its warnings, including `duplicates`, are appended to `warnings`, one sentence each.
+    """
 
     user: User = SYSTEM
     manager: str = "unknown"
@@ -58,7 +60,7 @@ def copied(obj: Object) -> Object:
 
 
 class Writer:
-    """Writes to the storage for `Api`."""
+    """The writer writes to the storage for `Api`."""
 
     def __init__(self, api: Api, storage: Storage, clock: Callable[[], float], random_: random.Random) -> None:
         self._api = api
@@ -119,7 +121,8 @@ class Writer:
         options.warnings.extend(problems)
 
     def defaulted(self, plan: Plan, obj: Object, *, applied: bool = False) -> None:
-        """Fills in defaults, and drops nulls that can't be: of what was applied, Kubernetes validates them first."""
+        """Fills in defaults, and drops forbidden nulls; Kubernetes validates those of an applied configuration first.
+        """
         if plan.defaults:
             set_defaults(obj, plan.schema)
         if plan.type.custom and not applied:
@@ -127,7 +130,7 @@ class Writer:
         plan.type.default(obj)
 
     def place(self, plan: Plan, obj: Object, namespace: str) -> None:
-        """Puts the request's namespace into the object. Raises 400 when the object names another."""
+        """Puts the request's namespace into the object. Raises 400 if the object names another."""
         metadata = obj["metadata"]
         if not plan.type.namespaced:
             return
@@ -136,7 +139,7 @@ class Writer:
         metadata["namespace"] = namespace
 
     def _check_namespace(self, plan: Plan, namespace: str, name: str) -> None:
-        """The NamespaceLifecycle admission: nothing is created where there is no namespace, or in one that goes."""
+        """Applies the NamespaceLifecycle admission: nothing is created in a missing or terminating namespace."""
         if not plan.type.namespaced or self._api.registry.find("", "v1", "namespaces") is None:
             return
         found = self._storage.get("namespaces", "", namespace)
@@ -154,7 +157,7 @@ class Writer:
     def create(
         self, plan: Plan, obj: Object, namespace: str, options: Options, entries: Entries | None = None
     ) -> Revision:
-        """Stores a decoded object as a new one. `entries`: who owns it, when an apply created it."""
+        """Stores a decoded object as a new one. `entries` are its owners if an apply created it."""
         type_ = plan.type
         self.place(plan, obj, namespace)
         metadata = obj["metadata"]
@@ -217,10 +220,10 @@ class Writer:
         entries: Entries | None = None,
         unconditional: bool = True,
     ) -> Revision:
-        """Stores a decoded object over `old`; nothing is written when nothing changes.
+        """Stores a decoded object over `old`; writes nothing if nothing changes.
 
-        `entries` are the owners when an apply made `new`; else they are worked out. `unconditional` is False for PUT of
-        a type that must name the resourceVersion it replaces.
+        `entries` are the owners if an apply made `new`; else they are computed. `unconditional` is False for PUT of a
+        type that must name the resourceVersion it replaces.
         """
         type_ = plan.type
         before = old.object
@@ -245,7 +248,7 @@ class Writer:
             metadata["generation"] = before["metadata"].get("generation", 0) + 1
         errors = objectmeta.validate_update(new, before)
         if type_.custom:
-            # kube-apiserver asks twice for custom resources, and so names each cause twice.
+            # kube-apiserver validates custom resources twice, and so lists each cause twice.
             errors += errors + objectmeta.validate(new, type_.namespaced, type_.name_rule, custom=True)
             errors += custom_errors(plan, new, before, errors)
         else:
@@ -281,7 +284,7 @@ class Writer:
             raise conflict(type_.group, type_.plural, name, problem)
 
     def _restrict(self, plan: Plan, new: Object, before: Object, subresource: str) -> None:
-        """Puts back what this endpoint doesn't write: status on the main one, all else on status."""
+        """Restores the fields that this endpoint doesn't write: status on the main one, everything else on status."""
         if not plan.type.has_status:
             return
         if subresource == "status":
@@ -302,8 +305,7 @@ class Writer:
             new.pop("status", None)
 
     def _entries(self, plan: Plan, new: Object, before: Object, subresource: str, options: Options) -> Entries:
-        """Returns who owns what after this update: as the object says when it brings managedFields, and what
-        changed."""
+        """Returns the owners after this update: the object's own managedFields, if any, plus the changes."""
         given = new["metadata"].get("managedFields")
         entries = managed.read(new if given else before)
         time = "" if subresource == "scale" else self.now()
@@ -333,7 +335,7 @@ class Writer:
         return self._put(plan, namespace, name, new, options)
 
     def can_go(self, plan: Plan, obj: Object) -> bool:
-        """True when nothing holds an object whose deletion has begun."""
+        """Returns whether nothing holds an object whose deletion has begun."""
         metadata = obj["metadata"]
         held = plan.type.holds_deletion is not None and plan.type.holds_deletion(obj)
         return not metadata.get("finalizers") and not metadata.get("deletionGracePeriodSeconds") and not held
@@ -349,7 +351,7 @@ class Writer:
         options: Options,
         force: bool,
     ) -> Revision:
-        """Applies a configuration: creates the object or merges into it. A schema it doesn't fit makes a 500."""
+        """Applies a configuration: creates the object or merges into it. Raises 500 if it doesn't fit its schema."""
         type_ = plan.type
         metadata = config.get("metadata")
         given: Object = metadata if isinstance(metadata, dict) else {}
@@ -386,7 +388,7 @@ class Writer:
         return self.update(plan, old, merged, subresource, options, entries=entries)
 
     def _converted(self, plan: Plan, merged: Object) -> Object:
-        """Returns what an apply made as an object of its type; without what only the schema's openness let in."""
+        """Returns an apply's result as an object of its type, without fields that only an open schema allowed."""
         merged = copied(merged)
         if merged.get("metadata") is None:
             merged["metadata"] = {}
@@ -396,7 +398,7 @@ class Writer:
         return merged
 
     def _report_repeated(self, options: Options) -> None:
-        """Reports what the YAML of an applied configuration has twice."""
+        """Reports the duplicate keys in the YAML of an applied configuration."""
         if options.duplicates and options.validation == "Strict":
             listed = "".join(f"\n  {problem}" for problem in options.duplicates)
             raise bad_request(
@@ -411,7 +413,10 @@ def _text(value: Any) -> str:
 
 
 def check_name(obj: Object, name: str, url: str = "") -> None:
-    """Raises 400 where an object has another name than the request's URL. `url`: it has to have one, said with that."""
+    """Raises 400 if an object's name differs from the request's URL.
+
+    `url`: the object must have a name, and the error quotes it.
+    """
     given = obj["metadata"].get("name") or ""
     if url and not given:
         raise bad_request(f"the name of the object ({url}) was undeterminable: name must be provided")
@@ -421,14 +426,14 @@ def check_name(obj: Object, name: str, url: str = "") -> None:
 
 
 def require(plan: Plan, revision: Revision | None, name: str) -> Revision:
-    """Returns the revision, or 404."""
+    """Returns the revision. Raises 404 if there is none."""
     if revision is None:
         raise not_found(plan.type.group, plan.type.plural, name)
     return revision
 
 
 def check_manager(manager: str) -> None:
-    """Raises ApiError where a server-side apply names no manager."""
+    """Raises ApiError if a server-side apply names no manager."""
     if not manager:
         error = FieldError.required("fieldManager", "is required for apply patch")
         raise ApiError(

@@ -30,7 +30,7 @@ _REPLICA_SPEC, _REPLICA_STATUS = "io.k8s.api.apps.v1.ReplicaSetSpec", "io.k8s.ap
 
 
 def _number_or_percent(value: Any, replicas: int) -> int:
-    """Returns the number that an int-or-percent stands for, rounded down."""
+    """Returns the number for an int-or-percent, rounded down."""
     return int(value[:-1]) * replicas // 100 if isinstance(value, str) else int(value)
 
 

@@ -1,4 +1,4 @@
-"""apps/v1: StatefulSet, and the ControllerRevisions that keep its templates.
+"""apps/v1: StatefulSet, and the ControllerRevisions that store its templates.
 
 Defaults and rules are those of kubernetes `pkg/apis/apps/v1/defaults.go` and `pkg/apis/apps/validation/validation.go`.
 """

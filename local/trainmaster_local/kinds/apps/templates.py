@@ -1,6 +1,6 @@
 """The kinds of apps/v1 with a pod template share these defaults, rules and columns.
 
-From kubernetes `pkg/apis/apps/v1/defaults.go` and `pkg/apis/apps/validation/validation.go`.
+They follow kubernetes `pkg/apis/apps/v1/defaults.go` and `pkg/apis/apps/validation/validation.go`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEMPLATE_ZERO: Json = {"metadata": {}, "spec": {"containers": None}}
 
 
 def drop_zero_seconds(spec: Json) -> None:
-    """Fields without a pointer in Go: their zero is never written."""
+    """Drops fields without a pointer in Go, whose zero is never written."""
     if spec.get("minReadySeconds") == 0:
         del spec["minReadySeconds"]
     if spec.get("paused") is False:
@@ -34,7 +34,7 @@ def drop_zero_seconds(spec: Json) -> None:
 
 
 def settle_counts(obj: Json, always: tuple[str, ...]) -> None:
-    """Counts that Go always writes are there even when zero; the others are left out when zero."""
+    """Writes zeros for the counts that Go always writes, and drops the zeros of others."""
     status = obj.setdefault("status", {})
     counts = (
         "readyReplicas",
@@ -53,7 +53,7 @@ def settle_counts(obj: Json, always: tuple[str, ...]) -> None:
 
 
 def workload_errors(obj: Json, kind: str) -> list[FieldError]:
-    """Returns what the three kinds have in common: numbers, the selector, the template and its restart policy."""
+    """Returns the errors common to the three kinds: numbers, the selector, the template and its restart policy."""
     spec = obj["spec"]
     errors: list[FieldError] = []
     for name in ("replicas", "minReadySeconds", "revisionHistoryLimit"):
@@ -67,7 +67,7 @@ def workload_errors(obj: Json, kind: str) -> list[FieldError]:
             errors.append(FieldError.invalid("spec.selector", selector, f"empty selector is invalid for {kind}"))
     template = spec["template"]
     labels = template["metadata"].get("labels") or {}
-    # No selector selects nothing.
+    # A missing selector selects nothing.
     if (not errors and not selects(selector, labels)) or selector is None:
         detail = "`selector` does not match template `labels`"
         errors.append(FieldError.invalid("spec.template.metadata.labels", labels or None, detail))
@@ -87,7 +87,7 @@ def workload_errors(obj: Json, kind: str) -> list[FieldError]:
 
 
 def fixed_selector(new: Json, old: Json) -> list[FieldError]:
-    """The selector of a Deployment or a ReplicaSet never changes."""
+    """Returns an error if the selector of a Deployment or a ReplicaSet changed."""
     if new["spec"].get("selector") != old["spec"].get("selector"):
         return [FieldError.invalid("spec.selector", new["spec"].get("selector"), IMMUTABLE)]
     return []
@@ -99,13 +99,13 @@ def selector_of(obj: Object) -> str:
 
 
 def template_cells(obj: Json) -> list[str]:
-    """A row's cells for `template_columns`."""
+    """Returns a row's cells for `template_columns`."""
     containers = obj["spec"]["template"]["spec"].get("containers") or []
     return [joined([c["name"] for c in containers]), joined([c.get("image", "") for c in containers])]
 
 
 def template_columns() -> tuple[Column, Column]:
-    """Returns what `kubectl get -o wide` shows of the template."""
+    """Returns the template's columns in `kubectl get -o wide`."""
     return (
         Column("Containers", description="Names of each container in the template.", priority=1),
         Column("Images", description="Images referenced by each container in the template.", priority=1),

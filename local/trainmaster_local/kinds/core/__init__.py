@@ -1,4 +1,4 @@
-"""The core types but Pod, and those that belong to them.
+"""The core types except Pod, and related types.
 
 - `namespaces`: Namespace and ResourceQuota.
 - `nodes`: Node, Lease and PriorityClass.

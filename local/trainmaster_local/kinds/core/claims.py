@@ -32,7 +32,7 @@ def _modes(spec: Json) -> str:
 
 
 def default_claim(claim: Json, *, kind: str = "PersistentVolumeClaim", version: str = "v1") -> None:
-    """A claim, also as a StatefulSet's template."""
+    """Sets the defaults of a claim, including a StatefulSet's template."""
     spec = claim.setdefault("spec", {})
     spec.setdefault("volumeMode", "Filesystem")
     canonical_resources(spec.setdefault("resources", {}), kind, version)
@@ -46,7 +46,7 @@ def _default_claim(claim: Json) -> None:
 
 
 def _admit_claim(claim: Json, old: Json | None, admission: Admission) -> None:
-    """A claim that names no class gets the default one (`plugin/pkg/admission/storage/storageclass/setdefault`)."""
+    """Sets the default class of a claim without one (`plugin/pkg/admission/storage/storageclass/setdefault`)."""
     if old is not None or "storageClassName" in claim["spec"]:
         return
     for candidate in admission.api.peek_all("storageclasses.storage.k8s.io"):

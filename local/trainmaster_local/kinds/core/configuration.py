@@ -95,7 +95,7 @@ CONFIG_MAP = ResourceType(
 
 
 def _default_secret(obj: Json) -> None:
-    """`stringData` is merged into `data`, and never stored."""
+    """Merges `stringData`, which is never stored, into `data`."""
     for key, value in (obj.get("data") or {}).items():
         _check_base64(value, "Secret", key)
     plain = obj.pop("stringData", None) or {}

@@ -18,7 +18,7 @@ NAME_LABEL = "kubernetes.io/metadata.name"
 
 
 def _default_namespace(obj: Json) -> None:
-    """The label that names the namespace is set before any write, so selectors can rely on it."""
+    """Sets the label that names the namespace before any write, so selectors can rely on it."""
     name = obj["metadata"].get("name")
     if name:
         obj["metadata"].setdefault("labels", {})[NAME_LABEL] = name
@@ -48,7 +48,7 @@ def _begin_deletion(obj: Json) -> None:
 
 
 async def _finalize(call: SubresourceCall) -> Object:
-    """Replaces spec.finalizers; without any, a namespace that is being deleted goes. Raises ApiError 404."""
+    """Replaces spec.finalizers; without any, a namespace that is being deleted is removed. Raises ApiError 404."""
     found = call.api.peek("namespaces", call.name)
     if found is None:
         raise not_found("", "namespaces", call.name)

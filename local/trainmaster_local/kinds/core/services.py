@@ -1,7 +1,7 @@
-"""v1 Service of type ClusterIP; the other types lead to what the local cluster doesn't have, and are refused.
+"""v1 Service of type ClusterIP; other types are refused, because the local cluster can't provide them.
 
-A Service gets an address of its own, as from kube-apiserver's allocator, but the local cluster routes nothing to it:
-what runs here finds pods by their stable names.
+A Service gets its own address, as from kube-apiserver's allocator, but the local cluster routes nothing to it: programs
+here find pods by their stable names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _default_service(obj: Json) -> None:
 
 
 def _families(spec: Json) -> None:
-    """Single stack IPv4, as in a cluster with one network; a headless service without a selector claims both."""
+    """Sets single stack IPv4, as in a cluster with one network; a headless service without a selector claims both."""
     if spec.get("clusterIP") == "None" and not spec.get("selector"):
         spec.setdefault("ipFamilies", ["IPv4", "IPv6"])
         spec.setdefault("ipFamilyPolicy", "RequireDualStack")
@@ -54,7 +54,7 @@ def _families(spec: Json) -> None:
 
 
 def _admit_service(obj: Json, old: Json | None, admission: Admission) -> None:
-    """Gives the service its address. Raises ApiError 422 for one that is taken or out of range."""
+    """Assigns the service's address. Raises ApiError 422 for one that is in use or out of range."""
     spec = obj["spec"]
     before = (old or {}).get("spec") or {}
     if admission.subresource:
@@ -77,7 +77,7 @@ def _admit_service(obj: Json, old: Json | None, admission: Admission) -> None:
 
 
 def _free_address(taken: set[Any]) -> str:
-    # The first 16 are left for fixed addresses (kubernetes.default is .1, DNS .10), as the static band is.
+    # The first 16 are reserved for fixed addresses (kubernetes.default is .1, DNS .10), like the static band.
     return next(str(address) for address in list(CLUSTER_NETWORK)[16:] if str(address) not in taken)
 
 
@@ -191,7 +191,7 @@ SERVICE = ResourceType(
     prepare_create=_prepare_service,
     validate_create=_service_errors,
     validate_update=_service_update_errors,
-    # Relaxed from DNS-1035 in 1.36 (KEP-5311); the recordings hold it.
+    # Relaxed from DNS-1035 in 1.36 (KEP-5311), as the recordings show.
     name_rule=dns_label_problems,
     columns=(
         NAME,

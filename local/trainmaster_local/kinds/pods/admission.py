@@ -1,4 +1,4 @@
-"""Admission adds to a new pod what kube-apiserver's plugins add: service account, tolerations, priority; and quota.
+"""Adds the same as kube-apiserver's plugins to a new pod: service account, tolerations, priority; and enforces quota.
 
 The plugins are those of `plugin/pkg/admission`: Priority, DefaultTolerationSeconds, ServiceAccount, ResourceQuota.
 """
@@ -16,7 +16,7 @@ from trainmaster_local.kinds.pods.quota import charge
 Json = dict[str, Any]
 
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-_TOKEN_SECONDS = 3607  # an hour and 7 s: how the plugin marks its own default apart from a user's
+_TOKEN_SECONDS = 3607  # an hour and 7 s, by which the plugin distinguishes its default from a user's
 _TAINT_SECONDS = 300
 _TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -24,7 +24,7 @@ _PRIORITIES = {"system-node-critical": 2000001000, "system-cluster-critical": 20
 
 
 def admit_pod(pod: Json, old: Json | None, admission: Admission) -> None:
-    """Changes a new pod in place. Raises ApiError 403 when its account or class is missing or a quota is exceeded."""
+    """Changes a new pod in place. Raises ApiError 403 if its account or class is missing or a quota is exceeded."""
     if old is not None or admission.subresource:
         return
     _priority(pod, admission)
@@ -79,7 +79,7 @@ def _service_account(pod: Json, admission: Admission) -> None:
     account = admission.api.peek("serviceaccounts", name, admission.namespace)
     if account is None:
         if name == "default":
-            # The controller that makes it is a moment behind; kube-apiserver waits and retries, then refuses.
+            # Its controller is a moment behind; kube-apiserver waits and retries, then refuses.
             account = {}
         else:
             problem = (

@@ -1,4 +1,4 @@
-"""Affinities and topology spread are validated as in kubernetes `pkg/apis/core/validation/validation.go`."""
+"""Validates affinities and topology spread as in kubernetes `pkg/apis/core/validation/validation.go`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers are validated as in kubernetes `pkg/apis/core/validation/validation.go`."""
+"""Validates containers as in kubernetes `pkg/apis/core/validation/validation.go`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainmaster_local.quantities import Quantity, parse
 Json = dict[str, Any]
 
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
-# Those that the kubelet has.
+# The kubelet supports these.
 _PROBES, _HOOKS = ("exec", "httpGet"), ("exec", "sleep")
 _PROPAGATIONS = ("Bidirectional", "HostToContainer", "None")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
@@ -59,7 +59,7 @@ _ENV_RESOURCES = (
 def container_list_errors(
     containers: list[Json], field: str, volumes: set[str], *, init: bool, taken: set[str]
 ) -> list[FieldError]:
-    """Validates all containers of one list. `taken` holds the names used so far in the pod, and gets these."""
+    """Validates all containers of one list, and adds their names to `taken`, the pod's names so far."""
     errors: list[FieldError] = []
     for index, container in enumerate(containers):
         here = f"{field}[{index}]"
@@ -138,7 +138,7 @@ def _port_errors(ports: list[Json], field: str) -> list[FieldError]:
 
 
 def env_name_problems(name: str) -> list[str]:
-    """A variable's name, as relaxed from Kubernetes 1.32 on (`IsRelaxedEnvVarName`)."""
+    """Checks a variable's name, as relaxed since Kubernetes 1.32 (`IsRelaxedEnvVarName`)."""
     if re.fullmatch(r"[ -<>-~]+", name):
         return []
     return ["a valid environment variable name must consist only of printable ASCII characters other than '='"]
@@ -254,7 +254,7 @@ def _mount_errors(mounts: list[Json], field: str, volumes: set[str], privileged:
         paths.add(path)
         for part in ("subPath", "subPathExpr"):
             if part in mount:
-                # Kubernetes names no index in these.
+                # Kubernetes omits the index in these.
                 errors += relative_path_errors(mount[part], f"{field}.{part}")
         propagation = mount.get("mountPropagation", "None")
         if propagation not in _PROPAGATIONS:
@@ -271,7 +271,7 @@ def _mount_errors(mounts: list[Json], field: str, volumes: set[str], privileged:
 
 
 def relative_path_errors(path: str, field: str) -> list[FieldError]:
-    """A path below a volume's root: relative, and no way up."""
+    """Validates a path below a volume's root: relative, and without `..`."""
     errors = []
     if path.startswith("/"):
         errors.append(FieldError.invalid(field, path, "must be a relative path"))
@@ -281,7 +281,7 @@ def relative_path_errors(path: str, field: str) -> list[FieldError]:
 
 
 def resource_errors(resources: Json, field: str) -> list[FieldError]:
-    """Limits and requests of a container (`ValidateContainerResourceRequirements`)."""
+    """Validates limits and requests of a container (`ValidateContainerResourceRequirements`)."""
     errors: list[FieldError] = []
     limits = {name: parse(value) for name, value in (resources.get("limits") or {}).items()}
     requests = {name: parse(value) for name, value in (resources.get("requests") or {}).items()}
@@ -313,7 +313,10 @@ def resource_errors(resources: Json, field: str) -> list[FieldError]:
 
 
 def is_overcommit_allowed(name: str) -> bool:
-    """CPU, memory and the like may be promised twice; huge pages and extended resources may not."""
+    """Returns whether the resource may be overcommitted:
+
+    CPU, memory and the like, but not huge pages or extended resources.
+    """
     return is_native_resource(name) and not name.startswith("hugepages-")
 
 
@@ -322,7 +325,7 @@ def is_native_resource(name: str) -> bool:
 
 
 def resource_name_errors(name: str, field: str) -> list[FieldError]:
-    """A resource of a container: `cpu`, or one with a domain."""
+    """Validates a container's resource name: `cpu`, or one with a domain."""
     errors = invalid_all(field, name, qualified_name_problems(name))
     if not errors and "/" not in name and name not in _SIGNED_RESOURCES and not name.startswith("hugepages-"):
         errors.append(FieldError.invalid(field, name, "must be a standard resource type or fully qualified"))

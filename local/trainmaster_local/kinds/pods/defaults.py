@@ -1,7 +1,7 @@
-"""The defaults of pods and pod templates (kubernetes `pkg/apis/core/v1/defaults.go`).
+"""Sets the defaults of pods and pod templates (kubernetes `pkg/apis/core/v1/defaults.go`).
 
-A pod gets a few more than a template: requests from limits, `enableServiceLinks`. What admission adds to a pod (service
-account, tolerations, priority) is in `admission`.
+A pod gets a few more than a template: requests from limits, `enableServiceLinks`. The additions of admission (service
+account, tolerations, priority) are in `admission`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _ZERO_CONTAINER_FIELDS: Json = {"stdin": False, "stdinOnce": False, "tty": False
 
 
 def containers_of(spec: Json) -> Iterator[tuple[str, Json]]:
-    """Returns each container with its field (`initContainers[0]`), init containers first."""
+    """Yields each container with its field (`initContainers[0]`), init containers first."""
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or []):
             yield f"{field}[{index}]", container
 
 
 def default_pod(pod: Json) -> None:
-    """Fills in a whole Pod, in place. Raises ApiError 400 for a quantity that is none."""
+    """Sets the defaults of a whole Pod, in place. Raises ApiError 400 for an invalid quantity."""
     spec = pod.setdefault("spec", {})
     default_pod_spec(spec, kind="Pod", version="v1")
     spec.setdefault("enableServiceLinks", True)
@@ -54,13 +54,16 @@ def default_pod(pod: Json) -> None:
 
 
 def default_pod_template(template: Json, *, kind: str, version: str) -> None:
-    """Fills in a template of the kind's spec, in place."""
+    """Sets the defaults of a template in the kind's spec, in place."""
     _drop_zero(template.setdefault("metadata", {}), {"generation": 0})
     default_pod_spec(template.setdefault("spec", {}), kind=kind, version=version)
 
 
 def default_pod_spec(spec: Json, *, kind: str, version: str) -> None:
-    """Sets what a pod and a template share. `kind` and `version` are of the object that is decoded, for its errors."""
+    """Sets the defaults that a pod and a template share.
+
+    `kind` and `version` are of the decoded object, for its errors.
+    """
     _drop_zero(spec, _ZERO_POD_FIELDS)
     for _, container in containers_of(spec):
         _default_container(container, bool(spec.get("hostNetwork")), kind, version)
@@ -84,7 +87,7 @@ def _drop_zero(obj: Json, zeros: Json) -> None:
 
 
 def canonical_quantities(quantities: Json | None, kind: str, version: str) -> None:
-    """Writes each quantity of a resource list in its canonical form. Raises ApiError 400 for what is none."""
+    """Writes each quantity of a resource list in its canonical form. Raises ApiError 400 for an invalid one."""
     for name, value in (quantities or {}).items():
         try:
             quantities[name] = canonical(value)  # type: ignore[index]

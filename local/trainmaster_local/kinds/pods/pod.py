@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def _prepare_create(pod: Json) -> None:
-    """A new pod is Pending, with nothing else in its status but its class."""
+    """Makes a new pod Pending, with only its class in its status."""
     pod["status"] = {"phase": "Pending", "qosClass": qos_class(pod["spec"])}
     if pod["spec"].get("schedulingGates"):
         gated = {
@@ -36,7 +36,7 @@ def _prepare_create(pod: Json) -> None:
 
 
 def _prepare_status(new: Json, old: Json) -> None:
-    """The class never changes, and a status without the node's addresses keeps them."""
+    """Keeps the class, and the node's addresses if the new status lacks them."""
     status = new.setdefault("status", {})
     status.setdefault("phase", (old.get("status") or {}).get("phase", "Pending"))
     status["qosClass"] = (old.get("status") or {}).get("qosClass") or qos_class(new["spec"])
@@ -49,8 +49,10 @@ def _status_errors(new: Json, old: Json) -> list[FieldError]:
 
 
 def _grace_period(pod: Json, asked: int | None) -> int:
-    """Returns the requested grace period, else the pod's own. A pod without a node or with ended containers goes at
-    once."""
+    """Returns the requested grace period, else the pod's own.
+
+    It is 0 for a pod without a node or with ended containers.
+    """
     seconds = asked if asked is not None else pod["spec"].get("terminationGracePeriodSeconds", 30)
     if seconds < 0:
         seconds = 1

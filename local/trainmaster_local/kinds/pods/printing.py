@@ -1,4 +1,4 @@
-"""The rows of `kubectl get pods` (kubernetes `pkg/printers/internalversion/printers.go`, `printPod`)."""
+"""Prints the rows of `kubectl get pods` (kubernetes `pkg/printers/internalversion/printers.go`, `printPod`)."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def _condition(status: Json, kind: str) -> Json:
 
 
 def _ended(state: Json) -> str:
-    """Returns what a container's end is called: its reason, else its signal or exit code."""
+    """Returns the name of a container's end: its reason, else its signal or exit code."""
     if state.get("reason"):
         return str(state["reason"])
     return f"Signal:{state['signal']}" if state.get("signal") else f"ExitCode:{state.get('exitCode', 0)}"
 
 
 def _initializing(spec: Json, status: Json) -> str | None:
-    """Returns the Status while init containers run or when one failed; None when all are done."""
+    """Returns the Status while init containers run or after one failed; None when all are done."""
     sidecars, total = _sidecars(spec), len(spec.get("initContainers") or [])
     for index, container in enumerate(status.get("initContainerStatuses") or []):
         state = container.get("state") or {}
@@ -90,8 +90,8 @@ def _initializing(spec: Json, status: Json) -> str | None:
 
 
 def pod_status(pod: Json) -> str:
-    """Returns the Status column: the phase, or the reason that says more (`Init:0/1`, `CrashLoopBackOff`,
-    `Terminating`)."""
+    """Returns the Status column: the phase, or a more specific reason (`Init:0/1`, `CrashLoopBackOff`, `Terminating`).
+    """
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     reason = status.get("reason") or status.get("phase") or ""
     scheduled = _condition(status, "PodScheduled")
@@ -122,7 +122,7 @@ def pod_status(pod: Json) -> str:
 
 
 def _restarts(pod: Json, now: float) -> str:
-    """`3 (12s ago)`: restarts, and how long ago the last ended run ended."""
+    """Returns `3 (12s ago)`: restarts, and how long ago the last ended run ended."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     sidecars = _sidecars(spec)
     inits = status.get("initContainerStatuses") or []

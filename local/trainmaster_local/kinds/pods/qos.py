@@ -11,8 +11,11 @@ _COUNTED = ("cpu", "memory")
 
 
 def qos_class(spec: dict[str, Any]) -> str:
-    """`BestEffort`: no CPU or memory is asked for; `Guaranteed`: every container limits both and asks for as much;
-    `Burstable`: the rest."""
+    """Returns the class of a pod.
+
+    `BestEffort`: no CPU or memory is requested; `Guaranteed`: every container limits both and requests as much;
+    `Burstable`: the rest.
+    """
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     guaranteed = True

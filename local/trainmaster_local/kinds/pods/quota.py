@@ -1,7 +1,7 @@
-"""v1 ResourceQuota, enforced where pods are created (kubernetes `plugin/pkg/admission/resourcequota`).
+"""v1 ResourceQuota is enforced when pods are created (kubernetes `plugin/pkg/admission/resourcequota`).
 
-What is used is counted from the objects that are there at the instant of the write, so a quota is never overrun and
-needs no bookkeeping; the quota's status is brought up to date on its own writes and by the same count.
+Usage is counted from the objects at the instant of the write, so a quota is never exceeded and needs no bookkeeping;
+the quota's status is updated on its own writes, by the same count.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ _SHORT = ("cpu", "memory", "ephemeral-storage")
 
 
 def pod_usage(pod: Json) -> Usage:
-    """Returns what a pod counts for: itself, and the requests and limits of its containers. An ended pod counts for
-    nothing but its object."""
+    """Returns a pod's usage: itself, and its containers' requests and limits. An ended pod only counts as an object."""
     usage: Usage = {"count/pods": Fraction(1)}
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return usage
@@ -37,8 +36,8 @@ def pod_usage(pod: Json) -> Usage:
 
 
 def _pod_total(spec: Json, part: str) -> Usage:
-    """Returns the sum of the containers, or the largest init container where that is more; sidecars count as
-    containers."""
+    """Returns the sum of the containers, or the largest init container if that is more; sidecars count as containers.
+    """
     total: Usage = {}
     largest: Usage = {}
     for container in spec.get("containers") or []:
@@ -62,8 +61,10 @@ def _add(total: Usage, more: Mapping[str, Fraction]) -> None:
 
 
 def used_of(hard: Iterable[str], pods: Iterable[Json], counts: Mapping[str, int]) -> dict[str, str]:
-    """Returns what is used of each resource that a quota limits, as its status says it. `counts` has the objects by
-    their counted name (`configmaps`, `count/jobs.batch`)."""
+    """Returns the usage of each resource that a quota limits, as its status shows it.
+
+    `counts` has the objects by their counted name (`configmaps`, `count/jobs.batch`).
+    """
     total: Usage = {name: Fraction(count) for name, count in counts.items()}
     for pod in pods:
         _add(total, pod_usage(pod))
@@ -75,7 +76,7 @@ def _family(resource: str) -> str:
 
 
 def charge(pod: Json, admission: Admission) -> None:
-    """Refuses a pod that one of its namespace's quotas has no room for. Raises ApiError 403."""
+    """Refuses a pod that exceeds one of its namespace's quotas. Raises ApiError 403."""
     quotas = admission.api.peek_all("resourcequotas", admission.namespace)
     if not quotas:
         return
@@ -104,7 +105,10 @@ def charge(pod: Json, admission: Admission) -> None:
 
 
 def _must_be_given(key: str) -> bool:
-    """Every container must give CPU and memory where a quota counts them; extended resources count as zero."""
+    """Returns whether every container must set the resource:
+
+    CPU and memory in a quota; extended resources count as zero.
+    """
     return key.rpartition(".")[2] in ("cpu", "memory") and "/" not in key
 
 

@@ -1,4 +1,4 @@
-"""Security contexts of pods and containers are validated as in kubernetes `pkg/apis/core/validation/validation.go`."""
+"""Validates security contexts of pods and containers as in kubernetes `pkg/apis/core/validation/validation.go`."""
 
 from __future__ import annotations
 

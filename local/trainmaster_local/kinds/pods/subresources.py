@@ -1,4 +1,4 @@
-"""A pod's binding and eviction. What needs its node (log, proxy, exec) the kubelet attaches to the registry."""
+"""Handles a pod's binding and eviction; the kubelet attaches the subresources that need its node (log, proxy, exec)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status"
 
 
 async def _bind(call: SubresourceCall) -> Object:
-    """Gives the pod its node, once (`pkg/registry/core/pod/storage`, `setPodHostAndAnnotations`)."""
+    """Binds the pod to its node, once (`pkg/registry/core/pod/storage`, `setPodHostAndAnnotations`)."""
     target = ((call.body or {}).get("target") or {}).get("name", "")
     if not target:
         raise bad_request("target.name: Required value")
@@ -53,7 +53,7 @@ async def _bind(call: SubresourceCall) -> Object:
 
 
 async def _evict(call: SubresourceCall) -> Object:
-    """Deletes the pod, with the condition by which an eviction is known. No budget is asked: there are none here."""
+    """Deletes the pod, with the condition that marks an eviction. No budget is checked: there are none here."""
     if call.api.peek("pods", call.name, call.namespace) is None:
         raise not_found("", "pods", call.name)
     options = (call.body or {}).get("deleteOptions") or {}

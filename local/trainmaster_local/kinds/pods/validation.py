@@ -1,4 +1,4 @@
-"""Pods and pod templates are validated as in kubernetes `pkg/apis/core/validation/validation.go`."""
+"""Validates pods and pod templates as in kubernetes `pkg/apis/core/validation/validation.go`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ POD_UPDATE = (
 
 
 def pod_errors(pod: Json) -> list[FieldError]:
-    """Validates a new pod; its metadata is checked by the API."""
+    """Validates a new pod; the API checks its metadata."""
     errors = pod_spec_errors(pod["spec"], "spec")
     for field, container in containers_of(pod["spec"]):
         image = container.get("image", "")
@@ -108,7 +108,7 @@ def pod_spec_errors(spec: Json, field: str) -> list[FieldError]:
 
 
 def _choice_errors(spec: Json, field: str) -> list[FieldError]:
-    """Returns what is wrong with what only few values are there for."""
+    """Returns the errors of fields with a fixed set of values."""
     errors: list[FieldError] = []
     preemption = spec.get("preemptionPolicy", "Never")
     if preemption not in _PREEMPTION_POLICIES:
@@ -164,7 +164,7 @@ def toleration_errors(tolerations: list[Json], field: str) -> list[FieldError]:
 def pod_update_errors(new: Json, old: Json) -> list[FieldError]:
     """Validates an update of the main resource:
 
-    only images, the deadline, added tolerations and removed gates may change.
+    Only images, the deadline, added tolerations and removed gates may change.
     """
     errors: list[FieldError] = []
     for name in ("containers", "initContainers"):
@@ -207,7 +207,7 @@ def _restore(spec: Json, old: Json, name: str) -> None:
 
 
 def _difference(old: Json, new: Json) -> str:
-    """Returns what differs, as a unified diff. Kubernetes prints Go's structs here, we the JSON."""
+    """Returns the difference as a unified diff. Kubernetes prints Go's structs here, we the JSON."""
     before, after = (json.dumps(spec, indent=1, sort_keys=True).splitlines() for spec in (old, new))
     lines = list(difflib.unified_diff(before, after, lineterm=""))[2:]
     return "\n".join([line if line[0] == "@" else f"{line[0]} {line[1:].lstrip(' ')}" for line in lines]) + "\n"

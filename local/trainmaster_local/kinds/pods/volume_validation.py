@@ -1,4 +1,4 @@
-"""A pod's volumes are validated as in kubernetes `pkg/apis/core/validation/validation.go`."""
+"""Validates a pod's volumes as in kubernetes `pkg/apis/core/validation/validation.go`."""
 
 from __future__ import annotations
 

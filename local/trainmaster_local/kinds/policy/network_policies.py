@@ -1,4 +1,4 @@
-"""networking.k8s.io/v1 NetworkPolicy: validated as kube-apiserver does, stored, and enforced by nothing."""
+"""networking.k8s.io/v1 NetworkPolicy is validated as in kube-apiserver, stored, and not enforced."""
 
 from __future__ import annotations
 
@@ -105,8 +105,7 @@ _NO_CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """Returns the network of a CIDR, None where it isn't one. Bits of the host may be set, as kube-apiserver lets
-    them be."""
+    """Returns the network of a CIDR; None for an invalid one. Host bits may be set, as kube-apiserver allows."""
     if "/" not in text:
         return None
     try:

@@ -21,7 +21,7 @@ _MAX_SECONDS = 1 << 32
 
 
 def _attributes(user: User, spec: Json) -> Attributes:
-    """Returns what a review's spec asks about."""
+    """Returns the attributes in a review's spec."""
     if "nonResourceAttributes" in spec:
         asked = spec["nonResourceAttributes"]
         return Attributes(user, asked.get("verb", ""), path=asked.get("path", ""))
@@ -107,8 +107,10 @@ REVIEW_TYPES = (
 
 
 def serve_tokens(registry: Registry, tokens: Tokens) -> None:
-    """Serves what needs the cluster's secret: `serviceaccounts/token`, by which the kubelet gets the tokens of pods and
-    `kubectl create token` works."""
+    """Serves `serviceaccounts/token`, which needs the cluster's secret.
+
+    The kubelet gets the tokens of pods from it, and `kubectl create token` uses it.
+    """
 
     async def request(call: SubresourceCall) -> Object:
         account = call.api.peek("serviceaccounts", call.name, call.namespace)
@@ -138,8 +140,8 @@ def serve_tokens(registry: Registry, tokens: Tokens) -> None:
 
 
 def _bound_pod(call: SubresourceCall, reference: Json | None) -> Json | None:
-    """Returns the pod that a token is bound to. Raises ApiError 404 when it is gone, 422 when it is another one by
-    now."""
+    """Returns the pod that a token is bound to. Raises ApiError 404 if it is gone, 422 if another pod now has its name.
+    """
     if reference is None or reference.get("kind") != "Pod":
         return None
     name = reference.get("name", "")
