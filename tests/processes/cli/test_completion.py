@@ -81,4 +81,4 @@ def completed(folder: Path, words: list[str]) -> tuple[list[str], str]:
 
 def test_every_option_is_completed_with_its_help() -> None:
     done = subprocess.run([BIN / "kubectl_complete-dtj", "wait", "--t"], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["--timeout\tTime to wait at most: seconds, or 30s, 5m.", ":4"]
+    assert done.stdout.splitlines() == ["--timeout\tWait at most this long: seconds, or 30s, 5m.", ":4"]
