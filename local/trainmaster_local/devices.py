@@ -1,7 +1,7 @@
-"""`found` names this machine's accelerators, and `visibility` gives a program the variables that show it some of them.
+"""`found` names this machine's accelerators; `visibility` returns the variables that show some of them to a program.
 
 Nothing here opens a device: `found` reads the drivers' files and the output of `nvidia-smi -L`. Devices have the names
-that the vendors' libraries use: numbers from 0 up, or UUIDs where numbers would be ambiguous (MIG).
+that the vendors' libraries use: numbers from 0 up, or UUIDs if numbers would be ambiguous (MIG).
 """
 
 from __future__ import annotations

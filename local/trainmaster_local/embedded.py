@@ -129,7 +129,10 @@ class LocalCluster:
             raise
 
     def _tls(self) -> ssl.SSLContext:
-        """client-go sends a bearer token over TLS only, so the server has a certificate of a CA of its own."""
+        """Returns the context of a server certificate with its own CA.
+
+        client-go sends bearer tokens over TLS only.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         names = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
         self._certificates.issue_cert(*names).configure_cert(context)
@@ -241,8 +244,7 @@ class LocalCluster:
         self.kubeconfig.unlink(missing_ok=True)
 
     def _clean(self, folder: Path) -> None:
-        """Removes the remains of an earlier cluster from the folder (its volumes stay) and from the machine's memory.
-        """
+        """Removes the remains of an earlier cluster from the folder (its volumes stay) and from the machine's memory."""
         private_folder(folder)
         self._runtime.hold(folder / CONTAINERS_LOCK)
         for name in ("pods", "logs", "hosts", "memory"):

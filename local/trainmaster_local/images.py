@@ -2,7 +2,7 @@
 
 The local cluster never pulls. An image is *known* if its reference matches one of the table's patterns; a container of
 it runs in the Python environment that runs the cluster, with some of the image's paths mapped to files here. Any other
-image fails as if its registry didn't have it.
+image fails like one that its registry lacks.
 
 References are read as github.com/distribution/reference reads them (`normalize.go`, `regexp.go`).
 """

@@ -1,9 +1,10 @@
-"""Addresses and names without a network: every pod has its own address in 127.0.0.0/8, and a hosts file maps names to
-them.
+"""Provides addresses and names without a network.
+
+Every pod has its own address in 127.0.0.0/8, and a hosts file maps names to them.
 
 A cluster owns one /16 of the loopback network, by a name that only one process can hold: two clusters on one machine
-never share addresses, and what a killed cluster held is free again. There is no DNS, so `HostsFiles` keeps a
-file in the format of /etc/hosts for each namespace, with the names that DNS would answer.
+never share addresses, and a killed cluster's are free again. There is no DNS, so `HostsFiles` keeps a file in the
+format of /etc/hosts for each namespace, with the names that DNS would answer.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ Object = Mapping[str, Any]
 
 
 class AddressPool:
-    """Addresses 127.<block>.1.0 to 127.<block>.255.254; nodes have 127.<block>.0.<n>. One that was released is
-    allocated again as late as possible, so that a pod's successor never has its address. Raises OSError when all
-    blocks are taken."""
+    """The pool has the addresses 127.<block>.1.0 to 127.<block>.255.254; nodes have 127.<block>.0.<n>.
+
+    A released address is allocated again as late as possible, so that a pod's successor never has its address. Raises
+    OSError if all blocks are in use.
+    """
 
     def __init__(self, first: int | None = None) -> None:
         blocks = list(range(1, 255))
@@ -37,8 +40,8 @@ class AddressPool:
         if first is not None:
             blocks.insert(0, first)
         for block in blocks:
-            # An abstract name of unix(7): each network namespace has its own, as it has its own loopback. A
-            # port would not do: a real node's kubelet, say, listens on it at every address.
+            # An abstract name of unix(7) belongs to a network namespace, like the loopback. A port wouldn't work: a
+            # real node's kubelet, say, listens on it at every address.
             claim = socket.socket(socket.AF_UNIX)
             try:
                 claim.bind(f"\0trainmaster-local/127.{block}")
@@ -53,7 +56,7 @@ class AddressPool:
         self._free: deque[str] = deque()
 
     def node(self, number: int) -> str:
-        """The address of the node with this number, from 0."""
+        """Returns the address of the node with this number, from 0."""
         return f"127.{self.block}.0.{number + 1}"
 
     def allocate(self) -> str:
@@ -73,11 +76,11 @@ class AddressPool:
 
 
 class HostsFiles:
-    """One hosts file for each namespace, rewritten within a moment of any change that matters.
+    """Each namespace has a hosts file, rewritten within a moment of any relevant change.
 
-    A pod is listed as DNS would answer for it: by `<hostname>.<service>` where a headless Service selects it and is
-    named as its subdomain, once it is ready, or at once where the Service publishes addresses that aren't
-    (`pkg/controller/endpoint`, docs: "DNS for Services and Pods"). Finished pods aren't listed.
+    A pod is listed as in DNS: by `<hostname>.<service>` if a headless Service selects it and is named as its subdomain,
+    once it is ready, or at once if the Service publishes addresses that aren't (`pkg/controller/endpoint`, docs: "DNS
+    for Services and Pods"). Finished pods aren't listed.
     """
 
     def __init__(self, api: Api, folder: Path) -> None:
@@ -94,7 +97,7 @@ class HostsFiles:
         self._wake.set()
 
     def path(self, namespace: str) -> Path:
-        """The file of a namespace; it is there from the moment it is asked for."""
+        """Returns the file of a namespace, which exists from then on."""
         path = self._folder / namespace
         if not path.exists():
             self._write(namespace)
@@ -116,8 +119,8 @@ class HostsFiles:
                 began = time.monotonic()
                 for namespace in dirty:
                     self._write(namespace)
-                # Many pods change at once; their names are written together. Thousands of them take tens of
-                # milliseconds to write, which must not become most of what the cluster does.
+                # Many pods change at once, so their names are written together. Thousands of them take tens of
+                # milliseconds to write, which must not become most of the cluster's work.
                 await asyncio.sleep(max(0.02, 9 * (time.monotonic() - began)))
         finally:
             for end in self._ends:
@@ -130,14 +133,14 @@ class HostsFiles:
         path = self._folder / namespace
         temporary = self._folder / f".{namespace}.tmp"
         with contextlib.suppress(FileNotFoundError):
-            # The folder goes with the cluster, and a late change may come after it.
+            # The folder is deleted with the cluster, and a late change may follow.
             temporary.write_text(text)
             temporary.replace(path)
             self._written[namespace] = text
 
 
 def _facts(obj: Object) -> tuple[Any, ...]:
-    """Returns what of an object the hosts file depends on."""
+    """Returns the facts of an object that the hosts file depends on."""
     if obj["kind"] == "Service":
         return (obj["spec"],)
     status, spec = obj.get("status") or {}, obj["spec"]
@@ -146,9 +149,10 @@ def _facts(obj: Object) -> tuple[Any, ...]:
 
 
 def hosts_text(services: Sequence[Object], pods: Sequence[Object], namespace: str) -> str:
-    """The file's text: one line for each name's address, `/etc/hosts` format."""
+    """Returns the file's text: one line for each name's address, in `/etc/hosts` format."""
     lines = ["127.0.0.1 localhost"]
-    # By label: with a thousand services of four pods each, every service looking at every pod would take seconds.
+    # Indexed by label: with a thousand services of four pods each, comparing every service with every pod would take
+    # seconds.
     labelled: dict[tuple[str, str], list[Object]] = {}
     for pod in pods:
         if (pod.get("status") or {}).get("podIP") and not is_finished(pod):

@@ -14,10 +14,11 @@ LOCK = "cluster.lock"
 
 
 def private_folder(folder: Path) -> None:
-    """Makes a state folder for its owner alone, and its parents that aren't there.
+    """Makes a state folder for its owner alone, with missing parents.
 
-    One that others may enter is closed to them if it is empty or of an earlier cluster. Raises OSError for any other:
-    it may be a folder that others need, such as /tmp; and for one of another user, who could replace what is in it.
+    A folder that others may enter is closed to them if it is empty or of an earlier cluster. Raises OSError for any
+    other, which may be a folder that others need, such as /tmp, and for a folder of another user, who could replace its
+    content.
     """
     make_private(folder)
     found = folder.stat()
@@ -32,7 +33,7 @@ def private_folder(folder: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder for its owner alone, and its parents that aren't there; one that is there stays as it is."""
+    """Makes a folder for its owner alone, with missing parents; an existing one stays as it is."""
     for missing in reversed([part for part in (folder, *folder.parents) if not part.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
-"""Quantities of resources: `500m`, `1.5Gi`, `2e3`, exact and in Kubernetes' canonical form.
+"""Quantities of resources (`500m`, `1.5Gi`, `2e3`) are exact and in Kubernetes' canonical form.
 
 The grammar and the canonical form are those of k8s.io/apimachinery `pkg/api/resource/quantity.go`: no fraction digits,
-the largest suffix that loses nothing, the family of suffixes (binary, decimal, exponent) that was written. Digits
-beyond a billionth are rounded up.
+the largest lossless suffix, the family of suffixes (binary, decimal, exponent) of the input. Digits beyond a billionth
+are rounded up.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class QuantityError(ValueError):
-    """The text is no quantity. The message is Kubernetes'."""
+    """The text isn't a quantity. The message is Kubernetes'."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """An exact amount, and the family of suffixes it is written in: `decimal`, `binary` or `exponent`."""
+    """A quantity is an exact amount with its family of suffixes: `decimal`, `binary` or `exponent`."""
 
     value: Fraction
     family: str = "decimal"
@@ -57,7 +57,7 @@ class Quantity:
 
 @lru_cache(maxsize=4096)
 def parse(text: str | int | float) -> Quantity:
-    """Parses a quantity as it came on the wire. Raises QuantityError."""
+    """Parses a quantity from the wire. Raises QuantityError."""
     if isinstance(text, bool):
         raise QuantityError(FORMAT_PROBLEM)
     written = str(text).strip()
@@ -82,10 +82,10 @@ def parse(text: str | int | float) -> Quantity:
 
 
 def canonical(text: str | int | float) -> str:
-    """The quantity as the API server gives it back. Raises QuantityError."""
+    """Returns the quantity as the API server returns it. Raises QuantityError."""
     return str(parse(text))
 
 
 def parse_quantity(text: str | int | float | None) -> Fraction:
-    """The exact amount of a quantity; nothing counts as 0. Raises QuantityError."""
+    """Returns the exact amount of a quantity; an empty one is 0. Raises QuantityError."""
     return parse(text).value if text is not None else Fraction(0)

@@ -1,8 +1,7 @@
-"""Files that change all at once, as the kubelet writes ConfigMaps, Secrets and the downward API.
+"""Changes files all at once, as the kubelet writes ConfigMaps, Secrets and the downward API.
 
-`pkg/volume/util/atomic_writer.go`: the files lie in a folder of their own, `..data` is a symbolic link to it, and
-every name in the volume is a link through `..data`. Replacing that one link by rename(2) replaces all files in one
-step.
+`pkg/volume/util/atomic_writer.go`: the files are in a separate folder, `..data` is a symbolic link to it, and every
+name in the volume is a link through `..data`. Replacing that one link by rename(2) replaces all files in one step.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Content:
 
 
 def write_atomically(folder: Path, files: Mapping[str, Content]) -> bool:
-    """Makes the volume hold exactly these files (relative paths). True when anything changed.
+    """Makes the volume contain exactly these files (relative paths); returns whether anything changed.
 
     Raises ValueError for a path that leaves the volume.
     """

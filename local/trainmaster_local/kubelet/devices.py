@@ -1,4 +1,4 @@
-"""The device manager decides which container of a node has which device.
+"""The device manager assigns a node's devices to containers.
 
 A pod gets its devices before any of its containers starts and keeps them until its last process has ended, however
 often a container restarts (`pkg/kubelet/cm/devicemanager`). A pod that is deleted by force leaves the API before its
@@ -22,8 +22,10 @@ _Given = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class OutOfDevicesError(Exception):
-    """A pod is bound to a node with too few devices left, which no scheduler does. The text is the kubelet's
-    (`pkg/kubelet/lifecycle/predicate.go`)."""
+    """A pod is bound to a node with too few devices left, which no scheduler does.
+
+    The text is the kubelet's (`pkg/kubelet/lifecycle/predicate.go`).
+    """
 
     def __init__(self, resource: str, requested: int, used: int, capacity: int) -> None:
         self.reason = f"OutOf{resource}"
@@ -33,7 +35,7 @@ class OutOfDevicesError(Exception):
 
 @dataclass
 class _Holder:
-    """A holder is a pod that has devices. One that is `leaving` has left the API and no longer uses up capacity."""
+    """A holder is a pod with devices. One that is `leaving` has left the API and no longer uses capacity."""
 
     given: _Given
     leaving: bool = False
@@ -43,15 +45,18 @@ class _Holder:
 
 
 class DeviceManager:
-    """Gives out one node's devices. `devices` has their names by resource. Several pods share a device that is listed
-    several times, as with the time-slicing of NVIDIA's device plugin."""
+    """The device manager assigns one node's devices.
+
+    `devices` has their names by resource. Several pods share a device that is listed several times, as with the
+    time-slicing of NVIDIA's device plugin.
+    """
 
     def __init__(self, devices: Mapping[str, Sequence[str]]) -> None:
         self._devices = devices
         self._holders: dict[str, _Holder] = {}
 
     def admit(self, pod: Object) -> bool:
-        """Gives a pod its devices. False while they are still in use; ask again after a `release`.
+        """Assigns a pod's devices. Returns False while they are still in use; ask again after a `release`.
 
         Raises OutOfDevicesError if the node's other pods leave too few.
         """
@@ -90,11 +95,11 @@ class DeviceManager:
             self._holders[uid].leaving = True
 
     def release(self, uid: str) -> bool:
-        """Takes a pod's devices back once its last process has ended. Returns whether it had any."""
+        """Releases a pod's devices after its last process has ended; returns whether it had any."""
         return self._holders.pop(uid, None) is not None
 
     def _free(self, name: str) -> list[int]:
-        """Returns the positions that no pod has, devices with the fewest sharers first."""
+        """Returns the positions that no pod uses, devices with the fewest sharers first."""
         devices = self._devices[name]
         taken = {position for holder in self._holders.values() for position in holder.held(name)}
         sharers = Counter(devices[position] for position in taken)
@@ -106,8 +111,10 @@ class DeviceManager:
 
 
 def _dealt(spec: Object, resource: str, free: Sequence[int]) -> dict[str, Sequence[int]]:
-    """Deals positions to a pod's containers. Containers reuse the devices of the init containers before them, except
-    those of sidecars, which keep running."""
+    """Deals positions to a pod's containers.
+
+    Containers reuse the devices of earlier init containers, except those of sidecars, which keep running.
+    """
     unused, again = list(free), list[int]()
     dealt: dict[str, Sequence[int]] = {}
     containers = [(container, True) for container in spec.get("initContainers") or []]

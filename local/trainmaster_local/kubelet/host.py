@@ -1,4 +1,4 @@
-"""A pod's worker needs this of its node and the API: one narrow protocol, so that it can be tested without either."""
+"""Pod workers use their node and the API through one narrow protocol, so that tests need neither."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class KubeletTimings:
-    """The kubelet's waiting times. Seconds; every default is Kubernetes' own.
+    """The kubelet's waiting times, in seconds; every default is Kubernetes' own.
 
-    `backoff_scale` multiplies the crash and image back-off and the wait between tries of what can't start yet. Tests
-    shrink it; messages keep the real durations, so that order and words stay those of Kubernetes.
+    `backoff_scale` multiplies the crash and image back-off and the wait between failed starts. Tests shrink it;
+    messages keep the real durations, so that order and words stay those of Kubernetes.
     """
 
     backoff_scale: float = 1.0
@@ -31,7 +31,7 @@ class KubeletTimings:
 
 
 class PodHost(Protocol):
-    """The node that a pod runs on."""
+    """A pod host is the node on which a pod runs."""
 
     node_name: str
     host_ip: str
@@ -48,44 +48,44 @@ class PodHost(Protocol):
     def claim_folder(self, namespace: str, claim: str) -> Path | None: ...
 
     def base_environment(self) -> dict[str, str]:
-        """Returns what every image has: PATH, LANG and the like."""
+        """Returns the variables of every image: PATH, LANG and the like."""
 
     def cluster_environment(self, pod: Object) -> dict[str, str]:
-        """The variables of Services, and where the hosts file is."""
+        """Returns the variables of Services, and the path of the hosts file."""
 
     def kubeconfig(self, pod: Object, token_file: Path) -> str:
-        """A kubeconfig's text for a pod that has a service account's token."""
+        """Returns a kubeconfig's text for a pod with a service account's token."""
 
     async def token(self, pod: Object, audience: str, seconds: int) -> str: ...
 
     def admit(self, pod: Object) -> bool:
-        """Gives a pod its devices; False while it has to wait for them. Raises OutOfDevicesError."""
+        """Assigns a pod's devices; returns False while it has to wait for them. Raises OutOfDevicesError."""
 
     def devices(self, pod: Object, container: str) -> Mapping[str, Sequence[str]]:
         """Returns a container's devices by each resource of the node."""
 
     def release_devices(self, pod: Object) -> None:
-        """Takes back the devices of a pod whose last process has ended."""
+        """Releases the devices of a pod whose last process has ended."""
 
     def allocate_address(self) -> str: ...
 
     def release_address(self, address: str) -> None: ...
 
     def event(self, pod: Object, kind: str, reason: str, message: str, container: str = "", init: bool = False) -> None:
-        """`kind` is Normal or Warning; `container` becomes the event's fieldPath."""
+        """Records an event. `kind` is Normal or Warning; `container` becomes the event's fieldPath."""
 
     async def write_status(self, pod: Object, status: Mapping[str, Any]) -> Object | None:
-        """Writes a pod's status; None when the pod is gone or another has its name."""
+        """Writes a pod's status; returns None if the pod is gone or another has its name."""
 
     def newest(self, pod: Object) -> Object | None:
-        """The pod's current object in the API. None if it is gone or another pod has its name."""
+        """Returns the pod's current object in the API; None if it is gone or another pod has its name."""
 
     async def delete(self, pod: Object) -> None:
-        """Takes a pod that has ended out of the API (grace period 0, with its uid)."""
+        """Deletes a pod that has ended from the API (grace period 0, with its uid)."""
 
 
 def container_ports(pod: Object) -> dict[str, int]:
-    """Named ports of all containers."""
+    """Returns the named ports of all containers."""
     found: dict[str, int] = {}
     containers: Sequence[Object] = pod["spec"].get("containers") or []
     for container in containers:

@@ -1,7 +1,7 @@
-"""A node's agent: registers the node, renews its lease, and gives each of its pods a worker.
+"""A node's agent registers the node, renews its lease, and runs a worker for each of its pods.
 
-One `Kubelet` per node, all in one process and on one event loop, sharing one runtime. `lose` makes it behave as a
-node that can't be reached: it stops reporting, and its processes continue or end, as asked.
+One `Kubelet` per node, all in one process and on one event loop, sharing one runtime. `lose` makes it behave as an
+unreachable node: it stops reporting, and its processes continue or end, as requested.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _now() -> str:
 
 
 class Kubelet:
-    """The agent of one node. Implements `PodHost` for its workers."""
+    """The agent of one node implements `PodHost` for its workers."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Kubelet:
         self._ends: list[Any] = []
 
     async def start(self) -> None:
-        """Registers the node and takes on the pods that are bound to it."""
+        """Registers the node and starts workers for its pods."""
         await self._register()
         self._ends = [
             self._api.storage.subscribe("pods", self._pod_changed),
@@ -116,7 +116,7 @@ class Kubelet:
                     await worker.renew_tokens()
 
     async def stop(self) -> None:
-        """Lets all workers go; ending the processes is the runtime's."""
+        """Abandons all workers; the runtime ends the processes."""
         for end in self._ends:
             end()
         self._ends = []
@@ -136,8 +136,10 @@ class Kubelet:
             await self._kill_all()
 
     async def recover(self) -> None:
-        """The node is back: it ends what its pods left running and takes on those that are bound to it, as after a
-        reboot."""
+        """Makes the node reachable again.
+
+        It ends the processes that its pods left running and starts workers for its pods, as after a reboot.
+        """
         await self._kill_all()
         self.workers.clear()
         self._devices = DeviceManager(self._config.devices)
@@ -359,7 +361,7 @@ class Kubelet:
     def release_devices(self, pod: Object) -> None:
         if self._devices.release(pod["metadata"]["uid"]):
             for worker in self.workers.values():
-                # It may be waiting for them.
+                # It may be waiting for devices.
                 worker.wake()
 
     def allocate_address(self) -> str:
@@ -403,5 +405,5 @@ class Kubelet:
         metadata = pod["metadata"]
         options = DeleteOptions(grace_period=0, uid=metadata["uid"])
         with contextlib.suppress(ApiError):
-            # Gone, or another has its name: both are what was wanted.
+            # If it is gone or another pod has its name, there is nothing to delete.
             await self._api.delete("pods", metadata["name"], metadata["namespace"], options=options)

@@ -1,9 +1,9 @@
-"""A pod's worker: one task that brings a pod up, keeps its containers as its restart policy says, and ends it.
+"""A pod's worker brings a pod up, keeps its containers as its restart policy requires, and ends it, in one task.
 
-The task repeats `_step`, which observes everything and does what can be done now; whatever happens (a container's
-end, a new version of the pod, a probe's verdict, a back-off that is over) only wakes it. The order in which a pod's
-status shows things is part of what it does: each state that a person or a controller acts on is written before the
-next one begins (`pkg/kubelet/pod_workers.go`, `kubelet.go:SyncPod`).
+The task repeats `_step`, which observes everything and does the work that is possible now; every event (a container's
+end, a new version of the pod, a probe's verdict, a back-off that is over) only wakes it. The order of a pod's states is
+part of its behaviour: each state that a person or a controller acts on is written before the next one begins
+(`pkg/kubelet/pod_workers.go`, `kubelet.go:SyncPod`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ POST_START_SECONDS = 30.0
 
 
 class PodWorker:
-    """Runs one pod from its binding to its end. Made and fed by the node's agent, on its event loop."""
+    """The worker runs one pod from its binding to its end. The node's agent creates and feeds it, on its event loop."""
 
     def __init__(self, host: PodHost, pod: Object, runtime: Runtime, faked: bool = False) -> None:
         self.pod = pod
@@ -63,8 +63,7 @@ class PodWorker:
         self._wake.set()
 
     def update(self) -> None:
-        """There is a new version of the pod: files that show its annotations follow at once, the rest in the next
-        step."""
+        """Handles a new version of the pod: files with its annotations follow at once, the rest in the next step."""
         newest = self._host.newest(self.pod)
         if newest is not None:
             self.pod = newest
@@ -83,24 +82,24 @@ class PodWorker:
                 logger.debug("pod %s: %s", self.pod["metadata"]["name"], error)
 
     async def renew_tokens(self) -> None:
-        """Replaces service account tokens before they end."""
+        """Replaces service account tokens before they expire."""
         if self._volumes is not None and self.view.sandbox_ready:
             await self._volumes.renew_tokens(self.pod, time.monotonic())
 
     def forget(self) -> None:
-        """The pod is gone from the API: what still runs is ended."""
+        """Ends the remaining processes, because the pod is gone from the API."""
         self._gone = True
         self.wake()
 
     async def abandon(self) -> None:
-        """Stops looking after the pod without a word to the API; its processes are left to the runtime."""
+        """Stops managing the pod without a report to the API; the runtime ends its processes."""
         self._abandoned = True
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
 
     async def kill_all(self) -> None:
-        """Ends every process of the pod at once, and returns when they have ended."""
+        """Kills every process of the pod, and returns when they have ended."""
         ends = [run.running.exited for run in self._runs if run.running is not None]
         for run in self._runs:
             run.signal(SIGKILL)
@@ -145,7 +144,7 @@ class PodWorker:
                 await self._wake.wait()
 
     async def _publish(self) -> None:
-        """Writes the status if it differs from what stands there. A write that fails is tried again a few times."""
+        """Writes the status if it differs from the API's. A failed write is retried a few times."""
         newest = self._host.newest(self.pod)
         if newest is None:
             self._gone = True
@@ -161,7 +160,10 @@ class PodWorker:
             self.pod = written
 
     async def _admit(self) -> bool:
-        """Waits for the pod's devices, which a faked pod doesn't need. False if the pod has to end without them."""
+        """Waits for the pod's devices, which a faked pod doesn't need.
+
+        Returns False if the pod has to end without them.
+        """
         try:
             while not self._faked and not self._stopping and not self._host.admit(self.pod):
                 self._wake.clear()
@@ -175,7 +177,7 @@ class PodWorker:
         return not self._stopping and not self.view.terminal
 
     async def _set_up(self) -> bool:
-        """Folders, volumes and an address. False when the pod is to end before it has them."""
+        """Makes folders, volumes and an address. Returns False if the pod has to end before."""
         if self._faked:
             self.view.pod_ip = self._allocate_address()
             self.view.sandbox_ready = True
@@ -207,7 +209,7 @@ class PodWorker:
         return True
 
     def _allocate_address(self) -> str:
-        """The pod's own address, or the node's with `hostNetwork`."""
+        """Returns the pod's own address, or the node's with `hostNetwork`."""
         return self._host.host_ip if self.pod["spec"].get("hostNetwork") else self._host.allocate_address()
 
     def _release_address(self, address: str) -> None:
@@ -231,8 +233,7 @@ class PodWorker:
         self._volumes = volumes
 
     async def _step(self) -> float | None:
-        """Does what can be done now; answers after how many seconds to look again, None to wait for something to
-        happen."""
+        """Does the work that is possible now. Returns the seconds until the next step, or None to wait for an event."""
         if self._collect():
             await self._publish()
         deadline = self._deadline()
@@ -265,7 +266,7 @@ class PodWorker:
         return min(delays) if delays else None
 
     def _deadline(self) -> float | None:
-        """Seconds until activeDeadlineSeconds has passed."""
+        """Returns the seconds until activeDeadlineSeconds has passed."""
         limit = self.pod["spec"].get("activeDeadlineSeconds")
         started = (self.pod.get("status") or {}).get("startTime")
         if limit is None or not started:
@@ -279,7 +280,7 @@ class PodWorker:
         return self._ended_for_good(run) and not run.view.initialized
 
     async def _ensure(self, run: ContainerRun) -> float | None:
-        """Starts a container if it may start now; answers when to look at it again."""
+        """Starts a container if it may start now; returns when to check it again."""
         if run.running is not None:
             return None
         finished = run.view.finished
@@ -310,7 +311,7 @@ class PodWorker:
         config = ContainerConfig([], {}, "", pod_uid=self.uid, name=run.view.name)
         await run.start_bare(config)
         if run.view.init and not run.view.sidecar:
-            # Containers that have to end before the others start do so at once.
+            # Containers that must end before the others start end at once.
             run.signal(SIGTERM)
 
     def _after_start(self, run: ContainerRun) -> None:
@@ -349,12 +350,12 @@ class PodWorker:
         task.add_done_callback(self._tasks.discard)
 
     def _collect(self) -> bool:
-        """Takes in the ends of containers."""
+        """Handles the ends of containers."""
         ended = [run.collect() for run in self._runs]
         return any(ended)
 
     async def _finish(self) -> None:
-        """All containers have ended and none starts again."""
+        """Finishes the pod after all containers have ended and none starts again."""
         await self._publish()
         await self._stop_containers(self._grace_period)
         self.view.terminal = True
@@ -362,7 +363,7 @@ class PodWorker:
         await self._publish()
 
     async def _fail(self, reason: str, message: str) -> None:
-        """Ends the pod as Failed, whatever its containers say."""
+        """Ends the pod as Failed, whatever the state of its containers."""
         await self._stop_containers(self._grace_period)
         self.view.failed, self.view.terminal = True, True
         self.view.reason, self.view.message = reason, message

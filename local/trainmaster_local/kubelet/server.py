@@ -1,6 +1,6 @@
 """The node serves `pods/log` and `pods/proxy`; exec, attach and port-forward are refused in a sentence.
 
-Attached to the API server's registry by the cluster. The proxy passes a request on to the pod's address, both bodies
+The cluster attaches it to the API server's registry. The proxy forwards a request to the pod's address, both bodies
 streamed, without the caller's Authorization, as kube-apiserver does.
 """
 
@@ -21,7 +21,7 @@ from trainmaster_local.kubelet.node import Kubelet
 
 Object = Mapping[str, Any]
 
-# RFC 9110, 7.6.1: what belongs to one connection; and what is for the API server alone.
+# These headers belong to one connection (RFC 9110, 7.6.1), or are for the API server alone.
 _NOT_PASSED = frozenset(
     [
         "connection",
@@ -41,7 +41,7 @@ _NOT_PASSED = frozenset(
 
 
 class NodeServer:
-    """Answers for all nodes of the cluster. `kubelets` by node name may change."""
+    """This server answers for all nodes of the cluster. `kubelets` by node name may change."""
 
     def __init__(self, kubelets: Mapping[str, Kubelet]) -> None:
         self._kubelets = kubelets
@@ -70,7 +70,7 @@ class NodeServer:
             await self._session.close()
 
     async def log(self, call: SubresourceCall, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        """`GET pods/<name>/log` (`pkg/registry/core/pod/strategy.go:LogLocation`, `pkg/kubelet/server`)."""
+        """Answers `GET pods/<name>/log` (`pkg/registry/core/pod/strategy.go:LogLocation`, `pkg/kubelet/server`)."""
         pod = _pod(call, call.name)
         try:
             options = LogOptions.from_query(call.query, time.time())
@@ -79,7 +79,7 @@ class NodeServer:
         container = _container(pod, call.query.get("container", ""))
         node = pod["spec"].get("nodeName")
         if not node:
-            # Nothing has run yet; kube-apiserver answers with nothing.
+            # No container has run yet; kube-apiserver answers with nothing.
             return web.Response(status=204)
         kubelet = self._kubelets.get(node)
         if kubelet is None:
@@ -87,7 +87,7 @@ class NodeServer:
         previous = call.query.get("previous", "").lower() in ("true", "1")
         run = _run(pod, container, previous)
         if previous and (gone := collected(_status(pod, container))):
-            # The kubelet has begun its answer when it finds out (server.go:getContainerLogs).
+            # The kubelet has already begun its answer when it notices (server.go:getContainerLogs).
             return web.Response(text=f"unable to retrieve container logs for {gone}", content_type="text/plain")
         file = kubelet.log_path(pod, container, run)
 
@@ -106,7 +106,7 @@ class NodeServer:
         return response
 
     async def proxy(self, call: SubresourceCall, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        """`pods/[scheme:]<name>[:port]/proxy/<path>` (`pkg/registry/core/pod/strategy.go:ResourceLocation`)."""
+        """Answers `pods/[scheme:]<name>[:port]/proxy/<path>` (`pkg/registry/core/pod/strategy.go:ResourceLocation`)."""
         scheme, name, port = _proxy_name(call.name)
         pod = _pod(call, name)
         address = (pod.get("status") or {}).get("podIP")
@@ -118,11 +118,11 @@ class NodeServer:
         headers = [(key, value) for key, value in request.headers.items() if key.lower() not in _NOT_PASSED]
         headers.append(("X-Forwarded-For", request.remote or "127.0.0.1"))
         if request.content_length is not None:
-            # Go's reverse proxy keeps a length that is known; chunks only stand for one that isn't.
+            # Go's reverse proxy keeps a known length, and uses chunks only for an unknown one.
             headers.append(("Content-Length", str(request.content_length)))
         if self._session is None:
-            # No limits: a stream may last for days, and silence is the agents' business. Connections are pooled for all
-            # callers, as in kube-apiserver (apimachinery, util/net/http.go: 90 s).
+            # There are no limits: a stream may last for days, and the agents handle silence. Connections are pooled for
+            # all callers, as in kube-apiserver (apimachinery, util/net/http.go: 90 s).
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=90),
@@ -140,7 +140,7 @@ class NodeServer:
             message = f"error trying to reach service: {detail}"
             raise ApiError(503, "ServiceUnavailable", message) from error
         except aiohttp.ClientError as error:
-            # Kubernetes has Go's words for it, such as "EOF" (`apimachinery/pkg/util/proxy/transport.go`).
+            # Kubernetes uses Go's words for it, such as "EOF" (`apimachinery/pkg/util/proxy/transport.go`).
             raise ApiError(503, "ServiceUnavailable", f"error trying to reach service: {error}") from error
 
 
@@ -158,7 +158,7 @@ async def _pass_back(request: web.BaseRequest, answer: aiohttp.ClientResponse) -
                 return response
         await response.write_eof()
     except (aiohttp.ClientPayloadError, ConnectionResetError):
-        # One side went away in the middle: the other sees its connection end.
+        # If one side leaves midway, the other sees its connection end.
         if transport is not None:
             transport.abort()
     return response
@@ -182,7 +182,7 @@ def _pod(call: SubresourceCall, name: str) -> Object:
 
 
 def _container(pod: Object, asked: str) -> str:
-    """The container that is meant. Raises 400 in kube-apiserver's words when that isn't clear."""
+    """Returns the requested container. Raises 400 in kube-apiserver's words if that is ambiguous."""
     name = pod["metadata"]["name"]
     apps = [container["name"] for container in pod["spec"]["containers"]]
     inits = [container["name"] for container in pod["spec"].get("initContainers") or []]
@@ -208,7 +208,7 @@ def _status(pod: Object, container: str) -> Object:
 
 
 def _run(pod: Object, container: str, previous: bool) -> int:
-    """The number of the run whose log is asked for (`kubelet_pods.go:validateContainerLogStatus`)."""
+    """Returns the number of the run for the requested log (`kubelet_pods.go:validateContainerLogStatus`)."""
     name = pod["metadata"]["name"]
     status = _status(pod, container)
     state, last = status.get("state") or {}, status.get("lastState") or {}
@@ -227,8 +227,10 @@ def _run(pod: Object, container: str, previous: bool) -> int:
 
 
 def collected(status: Object) -> str | None:
-    """The container before the last one, which the kubelet removes when that one has ended too: of each container it
-    keeps the newest dead one (kubelet.go:cleanUpContainersInPod)."""
+    """Returns the container before the last one, which the kubelet removes once the last one has ended.
+
+    Of each container it keeps the newest dead one (kubelet.go:cleanUpContainersInPod).
+    """
     if "terminated" not in (status.get("state") or {}):
         return None
     before = (status.get("lastState") or {}).get("terminated") or {}
@@ -236,7 +238,7 @@ def collected(status: Object) -> str | None:
 
 
 def _proxy_name(text: str) -> tuple[str, str, str]:
-    """`[scheme:]name[:port]` (`k8s.io/apimachinery/pkg/util/net/port_split.go`)."""
+    """Parses `[scheme:]name[:port]` (`k8s.io/apimachinery/pkg/util/net/port_split.go`)."""
     parts = text.split(":")
     if len(parts) == 3 and parts[0] in ("http", "https", ""):
         return parts[0] or "http", parts[1], parts[2]

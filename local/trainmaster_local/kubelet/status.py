@@ -1,7 +1,8 @@
-"""A pod's status from the state of its containers, as the kubelet words it.
+"""Builds a pod's status from the state of its containers, as the kubelet words it.
 
-Pure. The order of conditions, the reasons and the messages are those of `pkg/kubelet/status/generate.go` and
-`pkg/kubelet/kubelet_pods.go` (`getPhase`, `convertStatusToAPIStatus`), held by local/tests/data/kubernetes-pods.jsonl.
+Everything here is pure. The order of conditions, the reasons and the messages are those of
+`pkg/kubelet/status/generate.go` and `pkg/kubelet/kubelet_pods.go` (`getPhase`, `convertStatusToAPIStatus`), checked by
+local/tests/data/kubernetes-pods.jsonl.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ LOST_MESSAGE = "The container could not be located when the pod was terminated"
 
 
 def timestamp(seconds: float) -> str:
-    """Seconds since the epoch as Kubernetes writes times."""
+    """Returns seconds since the epoch as Kubernetes writes times."""
     return datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
 class Terminated:
-    """The end of one run of a container. Times in seconds since the epoch, `started_at` 0 where it never ran."""
+    """The end of one run of a container. Times are seconds since the epoch; `started_at` is 0 if it never ran."""
 
     exit_code: int
     reason: str
@@ -68,7 +69,7 @@ State = Waiting | Running | Terminated
 
 @dataclass
 class ContainerView:
-    """Holds what the kubelet knows of one container. `container_id` is that of its newest run."""
+    """The kubelet's knowledge of one container. `container_id` is that of its newest run."""
 
     spec: Object
     state: State
@@ -85,12 +86,12 @@ class ContainerView:
 
     @property
     def sidecar(self) -> bool:
-        """An init container that stays (`restartPolicy: Always`, KEP-753)."""
+        """Returns whether this is an init container that stays (`restartPolicy: Always`, KEP-753)."""
         return self.init and self.spec.get("restartPolicy") == "Always"
 
     @property
     def finished(self) -> Terminated | None:
-        """The end of its newest run, while it doesn't run."""
+        """Returns the end of its newest run, or None while it runs."""
         if isinstance(self.state, Terminated):
             return self.state
         return self.last if isinstance(self.state, Waiting) else None
@@ -127,7 +128,7 @@ class ContainerView:
 
 @dataclass
 class PodView:
-    """Holds what the kubelet knows of one pod. `reason` and `message` are set when it is evicted or rejected."""
+    """The kubelet's knowledge of one pod. `reason` and `message` are set if it is evicted or rejected."""
 
     containers: Sequence[ContainerView]
     host_ip: str
@@ -150,7 +151,7 @@ class PodView:
         return [container for container in self.containers if not container.init]
 
     def settle(self, now: float) -> None:
-        """Gives containers that never ran the end that the kubelet gives them (`status_manager.go:TerminatePod`)."""
+        """Gives containers that never ran the kubelet's end for them (`status_manager.go:TerminatePod`)."""
         for container in self.containers:
             if isinstance(container.state, Terminated):
                 continue
@@ -162,7 +163,7 @@ class PodView:
 
 
 def restarts(spec: Object, container: ContainerView, exit_code: int) -> bool:
-    """Returns whether a container that ended so is started again."""
+    """Returns whether a container with this exit code is started again."""
     if container.sidecar:
         return True
     policy = spec.get("restartPolicy", "Always")
@@ -172,18 +173,18 @@ def restarts(spec: Object, container: ContainerView, exit_code: int) -> bool:
 
 
 def ended_for_good(spec: Object, container: ContainerView) -> bool:
-    """It has ended, and its restart policy doesn't start it again."""
+    """Returns whether the container has ended and its restart policy doesn't start it again."""
     return isinstance(container.state, Terminated) and not restarts(spec, container, container.state.exit_code)
 
 
 def has_ended(spec: Object, view: PodView) -> bool:
-    """Returns whether the pod's work is done, or can't be done any more."""
+    """Returns whether the pod's work is done or has become impossible."""
     broken = any(ended_for_good(spec, init) and not init.initialized for init in view.init_containers)
     return broken or all(ended_for_good(spec, container) for container in view.app_containers)
 
 
 def phase(spec: Object, view: PodView, ended: bool) -> str:
-    """`kubelet_pods.go:getPhase`. `ended`: the pod counts as over."""
+    """Returns the phase (`kubelet_pods.go:getPhase`). `ended`: the pod counts as over."""
     if view.failed:
         return "Failed"
     if ended:
@@ -202,7 +203,10 @@ def phase(spec: Object, view: PodView, ended: bool) -> str:
 def conditions(
     spec: Object, view: PodView, phase_: str, previous: Sequence[Object], generation: int, now: float
 ) -> list[dict[str, Any]]:
-    """All conditions in the kubelet's order; those of others are kept behind, times are kept while a status is."""
+    """Returns all conditions in the kubelet's order.
+
+    Other owners' conditions are kept behind; a time is kept while its status is.
+    """
     apps = view.app_containers
     unready = [c.name for c in [*apps, *(i for i in view.init_containers if i.sidecar)] if not c.ready]
     incomplete = [c.name for c in view.init_containers if not c.initialized]
@@ -273,10 +277,10 @@ def _condition(
 
 
 def pod_status(pod: Object, view: PodView, now: float) -> dict[str, Any]:
-    """The whole status to write over `pod`'s. Times in seconds since the epoch."""
+    """Returns the whole status to write over `pod`'s. Times are seconds since the epoch."""
     spec, old = pod["spec"], pod.get("status") or {}
     generation = int(pod["metadata"].get("generation") or 1)
-    # The conditions say at once that a pod is over; the phase only when nothing of it runs any more.
+    # The conditions show at once that a pod is over; the phase only when none of it runs any more.
     outcome = phase(spec, view, view.terminal or has_ended(spec, view))
     status: dict[str, Any] = {
         "observedGeneration": generation,

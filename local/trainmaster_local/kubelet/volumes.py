@@ -1,9 +1,8 @@
-"""A pod's volumes as folders.
+"""Provides a pod's volumes as folders.
 
-emptyDir, configMap, secret, downwardAPI, projected, hostPath and persistentVolumeClaim; any other kind fails the
-mount in a sentence. Those that show objects of the API are written atomically (`atomic`) and again whenever `refresh`
-finds a change. A mount path means nothing to a process without a mount namespace, so `paths` says which folder stands
-for it.
+emptyDir, configMap, secret, downwardAPI, projected, hostPath and persistentVolumeClaim are supported; any other kind
+fails the mount in a sentence. Volumes with API objects are written atomically (`atomic`), and again whenever `refresh`
+finds a change. Without a mount namespace a process can't use a mount path, so `paths` names its folder.
 """
 
 from __future__ import annotations
@@ -36,14 +35,17 @@ class MountError(Exception):
 
 
 class ClaimNotBoundError(MountError):
-    """The volume's claim will be bound in a moment: on a real cluster the pod wouldn't have got its node before."""
+    """The volume's claim will be bound in a moment; on a real cluster the pod wouldn't be on its node before."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Says where volumes come from. `token` issues the pod's account one for `(audience, seconds)`; `claim` answers the
-    folder of a bound claim, None while it isn't bound; `memory` is where memory-backed folders lie; `rewrite` is
-    applied to ConfigMaps' text, because container paths in it mean nothing to a process here."""
+    """The sources of volumes.
+
+    `token` issues the pod's account one for `(audience, seconds)`; `claim` returns the folder of a bound claim, None
+    while it isn't bound; `memory` is the place of memory-backed folders; `rewrite` is applied to ConfigMaps' text,
+    because a process here can't use container paths.
+    """
 
     facts: PodFacts
     token: Callable[[str, int], Awaitable[str]]
@@ -65,11 +67,11 @@ class PodVolumes:
         self._memory = sources.memory / str(pod["metadata"]["uid"])
 
     def use(self, rewrite: Callable[[str], str]) -> None:
-        """Sets what rewrites container paths in ConfigMaps, known once the folders are."""
+        """Sets the rewriting of container paths in ConfigMaps, known once the folders are."""
         self._sources = replace(self._sources, rewrite=rewrite)
 
     def place(self) -> None:
-        """Decides where each volume lies. Raises MountError for a kind that isn't supported."""
+        """Chooses each volume's folder. Raises MountError for an unsupported kind."""
         for name, volume in self._specs.items():
             kind = next((key for key in volume if key != "name"), "emptyDir")
             if kind == "emptyDir":
@@ -91,7 +93,7 @@ class PodVolumes:
                 )
 
     async def mount(self, pod: Object) -> None:
-        """Makes all volumes. Raises MountError in the words of the FailedMount event."""
+        """Creates all volumes. Raises MountError in the words of the FailedMount event."""
         for name, volume in self._specs.items():
             if not any(key in volume for key in _SHOWN):
                 path = self._hosts[name]
@@ -99,13 +101,13 @@ class PodVolumes:
                     self._check_host_path(name, volume["hostPath"])
                     continue
                 path.mkdir(parents=True, exist_ok=True)
-                # As in a pod: the folders above are private and restrict access.
+                # World-writable as in a pod: the folders above are private and restrict access.
                 path.chmod(0o777)
         await self._fetch_tokens()
         self.refresh(pod)
 
     def refresh(self, pod: Object) -> None:
-        """Writes the volumes that show API objects, where they changed. Raises MountError."""
+        """Writes the volumes whose API objects changed. Raises MountError."""
         for name, volume in self._specs.items():
             kind = next((key for key in _SHOWN if key in volume), None)
             if kind is None:
@@ -117,7 +119,7 @@ class PodVolumes:
                 raise MountError(f'MountVolume.SetUp failed for volume "{name}" : {error}') from error
 
     def host_path(self, mount: Object, variables: Mapping[str, str]) -> Path:
-        """The folder or file that a container's mount shows."""
+        """Returns the folder or file of a container's mount."""
         path = self._hosts[mount["name"]]
         sub = mount.get("subPath") or expand(mount.get("subPathExpr") or "", variables)
         if sub:
@@ -127,7 +129,7 @@ class PodVolumes:
         return path
 
     def mounted_at(self, pod: Object, container: Object, variables: Mapping[str, str]) -> dict[str, Path]:
-        """Mount path -> host path of one container. Raises ConfigError for a volume that isn't there."""
+        """Returns one container's host paths by mount path. Raises ConfigError for a missing volume."""
         found: dict[str, Path] = {}
         for mount in container.get("volumeMounts") or []:
             if mount["name"] not in self._hosts:
@@ -136,7 +138,7 @@ class PodVolumes:
         return found
 
     def token_file(self, container: Object) -> Path | None:
-        """The service account token that a container has at the usual path."""
+        """Returns the service account token that a container has at the usual path."""
         for mount in container.get("volumeMounts") or []:
             volume = self._specs.get(mount["name"]) or {}
             for source in (volume.get("projected") or {}).get("sources") or []:
@@ -145,7 +147,7 @@ class PodVolumes:
         return None
 
     def remove(self) -> None:
-        """Takes away what was made; claims and host paths stay."""
+        """Removes the created folders; claims and host paths stay."""
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.rmtree(self._memory, ignore_errors=True)
 
@@ -208,7 +210,7 @@ class PodVolumes:
         else:
             name, title, found = source["secretName"], "secret", facts.secret(source["secretName"])
         if found is None:
-            # kube-root-ca.crt of another distribution's kind is optional in projected token volumes.
+            # Another distribution's counterpart of kube-root-ca.crt is optional in projected token volumes.
             if source.get("optional") or name == "openshift-service-ca.crt":
                 return {}
             raise ConfigError(f'{title} "{name}" not found')

@@ -24,8 +24,7 @@ NAME = "default-scheduler"
 
 
 class SchedulerController:
-    """Keeps the nodes' state up to date with every change, and tries waiting pods again whenever something may have
-    helped."""
+    """This controller updates the nodes' state with every change, and retries waiting pods when a change may help."""
 
     name = "kube-scheduler"
 
@@ -141,7 +140,7 @@ class SchedulerController:
         self._events.record(pod, "Normal", "Scheduled", message)
 
     def _claims_problem(self, pod: Object) -> str:
-        """Why a pod's claims keep it from every node (`volumebinding`)."""
+        """Returns why a pod's claims keep it from every node (`volumebinding`)."""
         for volume in pod["spec"].get("volumes") or []:
             claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
             if not claim:
@@ -156,7 +155,7 @@ class SchedulerController:
         return ""
 
     async def _refuse(self, pod: Object, decision: Decision) -> None:
-        """Says in the pod why it waits, and evicts what is to make room."""
+        """Writes into the pod why it waits, and evicts the decision's victims to make room."""
         conditions = (pod.get("status") or {}).get("conditions") or []
         old = next((entry for entry in conditions if entry["type"] == "PodScheduled"), None)
         nominated = (pod.get("status") or {}).get("nominatedNodeName") or ""

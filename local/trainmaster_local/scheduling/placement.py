@@ -1,8 +1,8 @@
 """Scores nodes for a pod: affinity to nodes and to other pods, and spreading over domains, as kube-scheduler does.
 
 Required terms refuse a node in its words (`pkg/scheduler/framework/plugins/{interpodaffinity,podtopologyspread}`);
-preferred ones score it. Scores are weighted as in the default profile: 2 for each of the three, 1 for free room, after
-each has been brought to 0 to 100 over the nodes that fit. Namespaces are the pod's own; a namespaceSelector isn't read.
+preferred ones score it. Scores are weighted as in the default profile: 2 for each of the three, 1 for free room, each
+normalised to 0 to 100 over the nodes that fit. Namespaces are the pod's own; a namespaceSelector isn't supported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNLABELLED = "node(s) didn't match pod topology spread constraints (missing requ
 
 
 class Place(Protocol):
-    """A node, the pods on it, and those of them that are `is_shunning`."""
+    """A place is a node, the pods on it, and those of them that are `is_shunning`."""
 
     @property
     def node(self) -> Object: ...
@@ -37,7 +37,7 @@ class Place(Protocol):
 
 
 def matches_labels(selector: Object | None, labels: Mapping[str, str]) -> bool:
-    """A LabelSelector: null selects nothing, an empty one everything."""
+    """Evaluates a LabelSelector: null selects nothing, an empty one everything."""
     if selector is None:
         return False
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
@@ -59,10 +59,10 @@ def _holds(labels: Mapping[str, str], expression: Object) -> bool:
 
 
 class Rules:
-    """Holds what a pod says of other pods and domains, and they of it, counted once over all nodes."""
+    """The rules between a pod and other pods and domains, counted once over all nodes."""
 
     def __init__(self, pod: Object, places: Sequence[Place], eligible: Sequence[Place]) -> None:
-        """`eligible`: places that the pod's own selectors admit; only they count for spreading."""
+        """Counts the rules. `eligible`: places that the pod's own selectors admit; only they count for spreading."""
         spec = pod["spec"]
         affinity = spec.get("affinity") or {}
         self._spread = [
@@ -80,7 +80,7 @@ class Rules:
         self._pod = pod
 
     def refusal(self, place: Place) -> str | None:
-        """Why they keep the pod off a node; None where nothing does."""
+        """Returns why the rules keep the pod off a node, or None."""
         labels = node_labels(place)
         for constraint, counts in self._spread:
             domain = labels.get(constraint["topologyKey"])
@@ -90,7 +90,7 @@ class Rules:
             if counts[domain] + own - min(counts.values(), default=0) > constraint.get("maxSkew", 1):
                 return SKEWED
         for term, domains in self._near:
-            # The first of a group that wants to be together may go anywhere that has the label.
+            # The first of a group that must be together may use any node with the label.
             alone = not domains and _selects(term, self._pod, self._pod)
             domain = labels.get(term["topologyKey"])
             if domain not in domains and not (alone and domain is not None):
@@ -107,8 +107,7 @@ def scores(
     eligible: Sequence[Place],
     matches_node: Callable[[Object, Object], bool],
 ) -> list[float]:
-    """Returns how much each node that fits is preferred, from 0 to 600. `matches_node`: a node selector term and a
-    node."""
+    """Returns the preference for each node that fits, from 0 to 600. `matches_node`: a node selector term and a node."""
     near = _near_nodes(pod, fitting, matches_node)
     others = _near_pods(pod, fitting, places)
     spread = _even(pod, fitting, eligible)
@@ -147,7 +146,7 @@ def _even(pod: Object, fitting: Sequence[Place], places: Sequence[Place]) -> lis
         counts = _spread(pod, constraint, places)
         for position, place in enumerate(fitting):
             domain = node_labels(place).get(constraint["topologyKey"])
-            # Where the label is missing a pod counts for nothing, so it comes last.
+            # Without the label a pod counts for nothing, so such a node comes last.
             raw[position] -= counts[domain] if domain is not None else max(counts.values(), default=0) + 1
     return _from_0_to_100(raw)
 
@@ -170,7 +169,7 @@ def _domains(pod: Object, term: Object, places: Iterable[Place]) -> Counter[str 
 
 
 def _spread(pod: Object, constraint: Object, places: Iterable[Place]) -> Counter[str | None]:
-    """Returns how many pods of the constraint are in each domain, the empty ones included."""
+    """Returns how many pods of the constraint are in each domain, including empty ones."""
     found: Counter[str | None] = Counter()
     namespace = pod["metadata"].get("namespace")
     for place in places:
@@ -186,7 +185,7 @@ def _spread(pod: Object, constraint: Object, places: Iterable[Place]) -> Counter
 
 
 def _shunned(pod: Object, places: Sequence[Place]) -> set[tuple[str, str]]:
-    """Domains, by key and value, in which a pod stands that doesn't want this one near."""
+    """Returns the domains, by key and value, with a pod whose rules exclude this one."""
     found = set()
     for place in places:
         for other in place.shunning.values():
@@ -198,12 +197,12 @@ def _shunned(pod: Object, places: Sequence[Place]) -> set[tuple[str, str]]:
 
 
 def is_shunning(pod: Object) -> bool:
-    """Returns whether a pod has a rule about which others may come near it."""
+    """Returns whether a pod has rules about other pods nearby."""
     return bool(((pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}).get(REQUIRED))
 
 
 def _selects(term: Object, owner: Object, other: Object) -> bool:
-    """Returns whether the term of one pod is about another one."""
+    """Returns whether one pod's term applies to another pod."""
     namespaces = term.get("namespaces") or [owner["metadata"].get("namespace")]
     return other["metadata"].get("namespace") in namespaces and matches_labels(
         term.get("labelSelector"), pod_labels(other)
@@ -211,12 +210,12 @@ def _selects(term: Object, owner: Object, other: Object) -> bool:
 
 
 def node_labels(place: Place) -> Mapping[str, str]:
-    """The labels of a node."""
+    """Returns the labels of a node."""
     labels: Mapping[str, str] = place.node["metadata"].get("labels") or {}
     return labels
 
 
 def pod_labels(pod: Object) -> Mapping[str, str]:
-    """The labels of a pod."""
+    """Returns the labels of a pod."""
     labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
     return labels

@@ -28,8 +28,7 @@ NO_VICTIMS = "No preemption victims found for incoming pod"
 
 
 def pod_requests(spec: Object) -> dict[str, Fraction]:
-    """Returns what a pod asks of a node: the sum of its containers, or its largest init container, whichever is
-    more."""
+    """Returns a pod's requests: the sum of its containers, or its largest init container, whichever is more."""
     total: dict[str, Fraction] = {}
     for container in spec.get("containers") or []:
         _add(total, _requests(container))
@@ -59,12 +58,12 @@ def _add(total: dict[str, Fraction], more: Mapping[str, Fraction]) -> None:
 
 @dataclass
 class NodeState:
-    """A node and what is on it."""
+    """A node and its pods."""
 
     node: Object
     pods: dict[str, Object] = field(default_factory=dict)  # by uid
     requested: dict[str, Fraction] = field(default_factory=dict)
-    # Pods that keep others away.
+    # These pods keep others away.
     shunning: dict[str, Object] = field(default_factory=dict)
     _allocatable: dict[str, Fraction] = field(default_factory=dict)
     _read_from: Object | None = None
@@ -75,7 +74,7 @@ class NodeState:
 
     @property
     def allocatable(self) -> dict[str, Fraction]:
-        """Returns what the node offers; read again when the node has changed."""
+        """Returns the node's allocatable resources; they are read again after a change of the node."""
         if self._read_from is not self.node:
             values = (self.node.get("status") or {}).get("allocatable") or {}
             self._allocatable = {name: parse_quantity(value) for name, value in values.items()}
@@ -98,7 +97,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a node doesn't fit. `resolvable`: evicting pods from it could help."""
+    """A refusal is the reason why a node doesn't fit. `resolvable`: evicting pods from it could help."""
 
     reasons: tuple[str, ...]
     resolvable: bool = False
@@ -106,7 +105,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Decision:
-    """A pod's node, or the message of its PodScheduled condition. Evicting `victims` makes room on `nominated`."""
+    """A decision is a pod's node, or the message of its PodScheduled condition.
+
+    Evicting `victims` makes room on `nominated`.
+    """
 
     node: str = ""
     message: str = ""
@@ -115,7 +117,7 @@ class Decision:
 
 
 def tolerates(tolerations: Iterable[Object], taint: Object) -> bool:
-    """`v1.Toleration.ToleratesTaint`."""
+    """Evaluates `v1.Toleration.ToleratesTaint`."""
     for toleration in tolerations:
         if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
             continue
@@ -130,7 +132,7 @@ def tolerates(tolerations: Iterable[Object], taint: Object) -> bool:
 
 
 def matches_expression(labels: Mapping[str, str], expression: Object) -> bool:
-    """A node selector's requirement."""
+    """Evaluates a requirement of a node selector."""
     key, operator, values = expression["key"], expression["operator"], expression.get("values") or []
     value = labels.get(key)
     if operator == "In":
@@ -149,7 +151,7 @@ def matches_expression(labels: Mapping[str, str], expression: Object) -> bool:
 
 
 def matches_affinity(spec: Object, node: Object) -> bool:
-    """nodeSelector and the required node affinity."""
+    """Evaluates nodeSelector and the required node affinity."""
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
@@ -161,7 +163,7 @@ def matches_affinity(spec: Object, node: Object) -> bool:
 
 
 def matches_term(term: Object, node: Object) -> bool:
-    """A node selector's term; an empty one matches nothing."""
+    """Evaluates a term of a node selector; an empty one matches nothing."""
     labels = node["metadata"].get("labels") or {}
     fields = {"metadata.name": node["metadata"]["name"]}
     return (
@@ -172,7 +174,7 @@ def matches_term(term: Object, node: Object) -> bool:
 
 
 def refuse(pod: Object, state: NodeState) -> Refusal | None:
-    """Why the node can't take the pod, or None."""
+    """Returns why the node can't take the pod, or None."""
     spec, node = pod["spec"], state.node
     tolerations = spec.get("tolerations") or []
     taints = (node.get("spec") or {}).get("taints") or []
@@ -209,13 +211,13 @@ def _fits(spec: Object, state: NodeState) -> Refusal | None:
         room = allocatable.get(name, Fraction(0))
         if amount and amount > room - state.requested.get(name, Fraction(0)):
             reasons.append(f"Insufficient {name}")
-            # More than the whole node has: no eviction helps.
+            # The pod needs more than the whole node has, so no eviction helps.
             resolvable = resolvable and amount <= room
     return Refusal(tuple(reasons), resolvable) if reasons else None
 
 
 def schedule(pod: Object, nodes: Sequence[NodeState], unbound_claims: str = "") -> Decision:
-    """Chooses a node. `unbound_claims`: why the pod's claims can't be used, where they can't."""
+    """Chooses a node. `unbound_claims`: why the pod's claims can't be used, or None."""
     if not nodes:
         return Decision(message=NO_NODES)
     spreads = bool(pod["spec"].get("topologySpreadConstraints"))
@@ -266,7 +268,7 @@ def _load(state: NodeState, requests: Mapping[str, Fraction]) -> Fraction:
 
 
 def message(nodes: int, refusals: Sequence[Refusal]) -> str:
-    """FitError's sentence, with what preemption has to say (`framework/types.go`)."""
+    """Returns FitError's sentence, with the result of preemption (`framework/types.go`)."""
     counts = Counter(reason for refusal in refusals for reason in refusal.reasons)
     reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     helpful = Counter(NO_VICTIMS if refusal.resolvable else NOT_HELPFUL for refusal in refusals)
@@ -280,7 +282,7 @@ def priority(pod: Object) -> int:
 
 
 def _preempt(pod: Object, nodes: Sequence[NodeState]) -> tuple[str, tuple[Object, ...]]:
-    """The node on which the fewest evictions make room, and the pods to evict."""
+    """Returns the node on which the fewest evictions make room, and the pods to evict."""
     if pod["spec"].get("preemptionPolicy") == "Never":
         return "", ()
     best: tuple[tuple[int, int, str], str, tuple[Object, ...]] | None = None
@@ -293,7 +295,7 @@ def _preempt(pod: Object, nodes: Sequence[NodeState]) -> tuple[str, tuple[Object
             continue
         victims: list[Object] = []
         for candidate in sorted(lower, key=priority, reverse=True):
-            # As many as fit are spared, the most important first.
+            # As many pods as fit are spared, the most important first.
             trial.add(candidate)
             if refuse(pod, trial) is not None:
                 trial.remove(candidate["metadata"]["uid"])

@@ -1,6 +1,6 @@
-"""Requests of a cluster's administrator, for tests that need what the API server has and not what a kubectl prints.
+"""Sends a cluster administrator's requests, for tests that need the API server's data and not kubectl's output.
 
-A kubectl is a process that costs a hundred times what its request does, and a test that waits for something asks often.
+A kubectl process costs a hundred times its request, and a test that waits for something asks often.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECONDS = 30.0
 
 
 class _Resource(NamedTuple):
-    """The place of a resource's objects: the path of its group and version, and its plural."""
+    """The place of a resource's objects is the path of its group and version, and its plural."""
 
     version: str
     plural: str
@@ -25,10 +25,13 @@ class _Resource(NamedTuple):
 
 
 class Administrator:
-    """Sends requests, and knows resources by the names that kubectl takes (`pods`, `pod`, `po`, `deployments.apps`)."""
+    """The administrator sends requests, and knows resources by kubectl's names.
+
+    Examples are `pods`, `pod`, `po` and `deployments.apps`.
+    """
 
     def __init__(self, server: str, headers: Mapping[str, str], tls: ssl.SSLContext) -> None:
-        """`headers`, or the context's certificate, make a request the administrator's."""
+        """Authenticates requests by `headers`, or by the context's certificate."""
         self._headers, self._tls = headers, tls
         self._address = urlsplit(server)
         self._resources: dict[str, _Resource] = {}
@@ -38,12 +41,14 @@ class Administrator:
     def request(
         self, method: str, path: str, body: Any = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
-        """Returns the answer's status and its decoded body (text where it isn't JSON). Raises OSError or HTTPException
-        where there is no answer."""
+        """Returns the answer's status and its decoded body (text if it isn't JSON).
+
+        Raises OSError or HTTPException without an answer.
+        """
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({} if data is None else {"Content-Type": content_type})}
         connection = self._connection()
-        # The server may have closed a kept connection, and only what reads can be sent again.
+        # The server may have closed a kept connection, and only reading requests are safe to repeat.
         if method == "GET":
             try:
                 return _answer(connection, method, path, data, headers)
@@ -53,7 +58,7 @@ class Administrator:
         return _answer(connection, method, path, data, headers)
 
     def path(self, resource: str, namespace: str) -> str | None:
-        """Returns the path of a resource's objects; None where no API has one of that name."""
+        """Returns the path of a resource's objects; None if no API has that name."""
         if resource not in self._resources:
             self._discover()
         found = self._resources.get(resource)
@@ -63,8 +68,7 @@ class Administrator:
         return f"{found.version}{scope}/{found.plural}"
 
     def path_of(self, manifest: Mapping[str, Any], namespace: str) -> str | None:
-        """Returns the path of a manifest's object, in the version that the manifest names; None where no API has its
-        kind."""
+        """Returns the path of a manifest's object, in the manifest's version; None if no API has its kind."""
         version, metadata = manifest["apiVersion"], manifest["metadata"]
         kind, group = manifest["kind"].lower(), version.rpartition("/")[0]
         resource = f"{kind}.{group}" if group else kind
@@ -75,7 +79,7 @@ class Administrator:
         return f"/{'apis' if group else 'api'}/{version}{scope}/{found.plural}/{quote(metadata['name'])}"
 
     def _connection(self) -> http.client.HTTPSConnection:
-        """Returns the thread's own connection; it opens by itself."""
+        """Returns the thread's own connection, which opens by itself."""
         kept: http.client.HTTPSConnection | None = getattr(self._of_thread, "connection", None)
         if kept is None:
             host, port = str(self._address.hostname), self._address.port
@@ -84,15 +88,17 @@ class Administrator:
         return kept
 
     def _discover(self) -> None:
-        """Reads which resources there are. The core's names come before any other's, a preferred version's before
-        those of its group's others."""
+        """Reads the available resources.
+
+        The core's names precede any other's, and a preferred version's precede those of its group's others.
+        """
         groups = self.request("GET", "/apis")[1]["groups"]
         preferred = [group["preferredVersion"] for group in groups]
         others = [version for group in groups for version in group["versions"]]
         paths = [f"/apis/{version['groupVersion']}" for version in (*preferred, *others)]
         for version in ("/api/v1", *dict.fromkeys(paths)):
             status, listed = self.request("GET", version)
-            # A group may have gone since it was listed.
+            # A group may have been removed since it was listed.
             for entry in listed["resources"] if status == 200 else ():
                 if "/" not in entry["name"]:
                     resource = _Resource(version, entry["name"], entry["namespaced"])
@@ -108,6 +114,6 @@ def _answer(
     connection.request(method, path, body=data, headers=dict(headers))
     answer = connection.getresponse()
     text = answer.read().decode()
-    # A log is text, whatever it begins with.
+    # A log is text, whatever its first characters.
     is_json = answer.headers.get_content_type() == "application/json"
     return answer.status, json.loads(text) if is_json else text

@@ -1,6 +1,7 @@
-"""A real kube-apiserver and etcd for the tests, from the folder in KUBEBUILDER_ASSETS (what `setup-envtest` installs).
+"""Starts a real kube-apiserver and etcd for the tests, from the folder in KUBEBUILDER_ASSETS.
 
-Nothing else runs: no controllers, no scheduler, no kubelet. The flags are those of controller-runtime's envtest.
+`setup-envtest` installs them there. Nothing else runs: no controllers, no scheduler, no kubelet. The flags are those of
+controller-runtime's envtest.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _free_port() -> int:
 
 
 class ApiServerBinaries:
-    """etcd and kube-apiserver below `folder`, from `start` to `stop`."""
+    """etcd and kube-apiserver run below `folder`, from `start` to `stop`."""
 
     def __init__(self, assets: Path, folder: Path) -> None:
         self._assets = assets

@@ -1,12 +1,12 @@
-"""This plug-in of pytest gives each test a namespace in a cluster that its suite shares, and kubectl on it.
+"""This plug-in of pytest gives each test a namespace in its suite's shared cluster, and kubectl on it.
 
 A suite loads it (`pytest_plugins = ["trainmaster_local.testing.clusters"]`) and opens its cluster in a fixture of the
 session, `shared_cluster`:
 
-    with open_cluster(suite_config(folder)) as opened:
+with open_cluster(suite_config(folder)) as opened:
         yield opened
 
-Its tests then ask for `cluster`, a namespace of their own. What only some of the clusters can show is skipped with its
+Its tests then request `cluster`, a namespace of their own. Tests that only some clusters support are skipped with a
 reason (`SharedCluster.needs_embedded`).
 """
 
@@ -42,21 +42,23 @@ KUBECTL = Path(sys.executable).with_name("kubectl")
 
 
 class KubectlFailed(AssertionError):
-    """A kubectl that had to succeed didn't; where `eventually` looks, that means: not yet."""
+    """A kubectl that had to succeed failed; `eventually` takes this as "not yet"."""
 
 
 class NotAnswered(AssertionError):
-    """The object isn't there. `eventually` takes this as "not yet"."""
+    """The object doesn't exist. `eventually` takes this as "not yet"."""
 
 
 class Refused(AssertionError):
-    """A write that had to succeed didn't; where `eventually` looks, that means: not yet."""
+    """A write that had to succeed failed; `eventually` takes this as "not yet"."""
 
 
 @dataclass(frozen=True)
 class SharedCluster:
-    """A running cluster. `token` is the administrator's; empty where that is who has the client `certificate`, a file
-    with its key."""
+    """A running cluster.
+
+    `token` is the administrator's; if it is empty, the client `certificate`, a file with its key, is.
+    """
 
     kubeconfig: Path
     server: str
@@ -68,7 +70,7 @@ class SharedCluster:
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
-        # Without an authority those of the machine, which take long to read.
+        # Without an authority the machine's are loaded, which takes long.
         context = ssl.create_default_context(cadata=self.authority.decode() or None)
         if self.certificate is not None:
             context.load_cert_chain(self.certificate)
@@ -76,7 +78,7 @@ class SharedCluster:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Returns what a request needs to be the administrator's, beside `tls`."""
+        """Returns the headers that, beside `tls`, make a request the administrator's."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def needs_embedded(self, reason: str) -> ThreadedCluster:
@@ -92,7 +94,7 @@ class SharedCluster:
 
 # kubectl ends before its memory matters, and a third of its work would be collecting garbage.
 KUBECTL_ENVIRONMENT = {"GOGC": "off"}
-# Seconds between two looks at what a test waits for; a look is work for the API server.
+# Seconds between two checks of a test's condition; a check is work for the API server.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.03, 0.2
 
 
@@ -113,13 +115,13 @@ class Cluster:
 
     @property
     def embedded(self) -> ThreadedCluster:
-        """The embedded cluster; a test that asks for it is skipped on any other."""
+        """Returns the embedded cluster; a test that requests it is skipped on any other."""
         return self.shared.needs_embedded("a test makes its faults or nodes")
 
     def kubectl(
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
-        """Runs kubectl in the namespace. `check`: fails the test when it does."""
+        """Runs kubectl in the namespace. With `check`, a failure fails the test."""
         done = subprocess.run(
             [str(KUBECTL), "--namespace", self.namespace, *arguments],
             env={**os.environ, **KUBECTL_ENVIRONMENT, "KUBECONFIG": str(self.kubeconfig)},
@@ -149,14 +151,16 @@ class Cluster:
         self._carried_out("PATCH", self._path(resource, name) + rest, body, "application/merge-patch+json")
 
     def scale(self, resource: str, name: str, replicas: int) -> None:
-        """Sets a number of replicas by the resource's scale, as `kubectl scale` does."""
+        """Sets the number of replicas by the resource's scale, as `kubectl scale` does."""
         self.patch(resource, name, {"spec": {"replicas": replicas}}, subresource="scale")
 
     def delete(
         self, resource: str, *names: str, wait: bool = True, grace: int | None = None, missing_ok: bool = False
     ) -> None:
-        """Deletes objects as `kubectl delete` does, and waits until they are gone. `grace`: seconds; 0 is kubectl's
-        `--force --grace-period=0`, `missing_ok` its `--ignore-not-found`."""
+        """Deletes objects as `kubectl delete` does, and waits until they are gone.
+
+        `grace` is in seconds; 0 is kubectl's `--force --grace-period=0`, `missing_ok` its `--ignore-not-found`.
+        """
         body: dict[str, Any] = {"propagationPolicy": "Background"}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
@@ -168,7 +172,7 @@ class Cluster:
             self.eventually(lambda: not any(uid and self._uid(path) == uid for path, uid in before.items()), 120)
 
     def _uid(self, path: str) -> str:
-        """Returns an object's uid; empty where it isn't there."""
+        """Returns an object's uid; empty if it doesn't exist."""
         status, answer = self.request("GET", path)
         return str(answer["metadata"]["uid"]) if status == 200 else ""
 
@@ -190,16 +194,16 @@ class Cluster:
             raise Refused(f"{method} {path} was answered with {status}: {said}")
 
     def get(self, resource: str, name: str) -> dict[str, Any]:
-        """An object, by a name of its resource that kubectl knows."""
+        """Returns an object, by a name of its resource that kubectl knows."""
         return self._read(resource, f"/{quote(name)}")
 
     def items(self, resources: str, *, labels: str = "", fields: str = "") -> list[dict[str, Any]]:
-        """The namespace's objects of a resource, or of several with commas between them, by kubectl's selectors."""
+        """Returns the namespace's objects of a resource, or of several separated by commas, by kubectl's selectors."""
         query = "?" + urlencode({"labelSelector": labels, "fieldSelector": fields})
         found: list[dict[str, Any]] = []
         for resource in resources.split(","):
             listed = self._read(resource, query)
-            # An API server leaves out of a list's items what is the same of all.
+            # An API server omits the fields that are equal in all of a list's items.
             kind = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
             found += [{**kind, **item} for item in listed["items"]]
         return found
@@ -213,7 +217,7 @@ class Cluster:
     def request(
         self, method: str, path: str, body: Any = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
-        """One HTTP request as the administrator: status and decoded body (text where it isn't JSON)."""
+        """Sends one HTTP request as the administrator; returns status and decoded body (text if it isn't JSON)."""
         return self.shared.administrator.request(method, path, body, content_type)
 
     def _read(self, resource: str, rest: str) -> dict[str, Any]:
@@ -227,8 +231,9 @@ class Cluster:
         return dict(found)
 
     def eventually(self, check: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
-        """Waits until `check` gives something true, and gives it back. An AssertionError in it means: not yet; so does
-        an object that isn't there, which is between a pod and its successor.
+        """Waits until `check` returns something true, and returns it.
+
+        An AssertionError in it means "not yet", and so does a missing object, as between a pod and its successor.
         """
         deadline = time.monotonic() + seconds
         problem: AssertionError | None = None
@@ -246,14 +251,14 @@ class Cluster:
 
 
 def given_cluster(path: Path, folder: Path) -> SharedCluster:
-    """The cluster of a kubeconfig's current context. Its user has a token, or a certificate as kind's has."""
+    """Returns the cluster of a kubeconfig's current context. Its user has a token, or a certificate as in kind."""
     config = yaml.safe_load(path.read_text())
     context = next(c["context"] for c in config["contexts"] if c["name"] == config["current-context"])
     cluster = next(c["cluster"] for c in config["clusters"] if c["name"] == context["cluster"])
     user = next(u["user"] for u in config["users"] if u["name"] == context["user"])
 
     def pem(owner: dict[str, str], name: str) -> bytes:
-        """Returns what is given in place, or in a file beside the kubeconfig."""
+        """Returns the inline value, or the content of a file beside the kubeconfig."""
         if name in owner:
             return (path.parent / owner[name]).read_bytes()
         return base64.b64decode(owner.get(f"{name}-data", ""))
@@ -285,7 +290,7 @@ def suite_config(folder: Path) -> ClusterConfig:
 
 @contextmanager
 def open_cluster(config: ClusterConfig, kubeconfig: str | None = None) -> Iterator[SharedCluster]:
-    """Opens the cluster that a suite runs on; its files go to the configuration's state folder.
+    """Opens the suite's cluster; its files are in the configuration's state folder.
 
     - With `kubeconfig` it is the cluster of that file's current context.
     - With KUBEBUILDER_ASSETS it is the kube-apiserver and etcd in that folder: no controllers and no nodes, so tests
@@ -313,7 +318,7 @@ def open_cluster(config: ClusterConfig, kubeconfig: str | None = None) -> Iterat
 
 
 def _spare_the_collector() -> None:
-    """Leaves what was imported and collected out of each garbage collection: a sixth of an API server's work here."""
+    """Excludes imported and already collected objects from garbage collection, a sixth of an API server's work here."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -321,7 +326,7 @@ def _spare_the_collector() -> None:
 
 @contextmanager
 def new_namespace(shared: SharedCluster) -> Iterator[Cluster]:
-    """The shared cluster, in a namespace of its own, which is deleted afterwards."""
+    """Yields the shared cluster in a new namespace, which is deleted afterwards."""
     made = Cluster(shared, f"test-{uuid.uuid4().hex[:10]}")
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": made.namespace}}
     status, answer = made.request("POST", "/api/v1/namespaces", body)
@@ -339,20 +344,20 @@ def new_namespace(shared: SharedCluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared_cluster: SharedCluster) -> Iterator[Cluster]:
-    """The suite's cluster, in a namespace of the test's own."""
+    """Yields the suite's cluster, in the test's own namespace."""
     with new_namespace(shared_cluster) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def pods_run(shared_cluster: SharedCluster) -> None:
-    """Skips tests whose pods have to run where no pod does."""
+    """Skips tests that need running pods if the cluster runs none."""
     if not shared_cluster.runs_pods:
         pytest.skip("a kube-apiserver alone runs no pods")
 
 
 @pytest.fixture
 def pods_folder(shared_cluster: SharedCluster, tmp_path: Path) -> Path:
-    """A folder of this machine that the test's pods see too."""
+    """Returns a folder of this machine that the test's pods see too."""
     shared_cluster.needs_embedded("its pods and the test wait for each other by files of this machine")
     return tmp_path

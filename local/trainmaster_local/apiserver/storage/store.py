@@ -181,8 +181,10 @@ class Storage:
     def subscribe(
         self, resource: str, subscriber: Callable[[Change], None], ended: Callable[[], None] = lambda: None
     ) -> Callable[[], None]:
-        """Calls back, synchronously, with each change from now on, and with `ended` when the resource isn't served any
-        more. Returns what ends it."""
+        """Calls `subscriber`, synchronously, with each change from now on.
+
+        Calls `ended` when the resource isn't served any more. Returns a function that ends the subscription.
+        """
         table = self._table(resource)
         table.subscribers.append(subscriber)
         table.ends.append(ended)

@@ -21,8 +21,7 @@ _POLICIES = ("Orphan", "Background", "Foreground")
 
 @dataclass(frozen=True)
 class DeleteOptions:
-    """`grace_period` is in seconds, None for the type's own; an empty `propagation` means the type's own (Background).
-    """
+    """`grace_period` is in seconds, None for the type's own; an empty `propagation` means the type's own (Background)."""
 
     grace_period: int | None = None
     propagation: str = ""
@@ -123,8 +122,10 @@ class Deleter:
             metadata["generation"] += 1
 
     def _delete_again(self, plan: Plan, found: Revision, grace: int, options: DeleteOptions) -> Object:
-        """A second deletion can only shorten the grace period, or change whether the owner or its dependents go
-        first."""
+        """Handles a second deletion.
+
+        It can only shorten the grace period, or change whether the owner or its dependents go first.
+        """
         metadata = found.object["metadata"]
         namespace = metadata.get("namespace", "")
         finalizers = _with_policy(metadata.get("finalizers") or [], options.propagation)

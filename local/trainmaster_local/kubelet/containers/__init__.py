@@ -1,10 +1,10 @@
-"""One container.
+"""This package runs one container.
 
 | to read | what it does |
 |---|---|
 | `container`, `backoff` | its starts and ends, and the wait between two |
 | `launch`, `environment`, `paths` | from the manifest to the program: variables, command, paths of this machine |
-| `runtime`, `shim` | processes, and the monitor that they hang on: nothing outlives the cluster |
+| `runtime`, `shim` | processes, and their monitor: nothing outlives the cluster |
 | `fake` | a runtime without processes, for thousands of pods |
 | `probes`, `stopping`, `logs` | probes; hooks and signals at the end; its output as `kubectl logs` reads it |
 """

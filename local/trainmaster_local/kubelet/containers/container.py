@@ -1,6 +1,6 @@
-"""One container of a pod: its starts, its ends, and how long it waits in between.
+"""Runs one container of a pod: its starts, its ends, and the waits in between.
 
-`try_start` makes one attempt and leaves the container running or waiting with a reason; `collect` takes in an end. The
+`try_start` makes one attempt and leaves the container running or waiting with a reason; `collect` handles an end. The
 order of events and states is that of `kuberuntime_manager.go` and `kuberuntime_container.go`.
 """
 
@@ -41,7 +41,7 @@ OCI_PREFIX = (
 
 
 class ContainerRun:
-    """A container over all its runs. Times on the wall clock, seconds."""
+    """A container over all its runs. Times are seconds on the wall clock."""
 
     def __init__(
         self, host: PodHost, runtime: Runtime, spec: Object, init: bool, wake: Callable[[], None], waiting: str
@@ -66,7 +66,7 @@ class ContainerRun:
         return self.view.spec
 
     def wait_before_start(self, pod: Object, now: float) -> float:
-        """Seconds until the next attempt is due. Records the back-off's event when the kubelet would."""
+        """Returns the seconds until the next attempt is due. Records the back-off's event when the kubelet would."""
         if now < self._retry_at:
             return self._retry_at - now
         finished = self.view.finished
@@ -83,7 +83,7 @@ class ContainerRun:
         return remaining
 
     def show_backoff(self, pod: Object) -> None:
-        """Makes the state say CrashLoopBackOff."""
+        """Sets the state to CrashLoopBackOff."""
         finished = self.view.finished
         if (isinstance(self.view.state, Waiting) and self.view.state.reason == "CrashLoopBackOff") or finished is None:
             return
@@ -99,7 +99,7 @@ class ContainerRun:
             self._event(pod, "Warning", "BackOff", message)
 
     async def try_start(self, pod: Object, volumes: PodVolumes, pod_ip: str) -> None:
-        """Tries once to start it. Afterwards it runs, or its state names what it waits for."""
+        """Tries once to start the container. Afterwards it runs, or its state names the reason for waiting."""
         now = time.time()
         finished = self.view.finished
         image_name = str(self.spec.get("image", ""))
@@ -141,7 +141,7 @@ class ContainerRun:
         self._started(container)
 
     async def start_bare(self, config: ContainerConfig) -> None:
-        """Starts it without an image, files or events: a faked container."""
+        """Starts it without an image, files or events, as a faked container."""
         finished = self.view.finished
         if finished is not None:
             self._backoff.next(finished.finished_at, time.time())
@@ -184,7 +184,7 @@ class ContainerRun:
 
     def _start_failed(self, pod: Object, problem: str) -> None:
         self._event(pod, "Warning", "Failed", f"Error: {problem}")
-        # A container that was created but never ran has an id, and no time of start.
+        # A container that was created but never ran has an id, and no start time.
         identity = f"{self._created:064x}"
         self.view.container_id = identity
         self.view.last = Terminated(128, "StartError", time.time(), message=problem, container_id=identity)
@@ -192,7 +192,7 @@ class ContainerRun:
         self.view.ready = self.view.started = False
 
     def collect(self) -> Terminated | None:
-        """Takes in the end of the running container, once it has ended."""
+        """Handles the end of the running container, once it has ended."""
         if self.running is None or not self.running.exited.done():
             return None
         ended = self.running.exited.result()
@@ -218,17 +218,17 @@ class ContainerRun:
         return state
 
     def signal(self, number: int) -> None:
-        """Sends a signal, where it runs."""
+        """Sends a signal if the container runs."""
         if self.running is not None:
             self._runtime.signal(self.running, number)
 
     async def ask_to_stop(self, pod: Object, seconds: float) -> None:
-        """The preStop hook, which may take that long, and then SIGTERM."""
+        """Runs the preStop hook for at most that long, and then sends SIGTERM."""
         await self.run_hook(pod, "preStop", seconds)
         self.signal(SIGTERM)
 
     def kill(self, pod: Object, grace: float) -> None:
-        """Begins to end it, within `grace` seconds; whether it starts again is for the pod's restart policy to say."""
+        """Starts to end it, within `grace` seconds; the pod's restart policy decides whether it starts again."""
         self.killing = asyncio.create_task(self._kill(pod, grace))
 
     async def _kill(self, pod: Object, grace: float) -> None:
@@ -237,7 +237,7 @@ class ContainerRun:
             return
         began = time.monotonic()
         await self.ask_to_stop(pod, grace)
-        # However long the hook took, something is left for SIGTERM to be obeyed.
+        # However long the hook took, the program gets some time to obey SIGTERM.
         remaining = max(began + grace - time.monotonic(), self._host.timings.minimum_grace_seconds)
         await asyncio.wait([container.exited], timeout=remaining)
         if not container.exited.done():
@@ -252,7 +252,7 @@ class ContainerRun:
             self._event(pod, "Normal", "Killing", f"Stopping container {self.view.name}")
 
     async def execute(self, command: Sequence[str], seconds: float) -> tuple[int | None, str]:
-        """Runs a command as if inside the container. None as its code: it was killed after `seconds`."""
+        """Runs a command as if inside the container. The exit code is None if it was killed after `seconds`."""
         if self.launch is None:
             return 1, "container not running"
         argv = [self.launch.paths.rewrite(str(word)) for word in command]
@@ -273,8 +273,10 @@ class ContainerRun:
         return ended.code, ended.output
 
     async def run_hook(self, pod: Object, name: str, seconds: float) -> bool:
-        """Runs the hook `postStart` or `preStop`, if the container has one (`exec` or `sleep`; a faked container has
-        none). False, and an event, when it fails or takes longer than `seconds`.
+        """Runs the hook `postStart` or `preStop`, if the container has one.
+
+        Hooks are `exec` or `sleep`; a faked container has none. Returns False, and records an event, if it fails or
+        takes longer than `seconds`.
         """
         hook = (self.spec.get("lifecycle") or {}).get(name)
         if not hook or self.launch is None:
@@ -314,6 +316,6 @@ def _tail(path: Path) -> str:
 
 
 def pod_name(pod: Object) -> str:
-    """Returns how the kubelet names a pod in messages: `name_namespace(uid)`."""
+    """Returns the kubelet's name for a pod in messages: `name_namespace(uid)`."""
     metadata = pod["metadata"]
     return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"

@@ -1,7 +1,7 @@
-"""A container's environment, built as the kubelet builds it.
+"""Builds a container's environment as the kubelet does.
 
 `kubelet_pods.go:makeEnvironmentVariables`: first `envFrom` in order, then `env` in order with `$(NAME)` expanded from
-what is defined so far, then the variables of Services, which give way to all others.
+earlier variables, then the variables of Services, which never replace others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class PodFacts:
-    """Holds what of a running pod its object may not show yet."""
+    """Facts about a running pod that its object may not show yet."""
 
     pod_ip: str
     host_ip: str
@@ -39,8 +39,7 @@ class PodFacts:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """`$(NAME)` by its value, `$$` by `$`; what isn't defined stays as written
-    (`third_party/forked/golang/expansion`)."""
+    """Replaces `$(NAME)` by its value and `$$` by `$`; undefined names stay (`third_party/forked/golang/expansion`)."""
 
     def replace(match: re.Match[str]) -> str:
         if match.group(0) == "$$":
@@ -52,8 +51,10 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def field_value(pod: Object, path: str, facts: PodFacts) -> str:
-    """The value of a downward API `fieldRef`. Labels and annotations as a whole in the `key="value"` lines of
-    volumes."""
+    """Returns the value of a downward API `fieldRef`.
+
+    Whole labels and annotations have the `key="value"` lines of volumes.
+    """
     metadata = pod["metadata"]
     subscript = _SUBSCRIPT.fullmatch(path)
     if subscript:
@@ -82,7 +83,7 @@ def _escape(value: str) -> str:
 
 
 def resource_value(pod: Object, reference: Object, container: str, allocatable: Mapping[str, str]) -> str:
-    """The value of a `resourceFieldRef`, in units of its divisor, rounded up. A limit that isn't set is the node's."""
+    """Returns the value of a `resourceFieldRef`, in units of its divisor, rounded up. A missing limit is the node's."""
     name = reference.get("containerName") or container
     containers = [*pod["spec"].get("containers", []), *pod["spec"].get("initContainers", [])]
     resources = next((c.get("resources") or {} for c in containers if c["name"] == name), {})
@@ -95,7 +96,7 @@ def resource_value(pod: Object, reference: Object, container: str, allocatable: 
 
 
 def environment(pod: Object, container: Object, facts: PodFacts, services: Mapping[str, str]) -> dict[str, str]:
-    """The environment that the manifest asks for. Raises ConfigError in the kubelet's words."""
+    """Returns the environment in the manifest. Raises ConfigError in the kubelet's words."""
     result: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         prefix = source.get("prefix", "")
@@ -127,14 +128,14 @@ def _env_from(pod: Object, source: Object, facts: PodFacts) -> dict[str, str]:
 
 
 def values_of(obj: Object) -> dict[str, str]:
-    """The text values of a ConfigMap or of a Secret."""
+    """Returns the text values of a ConfigMap or of a Secret."""
     if obj.get("kind") == "Secret":
         return {key: decode(value).decode(errors="replace") for key, value in (obj.get("data") or {}).items()}
     return {key: str(value) for key, value in (obj.get("data") or {}).items()}
 
 
 def decode(value: str) -> bytes:
-    """A Secret's or binaryData's value."""
+    """Decodes a value of a Secret or of binaryData."""
     return base64.b64decode(value)
 
 

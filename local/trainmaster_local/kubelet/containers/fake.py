@@ -1,12 +1,12 @@
-"""Containers without processes, so that thousands of pods run in a test.
+"""Fakes containers without processes, so that thousands of pods run in a test.
 
-A pod is faked when it has the annotation `trainmaster-local/fake`, or when the node fakes all of its pods. The
-annotation's value is JSON and scripts the containers' end; an empty value runs until the pod is deleted::
+A pod is faked if it has the annotation `trainmaster-local/fake`, or if the node fakes all of its pods. The annotation's
+value is JSON and scripts the containers' end; an empty value runs until the pod is deleted::
 
-    {"exitCode": 1, "afterSeconds": 2.5, "message": "…termination message…", "reason": "OOMKilled"}
+{"exitCode": 1, "afterSeconds": 2.5, "message": "…termination message…", "reason": "OOMKilled"}
 
 Patching the annotation of a running pod replaces the script of its end: `afterSeconds` then counts from the patch. A
-container that is started again by its restart policy runs the newest script again, unless it says `"once": true`.
+container that its restart policy starts again runs the newest script again, unless it contains `"once": true`.
 
 A test may play the program instead: `on_start` is called with each container that starts, and `end` ends it.
 """
@@ -27,7 +27,7 @@ _FIELDS = {"exitCode", "afterSeconds", "message", "reason", "once"}
 
 
 class FakeRuntime:
-    """A `Runtime` whose containers are timers."""
+    """The containers of this `Runtime` are timers."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[Container, str]] = {}
@@ -49,11 +49,11 @@ class FakeRuntime:
         return container
 
     def end(self, container: Container, exit_: Exit) -> None:
-        """The program ends by itself."""
+        """Ends the program as if by itself."""
         self._end(container, exit_)
 
     def script(self, pod_uid: str, text: str | None) -> str:
-        """Takes a pod's annotation; containers that run now follow it. Answers what is wrong with it, or nothing."""
+        """Sets the script of a pod's annotation, also for running containers. Returns its error, or an empty text."""
         if not text:
             self._scripts.pop(pod_uid, None)
             return ""
@@ -72,14 +72,14 @@ class FakeRuntime:
         return ""
 
     def forget(self, pod_uid: str) -> None:
-        """Drops what is kept of a pod that is gone."""
+        """Drops the data of a deleted pod."""
         self._scripts.pop(pod_uid, None)
         for key in [key for key in self._runs if key[0] == pod_uid]:
             del self._runs[key]
 
     def signal(self, container: Container, number: int) -> None:
         if number in (SIGTERM, SIGKILL):
-            # A faked program ends at once when it is asked to, as one that handles SIGTERM does.
+            # A faked program ends at once on a signal, like one that handles SIGTERM.
             self._end(container, Exit(0 if number == SIGTERM else 137, time.time(), signal=number))
 
     async def close(self) -> None:

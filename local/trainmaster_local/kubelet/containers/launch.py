@@ -1,4 +1,4 @@
-"""Turns a container's manifest into the program that is run: paths, environment, command."""
+"""Turns a container's manifest into a program to run: paths, environment, command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Launch:
-    """A container ready to run. `root` is a folder of its own: its home, its working directory."""
+    """A launch is a container ready to run. Its own folder `root` is its home and its working directory."""
 
     config: ContainerConfig
     paths: PathMap
@@ -62,7 +62,7 @@ def prepare(
         **host.base_environment(),
         **image.env,
         **own,
-        # The cluster's own variables hold this machine's paths already; a mount at /tmp must not change them.
+        # The cluster's own variables contain this machine's paths already; a mount at /tmp must not change them.
         **{key: value if cluster.get(key) == value else mapped.rewrite(value) for key, value in asked.items()},
         **visibility(host.devices(pod, name), asked),
     }
@@ -71,7 +71,7 @@ def prepare(
     argv = [mapped.rewrite(expand(str(word), asked)) for word in [*command, *(container.get("args") or [])]]
     cwd = mapped.rewrite(container["workingDir"]) if container.get("workingDir") else str(root)
     if not Path(cwd).is_dir():
-        # containerd makes a working directory that isn't in the image.
+        # containerd creates a working directory that the image lacks.
         fallback = root / cwd.lstrip("/")
         fallback.mkdir(parents=True, exist_ok=True)
         cwd = str(fallback)
@@ -106,7 +106,7 @@ def _short(folder: Path, links: Path) -> Path:
 
 
 def rewriter_of(pod: Object, volumes: PodVolumes) -> PathMap:
-    """The mounts of all of a pod's containers: what ConfigMaps' text is rewritten with."""
+    """Returns the mounts of all of a pod's containers, which rewrite the text of ConfigMaps."""
     paths: dict[str, Path] = {}
     for container in [*(pod["spec"].get("initContainers") or []), *(pod["spec"].get("containers") or [])]:
         for mount in container.get("volumeMounts") or []:

@@ -1,4 +1,4 @@
-"""A container's output, read back as `kubectl logs` asks for it (`pkg/kubelet/kuberuntime/logs`).
+"""Reads a container's output as `kubectl logs` requests it (`pkg/kubelet/kuberuntime/logs`).
 
 Log files are in CRI format: time, stream, F (a whole line) or P (a part of one), text.
 """
@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class LogOptions:
-    """Holds what to show. `since` in seconds since the epoch; `tail` None is everything."""
+    """The options of a log request. `since` is in seconds since the epoch; a `tail` of None is everything."""
 
     follow: bool = False
     timestamps: bool = False
@@ -31,7 +31,7 @@ class LogOptions:
 
     @staticmethod
     def from_query(query: Mapping[str, str], now: float) -> LogOptions:
-        """Raises ValueError naming the parameter."""
+        """Returns the options in a query. Raises ValueError naming the parameter."""
 
         def number(name: str, least: int) -> int | None:
             text = query.get(name)
@@ -57,7 +57,7 @@ class LogOptions:
 
 
 def _start_of_tail(path: Path, lines: int) -> int:
-    """The offset at which the last `lines` lines begin, found from the end. Parts count as lines, as in the kubelet."""
+    """Returns the offset of the last `lines` lines, found from the end. Parts count as lines, as in the kubelet."""
     with path.open("rb") as file:
         position = file.seek(0, 2)
         if lines == 0:
@@ -78,7 +78,7 @@ def _start_of_tail(path: Path, lines: int) -> int:
 
 
 def render(line: bytes, options: LogOptions, *, goes_on: bool = False) -> bytes:
-    """One log line as requested, or empty. If a line is in parts, only the first has a timestamp."""
+    """Returns one log line as requested, or empty. If a line is in parts, only the first has a timestamp."""
     stamp, _, rest = line.partition(b" ")
     stream, _, rest = rest.partition(b" ")
     tag, _, text = rest.partition(b" ")
@@ -96,8 +96,7 @@ def _microseconds(stamp: str) -> str:
 
 
 async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The log's text in pieces. With `follow` it continues while `running()`; a rotated file is followed to the next
-    one."""
+    """Yields the log's text in pieces. With `follow` it continues while `running()`, across rotated files."""
     left = options.limit_bytes
     try:
         file = await asyncio.to_thread(path.open, "rb")
@@ -105,13 +104,13 @@ async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]
         return
     try:
         if options.tail is not None:
-            # Its folder may go with the pod; the open file stays readable.
+            # Its folder may be deleted with the pod; the open file stays readable.
             with contextlib.suppress(FileNotFoundError):
                 file.seek(await asyncio.to_thread(_start_of_tail, path, options.tail))
         rest = b""
         goes_on = False
         while True:
-            # Asked before the read: what was written before the end is then read after it.
+            # Checked before the read, so that output from before the end is still read.
             alive = options.follow and running()
             data = await asyncio.to_thread(file.read, _CHUNK)
             if data:
@@ -141,12 +140,12 @@ async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]
 
 
 def _rotated(path: Path, descriptor: int) -> bool:
-    """Returns whether the log's name belongs to another file by now."""
+    """Returns whether the log's name now belongs to another file."""
     return path.exists() and path.stat().st_ino != os.fstat(descriptor).st_ino
 
 
 def last_lines(path: Path, lines: int = 80, size: int = 2048) -> str:
-    """The end of a log without its timestamps: what FallbackToLogsOnError makes the termination message."""
+    """Returns the end of a log without its timestamps, the termination message of FallbackToLogsOnError."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

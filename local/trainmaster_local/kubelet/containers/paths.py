@@ -1,8 +1,8 @@
-"""Container paths on a machine without mount namespaces.
+"""Maps container paths on a machine without mount namespaces.
 
-A container's mounts lie in folders of the pod, so the paths at which it expects them are replaced by the folders' own
-wherever they occur in its command, its environment or its ConfigMaps, at path boundaries only: `/data` in
-`--dir=/data/x` or `open('/data')`, never in `/mydata`, `/database` or `http://host/data`.
+A container's mounts are folders of the pod. So the paths at which it expects them are replaced by the folders' own in
+its command, its environment and its ConfigMaps, at path boundaries only: `/data` in `--dir=/data/x` or `open('/data')`,
+never in `/mydata`, `/database` or `http://host/data`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-# Before a path: anything but a character that would make it part of a longer word or path; `file://` may precede it.
+# This precedes a path: anything but a character that would make it part of a longer word or path; `file://` may precede
+# it.
 _BEFORE = r"(?:(?<![\w.\-/~])|(?<=file://))"
 _AFTER = r"(?=/|[^\w.\-]|\.?$|\.[^\w])"
 
 
 class PathMap:
-    """Container paths and the host paths that stand for them; the longest match wins."""
+    """This map has container paths and their host paths; the longest match wins."""
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self._paths = {path.rstrip("/"): host for path, host in paths.items() if path.rstrip("/")}
@@ -26,7 +27,7 @@ class PathMap:
         self._pattern = re.compile(f"{_BEFORE}({joined}){_AFTER}") if ordered else None
 
     def rewrite(self, text: str) -> str:
-        """The text with every container path in it replaced by its host path."""
+        """Returns the text with every container path replaced by its host path."""
         if self._pattern is None or "/" not in text:
             return text
         return self._pattern.sub(lambda match: str(self._paths[match.group(1)]), text)

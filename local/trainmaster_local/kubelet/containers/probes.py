@@ -1,8 +1,7 @@
-"""Liveness, readiness and startup probes of one container (`pkg/kubelet/prober`).
+"""Runs the liveness, readiness and startup probes of one container (`pkg/kubelet/prober`).
 
-A task per probe runs it every `periodSeconds` and reports to the pod's worker when the answer has been the same often
-enough. Liveness and readiness begin once the container has started, that is at once or when its startup probe
-succeeds.
+A task per probe runs it every `periodSeconds` and reports to the pod's worker when the result has been the same often
+enough. Liveness and readiness begin once the container has started: at once, or when its startup probe succeeds.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class Target:
-    """Holds what probes reach: the pod's address, ports by name, and a way to run a command in the container."""
+    """The target of probes is the pod's address, ports by name, and a way to run a command in the container."""
 
     address: str
     ports: Mapping[str, int]
@@ -81,7 +80,7 @@ async def _http(action: Object, target: Target, timeout: float) -> ProbeResult:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Holds what a probe's outcome does to its container."""
+    """Verdicts are the effects of a probe's outcome on its container."""
 
     ready: Callable[[bool], None]
     started: Callable[[], None]
@@ -92,7 +91,7 @@ class Verdicts:
 
 
 class Prober:
-    """The probes of one run of a container, from its start until `stop`."""
+    """The prober runs the probes of one run of a container, from its start until `stop`."""
 
     def __init__(self, container: Object, target: Target, verdicts: Verdicts) -> None:
         self._container = container
@@ -142,7 +141,7 @@ class Prober:
             await asyncio.sleep(max(0.0, began + period - loop.time()))
 
     def _passed(self, kind: str) -> bool:
-        """Reports a success. True if the probe has nothing more to do."""
+        """Reports a success. Returns whether the probe is done."""
         if kind == READINESS:
             self._verdicts.ready(True)
         elif kind == STARTUP:

@@ -1,7 +1,7 @@
-"""The container runtime: what the kubelet asks to start and stop containers.
+"""The container runtime starts and stops containers for the kubelet.
 
 `ProcessRuntime` runs them as processes through the `shim`; `FakeRuntime` (in `fake`) only pretends. Both raise
-`StartError` when a container's program can't be started, and complete `Container.exited` exactly once.
+`StartError` if a container's program can't be started, and complete `Container.exited` exactly once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ LEFT_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class ContainerConfig:
-    """Holds what to run. Paths are the host's. `memory` in bytes, 0 is no limit; `log` empty captures the output
-    instead."""
+    """The configuration of a container.
+
+    Paths are the host's. `memory` is in bytes, 0 is no limit; an empty `log` captures the output instead.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -44,8 +46,11 @@ class ContainerConfig:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a container. `code` is 128 + signal for a signal, as containerd reports; `at` in seconds since the
-    epoch. `output` is what was captured; `message` a termination message that isn't in a file (faked containers)."""
+    """The end of a container.
+
+    `code` is 128 + signal for a signal, as containerd reports; `at` is in seconds since the epoch. `output` is captured
+    output; `message` is a termination message without a file (faked containers).
+    """
 
     code: int
     at: float
@@ -56,12 +61,12 @@ class Exit:
 
 
 class StartError(Exception):
-    """The program couldn't be started; the text is what follows `exec: ` in runc's words."""
+    """The program couldn't be started; the text is the part after `exec: ` in runc's words."""
 
 
 @dataclass
 class Container:
-    """One running (or ended) container. `started_at` in seconds since the epoch."""
+    """One running (or ended) container. `started_at` is in seconds since the epoch."""
 
     id: str
     started_at: float
@@ -69,19 +74,19 @@ class Container:
 
 
 class Runtime(Protocol):
-    """Starts containers and sends them signals."""
+    """A runtime starts containers and sends them signals."""
 
     async def start(self, config: ContainerConfig) -> Container: ...
 
     def signal(self, container: Container, number: int) -> None:
-        """SIGKILL reaches every process of the container, any other signal its first one."""
+        """Sends a signal: SIGKILL reaches every process of the container, any other signal its first one."""
 
     async def close(self) -> None:
-        """Kills what runs and waits until nothing is left."""
+        """Kills all containers and waits until they have ended."""
 
 
 def start_problem(code: int, program: str) -> str:
-    """runc's sentence for a program that can't be executed (runc `libcontainer/init_linux.go`, Go's `os/exec`)."""
+    """Returns runc's sentence for a program that can't be executed (runc `libcontainer/init_linux.go`, Go's `os/exec`)."""
     if code == errno.ENOENT and "/" in program:
         return f'exec: "{program}": stat {program}: no such file or directory'
     if code == errno.ENOENT:
@@ -92,7 +97,10 @@ def start_problem(code: int, program: str) -> str:
 
 
 class ProcessRuntime:
-    """Containers as processes. Starts its shim with the first container, and another should that one be killed."""
+    """This runtime runs containers as processes.
+
+    It starts its shim with the first container, and a new one if that is killed.
+    """
 
     def __init__(self) -> None:
         self._shim: asyncio.subprocess.Process | None = None
@@ -158,7 +166,7 @@ class ProcessRuntime:
     async def close(self) -> None:
         self._closed = True
         if self._shim is not None and self._writer is not None:
-            # When the socket closes, the shim kills everything; it ends when nothing is left.
+            # When the socket closes, the shim kills all containers and then ends.
             self._writer.close()
             await self._shim.wait()
             if self._reading is not None:

@@ -1,16 +1,16 @@
 """The shim is the parent of containers: it starts them, reaps everything below them, and leaves nothing behind.
 
-Run as a file by `runtime.ProcessRuntime` (`python -I -S shim.py <fd> [<lock>]`), with nothing but the standard library
-loaded, so that a fork costs a millisecond. It speaks NDJSON on the socket `<fd>`:
+Run as a file by `runtime.ProcessRuntime` (`python -I -S shim.py <fd> [<lock>]`), with only the standard library loaded,
+so that a fork costs a millisecond. It speaks NDJSON on the socket `<fd>`:
 
-    -> {"op": "start", "id", "argv", "env", "cwd", "log", "memory", "capture"}     <- started | failed, later exited
+-> {"op": "start", "id", "argv", "env", "cwd", "log", "memory", "capture"}     <- started | failed, later exited
     -> {"op": "signal", "id", "signal", "all"}
 
-For each container it forks a *monitor*, which makes itself the subreaper of what it starts (prctl(2)
-PR_SET_CHILD_SUBREAPER), so a daemon that forks twice still belongs to the container. When the container's first
-process ends, the monitor kills the rest, as the end of PID 1 ends a PID namespace (pid_namespaces(7)). When the
-kubelet's process is gone, even by SIGKILL, the sockets reach their end and each monitor kills what it holds; when a
-monitor is killed, its orphans come to this process, which kills them.
+For each container it forks a *monitor*, which makes itself the subreaper of its descendants (prctl(2)
+PR_SET_CHILD_SUBREAPER), so a daemon that forks twice still belongs to the container. When the container's first process
+ends, the monitor kills the rest, as the end of PID 1 ends a PID namespace (pid_namespaces(7)). When the kubelet's
+process is gone, even by SIGKILL, the sockets reach their end and each monitor kills its container. When a monitor is
+killed, this process inherits its orphans and kills them.
 
 This process and the monitors hold the open file `<lock>`, and no container does, so a lock on it (flock(2)) lasts until
 the last container has ended.
@@ -51,7 +51,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, parents first. Processes that end during the search are left out."""
+    """Returns all processes below `pid`, parents first. Processes that end during the search are left out."""
     found: list[int] = []
     todo = [pid]
     while todo:
@@ -72,8 +72,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def uses_more(pids: list[int], limit: int) -> bool:
-    """Returns whether processes use more memory [bytes] than `limit`, of what a memory cgroup counts to each alone."""
-    # Adding up what each process has resident takes microseconds, and counts pages that forks share several times.
+    """Returns whether processes use more memory [bytes] than `limit`, counted as a memory cgroup does."""
+    # Adding up the resident memory of each process takes microseconds, but counts pages that forks share several times.
     return _resident_bytes(pids) > limit and _anonymous_bytes(pids) > limit
 
 
@@ -90,7 +90,7 @@ def _resident_bytes(pids: list[int]) -> int:
 
 
 def _anonymous_bytes(pids: list[int]) -> int:
-    """Returns the memory that isn't backed by files, each page once, however many forked processes share it.
+    """Returns the memory that isn't backed by files; forked processes' shared pages count once.
 
     A child of vfork(2) has its parent's memory until it runs its program; it isn't counted.
     """
@@ -110,14 +110,16 @@ def _anonymous_bytes(pids: list[int]) -> int:
 
 
 def _same_memory(pid: int, other: int) -> bool:
-    """Returns whether two processes have one address space (kcmp(2)); False where the kernel doesn't say."""
+    """Returns whether two processes share an address space (kcmp(2)); False if the kernel can't tell."""
     return KCMP is not None and _libc.syscall(KCMP, pid, other, KCMP_VM, 0, 0) == 0
 
 
 def catches(pid: int, number: int) -> bool:
-    """Returns whether a process has a handler for a signal. The first process of a container is PID 1 of its PID
-    namespace, which the kernel spares signals that it has no handler for (pid_namespaces(7)): SIGTERM doesn't end a
-    plain `sleep`."""
+    """Returns whether a process has a handler for a signal.
+
+    The first process of a container is PID 1 of its PID namespace, to which the kernel doesn't deliver signals without
+    a handler (pid_namespaces(7)): SIGTERM doesn't end a plain `sleep`.
+    """
     try:
         with open(f"/proc/{pid}/status") as file:
             mask = next((int(line.split()[1], 16) for line in file if line.startswith("SigCgt:")), 0)
@@ -143,7 +145,7 @@ class Log:
         lines = (self._rest.get(stream, b"") + data).split(b"\n")
         self._rest[stream] = lines.pop()
         out = []
-        # A long line is split whether it came in pieces or at once.
+        # A long line is split whether it arrived in pieces or at once.
         for line in lines:
             while len(line) > LINE_LIMIT:
                 out.append(self._entry(stream, line[:LINE_LIMIT], b"P"))
@@ -184,7 +186,7 @@ class Log:
 
 
 class Monitor:
-    """Runs one container to its end. Lives in a process of its own; `run` never returns."""
+    """The monitor runs one container to its end, in its own process; `run` never returns."""
 
     def __init__(self, control: socket.socket, request: dict[str, object]) -> None:
         self._control = control
@@ -237,7 +239,7 @@ class Monitor:
                 os.dup2(out_write, 1)
                 os.dup2(err_write, 2)
                 os.chdir(cwd)
-                # /proc/self/oom_score_adj: a container goes before the control plane does, as under Kubernetes.
+                # /proc/self/oom_score_adj: a container is killed before the control plane, as under Kubernetes.
                 with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
                     file.write("500")
                 os.execvpe(argv[0], argv, env)
@@ -276,7 +278,7 @@ class Monitor:
             self._reap()
             if self._status is not None and not drain_until:
                 self._kill_all()
-                # All writers are dead, so what is left in the pipes can be read to its end at once.
+                # All writers are dead, so the rest of the pipes can be read at once.
                 drain_until = time.monotonic() + 2.0
             elif self._memory and self._status is None:
                 if rounds % 5 == 0:
@@ -306,7 +308,7 @@ class Monitor:
         except OSError:
             data = b""
         if not data:
-            # The kubelet is gone; no one will ask how this ended.
+            # The kubelet is gone, so nobody needs the exit status.
             self._selector.unregister(self._control)
             self._orphaned = True
             self._kill_all()
@@ -362,7 +364,7 @@ class Monitor:
 
 
 class Shim:
-    """The parent of all monitors: passes requests down and events up."""
+    """The parent of all monitors passes requests down and events up."""
 
     def __init__(self, upstream: socket.socket) -> None:
         self._upstream = upstream
@@ -433,7 +435,7 @@ class Shim:
             del self._monitors[identity], self._buffers[identity]
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            # After an exit this says nothing new; a monitor that was killed reported nothing.
+            # After an exit this has no effect; a killed monitor has reported nothing.
             self._report({"event": "lost", "id": identity, "at": time.time()})
             return
         *lines, self._buffers[identity] = (self._buffers[identity] + data).split(b"\n")
@@ -443,7 +445,7 @@ class Shim:
             self._report(event)
 
     def _sweep(self) -> None:
-        """Kills what killed monitors left behind: children of ours that are no monitors."""
+        """Kills the orphans of killed monitors: our children that are no monitors."""
         known = {pid for _, pid in self._monitors.values()}
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             strays = {int(pid) for pid in file.read().split()} - known

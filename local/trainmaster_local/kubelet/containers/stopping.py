@@ -1,5 +1,7 @@
-"""Stopping a pod's containers: the preStop hooks, SIGTERM, and SIGKILL when the grace period is over
-(`kuberuntime_container.go:killContainer`)."""
+"""Stops a pod's containers: preStop hooks, SIGTERM, and SIGKILL after the grace period.
+
+See `kuberuntime_container.go:killContainer`.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ async def stop_containers(
     grace: Callable[[], float],
     wake: asyncio.Event,
 ) -> None:
-    """Ends what runs, and returns when nothing does any more.
+    """Ends the running containers, and returns when none runs any more.
 
-    `pod` and `grace` (seconds) are asked again whenever `wake` is set, because a later deletion may shorten the grace
+    `pod` and `grace` (seconds) are read again whenever `wake` is set, because a later deletion may shorten the grace
     period.
     """
     running = [run for run in runs if run.running is not None]
