@@ -37,7 +37,10 @@ def seed_all(value: int, *purpose: int) -> None:
 
 @contextmanager
 def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
-    """Draws random numbers in the context from these values alone; afterwards the generators have their previous state."""
+    """Draws random numbers in the context from these values alone.
+
+    Afterwards the generators have their previous state.
+    """
     before = capture(device)
     seed_all(value, *purpose)
     try:

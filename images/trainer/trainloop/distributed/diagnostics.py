@@ -79,7 +79,10 @@ def announce(
 
 
 def describe(device: torch.device) -> str:
-    """Returns the environment of a rank on this device. The device is already in use, so this doesn't initialise CUDA."""
+    """Returns the environment of a rank on this device.
+
+    The device is already in use, so this doesn't initialise CUDA.
+    """
     if device.type == "cuda":
         parts = _cuda(device)
     elif device.type == "cpu":

@@ -37,7 +37,10 @@ class Expression(Protocol):
 
 @dataclass(frozen=True)
 class Declared:
-    """The schema's bounds of a field: the maximum number of characters or items, and the minimum bytes of their JSON."""
+    """The schema's bounds of a field:
+
+    the maximum number of characters or items, and the minimum bytes of their JSON.
+    """
 
     kind: str
     most: int = 0

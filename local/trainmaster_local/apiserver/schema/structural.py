@@ -272,7 +272,10 @@ def _default_errors(schema: Mapping[str, Any], path: str) -> list[FieldError]:
 
 
 def _logic_errors(schema: Mapping[str, Any], path: str, parent: Mapping[str, Any]) -> list[FieldError]:
-    """Returns the errors below allOf, anyOf, oneOf and not, which may only restrict values; structure belongs outside."""
+    """Returns the errors below allOf, anyOf, oneOf and not, which may only restrict values.
+
+    Structure belongs outside.
+    """
     allowed = ("type",) if parent.get("x-kubernetes-int-or-string") else ()
     errors = [
         FieldError.forbidden(f"{path}.{key}", "must be empty to be structural")

@@ -151,7 +151,7 @@ class WarmProcess:
     ) -> None:
         """Order the process to fork an attempt's ranks. `ranks`: each one's `localRank`, `environ`, `stdout`, `stderr`.
 
-        `folder` is the attempt's. `store`: the same for the process that serves the store, if this worker has it.
+        `folder` is the attempt's. `store`: the same for the process that serves the store, if this worker runs one.
         `answered` is called once: with an empty text, or the reason why there are no ranks.
         """
         order = {
