@@ -244,7 +244,7 @@ class LocalCluster:
         self.kubeconfig.unlink(missing_ok=True)
 
     def _clean(self, folder: Path) -> None:
-        """Removes the remains of an earlier cluster from the folder (its volumes stay) and from the machine's memory."""
+        """Removes an earlier cluster's remains from the folder (its volumes stay) and from the machine's memory."""
         private_folder(folder)
         self._runtime.hold(folder / CONTAINERS_LOCK)
         for name in ("pods", "logs", "hosts", "memory"):

@@ -110,7 +110,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Slot(storage._cdata, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
     def _state(self, generator: torch.Generator) -> torch.Tensor | None:
-        """Returns the generator's state if it was set since its last use, because recording uses up no random numbers."""
+        """Returns the generator's state if it was set since its last use: recording uses up no random numbers."""
         with _disable_current_modes():
             state, before = generator.get_state(), self._states.get(generator)
             self._states[generator] = state
@@ -152,7 +152,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 live.setdefault(slot.storage, result.untyped_storage())
 
     def _lifetimes(self) -> Iterator[tuple[Call, set[int], set[int]]]:
-        """Yields each call, with the storages whose content isn't read after it, and those that no later call touches."""
+        """Yields each call, with the storages that aren't read after it, and those that no later call touches."""
         after: list[tuple[set[int], set[int]]] = []
         seen: set[int] = set()
         overwritten: set[int] = set()  # by the next call that touches it
