@@ -54,10 +54,7 @@ def new_api() -> Api:
 
 
 def rule_costs(schema: Mapping[str, Any]) -> list[int]:
-    """Returns Kubernetes' estimated cost of each CEL expression in a definition's schema.
-
-    `RULE_LIMIT` is the maximum.
-    """
+    """Returns Kubernetes' estimated cost of each CEL expression in a schema; `RULE_LIMIT` is the maximum."""
     return [
         estimate(expression.serialize(), place.declared) * place.often
         for place in Rules.compile(schema).places("", 1)

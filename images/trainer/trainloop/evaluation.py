@@ -115,10 +115,7 @@ class Evaluator:
         return {name: torch.as_tensor(value) for name, value in found.items()}
 
     def _evaluating(self, call: Callable[[], T]) -> T:
-        """Returns the result of `call` with the model in evaluation mode.
-
-        Afterwards each layer has its own mode again.
-        """
+        """Returns the result of `call` with the model in evaluation mode; then restores each layer's mode."""
         trained = [module for module in self.model.modules() if module.training]
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():

@@ -169,10 +169,7 @@ def _end_with_rank(_: int) -> None:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Returns the batch with every value that has a `to(device)` moved to `device`, however nested.
-
-    Other values stay.
-    """
+    """Returns the batch with every value that has a `to(device)` moved to `device`, at any depth; others stay."""
     if isinstance(batch, torch.Tensor):
         return batch if batch.device == device else batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):

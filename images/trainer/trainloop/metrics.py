@@ -220,10 +220,7 @@ def outputs(settings: MetricsSettings, path: Path) -> list[Output]:
 
 
 class TensorBoard:
-    """This output writes the numbers of steps and evaluations as events.
-
-    Raises ConfigError if the package is missing.
-    """
+    """This output writes numbers of steps and evaluations as events. Raises ConfigError if the package is missing."""
 
     def __init__(self, folder: Path) -> None:
         try:

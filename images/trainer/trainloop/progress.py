@@ -110,10 +110,7 @@ class Progress:
         self._write()
 
     def _count(self, step: int) -> None:
-        """Writes the step alone.
-
-        The file isn't mapped: a full disk that copies on write would kill the rank by SIGBUS.
-        """
+        """Writes the step. The file isn't mapped: a full disk that copies on write would kill the rank by SIGBUS."""
         if self.path is None:
             return
         with suppress(OSError):

@@ -37,10 +37,7 @@ def seed_all(value: int, *purpose: int) -> None:
 
 @contextmanager
 def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
-    """Draws random numbers in the context from these values alone.
-
-    Afterwards the generators have their previous state.
-    """
+    """Seeds random numbers in the context by these values alone; then restores the generators' state."""
     before = capture(device)
     seed_all(value, *purpose)
     try:

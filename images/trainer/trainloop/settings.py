@@ -41,10 +41,7 @@ def section(kind: type[BaseModel]) -> Any:
 
 
 def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns a sentence for each of pydantic's errors in a document for `model`.
-
-    `prefix` is put before field names.
-    """
+    """Returns a sentence for each of pydantic's errors in a document for `model`; `prefix` precedes field names."""
     by_field: dict[tuple[int | str, ...], ErrorDetails] = {}
     for detail in error.errors(include_url=False):
         place = detail["loc"]

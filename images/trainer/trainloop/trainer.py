@@ -135,10 +135,7 @@ class Trainer:
         return RunState(self.world, self.config.seed.value, self.state, *parts, self.stateful)
 
     def run(self) -> bool:
-        """Trains to the end, or until SIGTERM stops any rank:
-
-        then it saves everything and returns True on all ranks.
-        """
+        """Trains to the end, or until SIGTERM stops any rank: then saves everything and returns True on all ranks."""
         before = {number: signal.signal(number, self._request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.watchdog, self.memory:

@@ -283,10 +283,7 @@ class Api:
         subresource: str = "",
         options: Options,
     ) -> Object:
-        """Applies a configuration on the server for `options.manager`.
-
-        Raises 409 with every conflict unless `force`.
-        """
+        """Applies a configuration for `options.manager`. Raises 409 with every conflict unless `force`."""
         plan = self.plan(resource)
         check_manager(options.manager)
         version, kind = (config.get(field) for field in ("apiVersion", "kind"))
@@ -313,10 +310,7 @@ class Api:
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", *, options: DeleteOptions | None = None
     ) -> Object:
-        """Deletes an object, or starts its deletion.
-
-        Returns the object while it still exists, else the type's answer.
-        """
+        """Deletes an object, or starts to. Returns the object while it still exists, else the type's answer."""
         plan = self.plan(resource)
         found = self.revision(plan, name, namespace)
         return self._deleter.delete(plan, found, options or DeleteOptions())

@@ -133,7 +133,7 @@ class Controller(ABC):
 
 
 class Index:
-    """Objects of a resource by something of theirs (the uid of their controller, their node), always up to date."""
+    """This index has a resource's objects by a property (their controller's uid, their node), always current."""
 
     def __init__(self, api: Api, resource: str, by: Callable[[Object], Iterable[str]]) -> None:
         self._by = by

@@ -104,7 +104,10 @@ class ReplicaSetController(Controller):
 
 
 class DeploymentController(Controller):
-    """A ReplicaSet for each template; rolls from the old to the new within maxSurge and maxUnavailable."""
+    """This controller has a ReplicaSet for each template.
+
+    It rolls from the old to the new within maxSurge and maxUnavailable.
+    """
 
     def __init__(self, api: Api, events: EventRecorder) -> None:
         super().__init__(api)

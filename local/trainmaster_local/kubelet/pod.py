@@ -398,8 +398,10 @@ class PodWorker:
         self._host.release_devices(self.pod)
 
     def _deletion_grace(self) -> float:
-        """Returns what the deletion asks for, in seconds, but no less than the kubelet gives; a later one may shorten
-        it."""
+        """Returns the deletion's grace period in seconds.
+
+        It is at least the kubelet's minimum; a later deletion may shorten it.
+        """
         minimum = self._host.timings.minimum_grace_seconds
         asked = self.pod["metadata"].get("deletionGracePeriodSeconds")
         if self._gone or asked is None:

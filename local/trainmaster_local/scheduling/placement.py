@@ -107,10 +107,7 @@ def scores(
     eligible: Sequence[Place],
     matches_node: Callable[[Object, Object], bool],
 ) -> list[float]:
-    """Returns the preference for each node that fits, from 0 to 600.
-
-    `matches_node`: a node selector term and a node.
-    """
+    """Returns the preference for each node that fits, from 0 to 600. `matches_node` takes a term and a node."""
     near = _near_nodes(pod, fitting, matches_node)
     others = _near_pods(pod, fitting, places)
     spread = _even(pod, fitting, eligible)

@@ -79,10 +79,7 @@ def announce(
 
 
 def describe(device: torch.device) -> str:
-    """Returns the environment of a rank on this device.
-
-    The device is already in use, so this doesn't initialise CUDA.
-    """
+    """Returns the environment of a rank on this device. It doesn't initialise CUDA, which is in use already."""
     if device.type == "cuda":
         parts = _cuda(device)
     elif device.type == "cpu":

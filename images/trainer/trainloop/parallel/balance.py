@@ -72,10 +72,7 @@ class SpeedBalancer(Balancer):
 
 
 def shares(speeds: list[float], least: float) -> list[float]:
-    """Returns shares in proportion to `speeds` (samples a second), none below `least` of an equal one.
-
-    Their sum is 1.
-    """
+    """Returns shares in proportion to `speeds` (samples/s), none below `least` of an equal one; their sum is 1."""
     floor = least / len(speeds)
     raised = [max(speed / sum(speeds), floor) for speed in speeds]
     above = sum(share - floor for share in raised)

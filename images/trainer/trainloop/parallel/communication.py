@@ -63,10 +63,7 @@ class StepTimes:
 
 
 class GradientExchange:
-    """The exchange compresses, counts bytes, and records the end of this rank's own computing.
-
-    It is the hook's state.
-    """
+    """The hook's state compresses, counts bytes, and records the end of this rank's own computing."""
 
     def __init__(self, settings: CommunicationSettings, device: torch.device) -> None:
         self.settings = settings

@@ -110,7 +110,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Slot(storage._cdata, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
     def _state(self, generator: torch.Generator) -> torch.Tensor | None:
-        """Returns the generator's state if it was set since its last use. Recording uses no random numbers."""
+        """Returns the generator's state if it was set since its last use: recording uses up no random numbers."""
         with _disable_current_modes():
             state, before = generator.get_state(), self._states.get(generator)
             self._states[generator] = state

@@ -69,10 +69,7 @@ def accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
-    """Returns a sentence about trainable parameters without a gradient, the same on every rank.
-
-    None if there are none.
-    """
+    """Returns a sentence about trainable parameters without a gradient, the same on every rank, or None."""
     own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
     missing = world.gather(own)
     if not any(missing):

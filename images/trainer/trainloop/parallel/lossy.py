@@ -77,7 +77,7 @@ def _kept(bucket: GradBucket, names: list[str], kind: str, memory: Memory) -> to
 
 
 def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns each row's signs (eight in a byte), its mean magnitude over the numbers `there`, and the error."""
+    """Returns each row's signs (eight in a byte), its mean magnitude over numbers that are `there`, and the error."""
     scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
     weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
     bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
@@ -92,10 +92,7 @@ def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 
 
 class PowerSGD(Compressor):
-    """This compressor sends a matrix as a product of two thin ones, by a power iteration a step (Vogels et al.
-
-    2019).
-    """
+    """A matrix is sent as a product of two thin ones, by a power iteration a step (Vogels et al. 2019)."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

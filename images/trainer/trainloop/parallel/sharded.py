@@ -60,10 +60,7 @@ class ZeroRedundancy(Replica):
 
 
 class Counted:
-    """This mixin counts the bytes that this rank sends in FSDP2's collectives:
-
-    a shard to every other rank, either way.
-    """
+    """This mixin counts the bytes that a rank sends in FSDP2's collectives: a shard to every other rank each way."""
 
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange

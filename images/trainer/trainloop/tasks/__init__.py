@@ -60,10 +60,7 @@ class Task(Protocol):
         ...
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of units that the loss is averaged over:
-
-        the batch's samples, or tokens without padding.
-        """
+        """Returns how many units the loss is averaged over: the batch's samples, or tokens without padding."""
         ...
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:

@@ -71,10 +71,7 @@ class Reviewed(Sequence[Review]):
 
 
 class ReviewModel(nn.Module):
-    """This model embeds characters and hashed pairs.
-
-    Convolutions of width 2 and 3 are pooled by maximum and by mean.
-    """
+    """This model embeds characters and hashed pairs; convolutions of width 2 and 3 are pooled by maximum and mean."""
 
     def __init__(self, options: ReviewOptions) -> None:
         super().__init__()

@@ -126,7 +126,7 @@ class LanguageTask:
         return {}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns perplexity, bits per token, and for comparison the loss of the tokens' frequencies (in nats)."""
+        """Returns perplexity, bits a token, and for comparison the loss by token frequencies alone (in nats)."""
         loss = sums["loss"] / sums["count"]
         return {"perplexity": math.exp(min(loss, 50)), "bits": loss / math.log(2), "unigramLoss": self.unigram}
 

@@ -263,10 +263,7 @@ def _latest(directory: Path, found: Sequence[Version]) -> Version:
 
 
 def own_best(found: Sequence[Version]) -> str | None:
-    """Returns the run's definition of best (`accuracy`, `loss:min`), from its newest configuration.
-
-    None without one.
-    """
+    """Returns the run's definition of best (`accuracy`, `loss:min`), by its newest configuration, or None."""
     from trainloop.versions.catalog import configuration, setting
 
     newest = next(

@@ -164,10 +164,7 @@ def conflict(group: str, kind: str, name: str, problem: str = MODIFIED) -> ApiEr
 
 
 def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> ApiError:
-    """Returns a 422.
-
-    `kind` is the Kind (or the plural if Kubernetes uses that); the message lists equal errors once.
-    """
+    """Returns a 422. `kind` is the Kind (or the plural, like Kubernetes); the message lists equal errors once."""
     unique = list(dict.fromkeys(str(error) for error in errors))
     listed = unique[0] if len(unique) == 1 else "[" + ", ".join(unique) + "]"
     message = f'{qualified(group, kind)} "{name}" is invalid: {listed}'

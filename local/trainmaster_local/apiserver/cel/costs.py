@@ -37,10 +37,7 @@ class Expression(Protocol):
 
 @dataclass(frozen=True)
 class Declared:
-    """The schema's bounds of a field:
-
-    the maximum number of characters or items, and the minimum bytes of their JSON.
-    """
+    """The schema's bounds of a field: its maximum number of characters or items, and their minimum JSON bytes."""
 
     kind: str
     most: int = 0

@@ -1,6 +1,6 @@
 """Reads applied configurations as YAML, as sigs.k8s.io/yaml with go-yaml 2 does.
 
-This includes JSON: `\ud83d\ude00` is then an error instead of a character.
+This includes JSON: `\\ud83d\\ude00` is then an error instead of a character.
 
 PyYAML wraps libyaml, of which go-yaml is a translation, so their messages are equal; go-yaml has its own rules for
 which plain scalars are numbers or booleans (`_resolved`).

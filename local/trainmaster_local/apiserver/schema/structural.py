@@ -272,10 +272,7 @@ def _default_errors(schema: Mapping[str, Any], path: str) -> list[FieldError]:
 
 
 def _logic_errors(schema: Mapping[str, Any], path: str, parent: Mapping[str, Any]) -> list[FieldError]:
-    """Returns the errors below allOf, anyOf, oneOf and not, which may only restrict values.
-
-    Structure belongs outside.
-    """
+    """Returns the errors below allOf, anyOf, oneOf and not, which may restrict values and not add structure."""
     allowed = ("type",) if parent.get("x-kubernetes-int-or-string") else ()
     errors = [
         FieldError.forbidden(f"{path}.{key}", "must be empty to be structural")

@@ -21,10 +21,7 @@ _POLICIES = ("Orphan", "Background", "Foreground")
 
 @dataclass(frozen=True)
 class DeleteOptions:
-    """`grace_period` is in seconds, None for the type's own.
-
-    An empty `propagation` means the type's own (Background).
-    """
+    """`grace_period` is in seconds, None for the type's; an empty `propagation` is the type's (Background)."""
 
     grace_period: int | None = None
     propagation: str = ""

@@ -121,10 +121,7 @@ class Writer:
         options.warnings.extend(problems)
 
     def defaulted(self, plan: Plan, obj: Object, *, applied: bool = False) -> None:
-        """Fills in defaults, and drops forbidden nulls.
-
-        Kubernetes validates those of an applied configuration first.
-        """
+        """Sets defaults, and drops forbidden nulls; Kubernetes validates those of an applied configuration first."""
         if plan.defaults:
             set_defaults(obj, plan.schema)
         if plan.type.custom and not applied:

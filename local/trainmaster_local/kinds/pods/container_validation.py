@@ -193,10 +193,7 @@ def _key_ref_errors(reference: Json, field: str) -> list[FieldError]:
 def field_ref_errors(
     reference: Json, field: str, supported: Iterable[str], quoted: tuple[str, ...] = ()
 ) -> list[FieldError]:
-    """Validates a downward-API field:
-
-    one of `supported`, or a key of the maps in `quoted` (`metadata.labels['app']`).
-    """
+    """Validates a downward-API field: one of `supported`, or a key of a map in `quoted` (`metadata.labels['app']`)."""
     path = reference.get("fieldPath", "")
     if reference.get("apiVersion", "v1") != "v1":
         return [FieldError.not_supported(f"{field}.apiVersion", reference["apiVersion"], ("v1",))]

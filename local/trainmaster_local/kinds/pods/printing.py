@@ -90,10 +90,7 @@ def _initializing(spec: Json, status: Json) -> str | None:
 
 
 def pod_status(pod: Json) -> str:
-    """Returns the Status column:
-
-    the phase, or a more specific reason (`Init:0/1`, `CrashLoopBackOff`, `Terminating`).
-    """
+    """Returns the Status column: the phase, or a specific reason (`Init:0/1`, `CrashLoopBackOff`, `Terminating`)."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     reason = status.get("reason") or status.get("phase") or ""
     scheduled = _condition(status, "PodScheduled")

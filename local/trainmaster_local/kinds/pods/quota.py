@@ -36,10 +36,7 @@ def pod_usage(pod: Json) -> Usage:
 
 
 def _pod_total(spec: Json, part: str) -> Usage:
-    """Returns the sum of the containers, or the largest init container if that is more.
-
-    Sidecars count as containers.
-    """
+    """Returns the sum of the containers, or the largest init container if larger; sidecars count as containers."""
     total: Usage = {}
     largest: Usage = {}
     for container in spec.get("containers") or []:

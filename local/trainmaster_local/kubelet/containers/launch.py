@@ -33,7 +33,7 @@ class Launch:
 def prepare(
     host: PodHost, pod: Object, container: Object, image: Image, volumes: PodVolumes, pod_ip: str, run: int
 ) -> Launch:
-    """Raises ConfigError in the words of CreateContainerConfigError."""
+    """Returns the launch of a container. Raises ConfigError in the words of CreateContainerConfigError."""
     name = container["name"]
     folder = host.pod_folder(pod)
     root = folder / "containers" / name
@@ -91,10 +91,10 @@ def prepare(
 
 
 def _short(folder: Path, links: Path) -> Path:
-    """A name for a container's temporary folder: /tmp itself inside a container, a long path on this machine.
+    """Returns a short name for a container's temporary folder.
 
-    Programs bind sockets there, and a socket's name has 107 characters at most (unix(7)): Python's multiprocessing,
-    and so torch's data loaders, add 32 to TMPDIR.
+    It is /tmp itself inside a container, and a long path on this machine. Programs bind sockets there, and a socket's
+    name has 107 characters at most (unix(7)): Python's multiprocessing, and so torch's data loaders, add 32 to TMPDIR.
     """
     link = links / f"tmp-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     if len(str(link)) >= len(str(folder)):

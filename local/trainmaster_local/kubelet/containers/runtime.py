@@ -86,7 +86,7 @@ class Runtime(Protocol):
 
 
 def start_problem(code: int, program: str) -> str:
-    """Returns runc's sentence for a program that can't run (runc `libcontainer/init_linux.go`, Go's `os/exec`)."""
+    """Returns runc's sentence for a program that can't be executed (`libcontainer/init_linux.go`, Go's `os/exec`)."""
     if code == errno.ENOENT and "/" in program:
         return f'exec: "{program}": stat {program}: no such file or directory'
     if code == errno.ENOENT:
