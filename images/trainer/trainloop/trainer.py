@@ -142,7 +142,7 @@ class Trainer:
                 self.prepare()
                 return self._train()
         except TrainingError as error:
-            # Also in the progress report, so that the operator can show it.
+            # This adds it to the progress report, so that the operator can show it.
             self.log.warn(str(error))
             raise
         finally:

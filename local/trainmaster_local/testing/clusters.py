@@ -55,7 +55,7 @@ class Refused(AssertionError):
 
 @dataclass(frozen=True)
 class SharedCluster:
-    """A running cluster.
+    """The suite shares a running cluster.
 
     `token` is the administrator's; if it is empty, the client `certificate`, a file with its key, is.
     """
@@ -100,7 +100,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.03, 0.2
 
 @dataclass(frozen=True)
 class Cluster:
-    """A test's own namespace in the shared cluster."""
+    """Each test has its own namespace in the shared cluster."""
 
     shared: SharedCluster
     namespace: str

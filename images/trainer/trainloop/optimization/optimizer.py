@@ -38,7 +38,7 @@ class OptimizerSettings(Settings):
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The rule of an update: its parameters, its optimizer and its limits."""
+    """An update's rule has its parameters, its optimizer and its limits."""
 
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer

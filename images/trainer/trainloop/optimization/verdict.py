@@ -20,7 +20,7 @@ from trainloop.optimization.precision import Precision
 
 
 class Verdict:
-    """A step's verdict, which the device makes: `left_out` is 1 if the optimizer should skip the step."""
+    """The device makes a step's verdict: `left_out` is 1 if the optimizer should skip the step."""
 
     def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
         self.limits, self._numbers = limits, Numbers(loss, norm)

@@ -49,7 +49,7 @@ class LocalSteps(Replica):
 
 
 class DelayedGroup(NothingDelayed):
-    """The group has its parameters, which the run's optimizer steps, and the sums of their gradients on this rank."""
+    """The group holds its parameters, which the run's optimizer steps, and their gradient sums on this rank."""
 
     def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
         assert settings.pattern is not None

@@ -160,7 +160,7 @@ MISSING = "(not set)"
 
 @dataclass(frozen=True)
 class Change:
-    """A change in one tensor, or in the tensors of a layer."""
+    """A change is in one tensor, or in the tensors of a layer."""
 
     name: str
     tensors: int
@@ -186,7 +186,7 @@ class Change:
 
 @dataclass(frozen=True)
 class WeightChanges:
-    """The differences between two models."""
+    """These are the differences between two models."""
 
     only_before: list[str]
     only_after: list[str]

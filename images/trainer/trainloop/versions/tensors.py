@@ -92,7 +92,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export."""
+    """An export has this result."""
 
     tensors: int
     bytes: int  # of the whole file

@@ -172,7 +172,7 @@ def evaluation_error(result: Any) -> str:
 
 
 class Rules:
-    """The rules at one place of a schema and below it."""
+    """These are the rules at one place of a schema and below it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema

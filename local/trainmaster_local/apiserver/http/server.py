@@ -39,7 +39,7 @@ _PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
 
 
 class ApiServer:
-    """Serves an `Api` to the users that `authenticator` knows and `authorizer` permits (see `Access`)."""
+    """The server offers an `Api` to the users that `authenticator` knows and `authorizer` permits (see `Access`)."""
 
     def __init__(
         self,

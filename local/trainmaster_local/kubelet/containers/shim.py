@@ -129,7 +129,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 class Log:
-    """One container's log file in CRI format. A line longer than 16 KiB is written in parts, all but the last marked
+    """A container's log file is in CRI format. A line longer than 16 KiB is written in parts, all but the last marked
     P."""
 
     def __init__(self, path: str) -> None:
