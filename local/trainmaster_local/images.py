@@ -74,7 +74,7 @@ def _looks_like_domain(word: str) -> bool:
 
 
 class ImageTable:
-    """The first match of these images' patterns wins. They are shell patterns on the normalized name."""
+    """The first image with a matching pattern wins. Patterns are shell patterns on the normalized name."""
 
     def __init__(self, images: Sequence[Image]) -> None:
         self._images = tuple(images)

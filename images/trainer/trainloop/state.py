@@ -61,12 +61,12 @@ class RunState:
     replica: Replica
     optimizer: torch.optim.Optimizer
     precision: Precision
-    # : The loss and gradient norm of earlier steps: of the run, or of each objective.
+    #: The loss and gradient norm of earlier steps: of the run, or of each objective.
     history: AnomalyDetector | Objectives
     judge: Judge
     delayed: NothingDelayed
     exchange: GradientExchange
-    # : The state of hooks, by their own names.
+    #: The state of hooks, by their own names.
     stateful: dict[str, Stateful]
 
 

@@ -3,7 +3,7 @@
 A suite loads it (`pytest_plugins = ["trainmaster_local.testing.clusters"]`) and opens its cluster in a fixture of the
 session, `shared_cluster`:
 
-with open_cluster(suite_config(folder)) as opened:
+    with open_cluster(suite_config(folder)) as opened:
         yield opened
 
 Its tests then request `cluster`, a namespace of their own. Tests that only some clusters support are skipped with a

@@ -56,13 +56,13 @@ class Judge:
         """
         self._judges, self._world, self._warn, self._reduced = settings.enabled, world, warn, reduced
         self._overflows = precision.overflows(warn)
-        # : Whether steps are judged by their loss over all ranks; with fp16 they always are, because of overflows.
+        #: Whether steps are judged by their loss over all ranks; with fp16 they always are, because of overflows.
         self.active = self._judges or self._overflows is not None
-        # : Whether the device skips odd steps, if the optimizer can, and the host reads its verdict a step later.
+        #: Whether the device skips odd steps, if the optimizer can, and the host reads its verdict a step later.
         self.on_device = world.device.type != "cpu" and not carries
-        # : Whether a checkpoint exists to go back to, and how often this process went back.
+        #: Whether a checkpoint exists to go back to, and how often this process went back.
         self.can_return, self.rollbacks = False, 0
-        # : Waits for the loss over all ranks of the current step.
+        #: Waits for the loss over all ranks of the current step.
         self.loss: Callable[[], torch.Tensor] | None = None
         self.verdict: Verdict | None = None  # of the newest step, until the host has read it
 

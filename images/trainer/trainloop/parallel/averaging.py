@@ -110,7 +110,7 @@ class ByTurns(Replica):
 
     def __init__(self, model: nn.Module, world: World, exchange: GradientExchange) -> None:
         self.model, self.world, self.exchange, self.wrapped = model, world, exchange, None
-        # : The parameters of the current objective.
+        #: The parameters of the current objective.
         self.turn: list[nn.Parameter] = []
 
     @contextmanager

@@ -83,7 +83,7 @@ class Task(Protocol):
         ...
 
 
-# : The factories of built-in tasks, by name. They are imported only when used, because each has its own requirements.
+#: The factories of built-in tasks, by name. They are imported only when used, because each has its own requirements.
 BUILT_IN: dict[str, str] = {
     "reviews": "trainloop.tasks.reviews:Reviews",
     "text": "trainloop.tasks.text:Text",

@@ -30,7 +30,7 @@ class Weights(Mapping[str, torch.Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # : The run's state except the content of shards.
+        #: The run's state except the content of shards.
         self.state: dict[str, Any] = {}
         loaded = storage.load_file(folder / storage.STATE, mapped=True)
         if not isinstance(loaded, dict):
