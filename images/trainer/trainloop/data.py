@@ -102,8 +102,8 @@ class RankStep:
 
     micro: list[list[int]]
     padding: int
-    samples: int  # of this rank
-    all_samples: int  # of all ranks together
+    samples: int  # on this rank
+    all_samples: int  # on all ranks together
     position: int  # samples that the run has completed after this step
     place: Mapping[str, Any]  # after this step: `epoch`, how many of its samples are `done`, a stream's own `state`
     digest: int = 0  # hash of a stream's first sample, in its first step

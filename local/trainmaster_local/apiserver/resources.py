@@ -61,7 +61,7 @@ class ScalePaths:
 
     spec_replicas: str = ".spec.replicas"
     status_replicas: str = ".status.replicas"
-    selector: str = ""  # of a *string* in custom resources; built-ins set `ResourceType.scale_selector` instead
+    selector: str = ""  # a *string* in custom resources; built-ins set `ResourceType.scale_selector` instead
 
 
 @dataclass(frozen=True)

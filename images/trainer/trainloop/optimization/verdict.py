@@ -64,7 +64,7 @@ class Judge:
         self.can_return, self.rollbacks = False, 0
         #: Waits for the loss over all ranks of the current step.
         self.loss: Callable[[], torch.Tensor] | None = None
-        self.verdict: Verdict | None = None  # of the newest step, until the host has read it
+        self.verdict: Verdict | None = None  # the newest step's, until the host has read it
 
     def decide(self, rule: UpdateRule, step: int, norm: torch.Tensor, at_once: bool) -> Decision | None:
         """Returns the decision on a step; None where the device decides, and `settle` returns it later."""

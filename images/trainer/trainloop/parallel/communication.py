@@ -48,7 +48,7 @@ class StepTimes:
     ready: float | torch.Event | None = None  # when this rank's own gradients were ready
     done: float | torch.Event = 0.0  # when all ranks' gradients were reduced
     sent: int = 0
-    norm: Tensor | None = None  # of this rank's own gradients, if they were measured before the reduction
+    norm: Tensor | None = None  # this rank's own gradients', if measured before the reduction
 
     @property
     def computed(self) -> float:

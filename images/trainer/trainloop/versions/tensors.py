@@ -95,7 +95,7 @@ class Exported:
     """An export has this result."""
 
     tensors: int
-    bytes: int  # of the whole file
+    bytes: int  # size of the whole file
     infinite: list[str]  # tensors with numbers too large for the requested type
 
 
