@@ -2,8 +2,9 @@
 
 `Rules.compile` compiles all rules of a schema, or reports which one it can't compile (such a rule makes its CRD
 invalid). `Rules.check` evaluates them on an object. Standard CEL is supported, with its string, math, encoder and
-optional extensions. Of Kubernetes' additions (https://kubernetes.io/docs/reference/using-api/cel/) only comparisons of
-quantities are (`quantities`): lists' sum and isSorted, find, isURL, the authorizer and the like are missing.
+optional extensions. Kubernetes adds functions (https://kubernetes.io/docs/reference/using-api/cel/), of which only
+comparisons of quantities are supported (`quantities`): lists' sum and isSorted, find, isURL, the authorizer and the
+like are missing.
 """
 
 from __future__ import annotations
