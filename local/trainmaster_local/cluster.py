@@ -45,7 +45,7 @@ class LocalClusterError(Exception):
 
 @dataclass(frozen=True)
 class ClusterInfo:
-    """A running cluster.
+    """This describes a running cluster.
 
     `server` is its URL, `kubeconfig` a file for its administrator, `gpus` a sentence about its nodes' devices.
     """

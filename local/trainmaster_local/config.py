@@ -20,7 +20,7 @@ __all__ = ["ClusterConfig", "Image", "KubeletTimings", "NodeConfig", "NodeTiming
 
 @dataclass(frozen=True)
 class Taint:
-    """A taint of a node; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+    """A node has taints; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
 
     key: str
     value: str = ""
@@ -37,7 +37,7 @@ def _machine_memory() -> str:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """A node. `resources` are devices, by number or by name: `{"nvidia.com/gpu": 8}` means the devices 0 to 7.
+    """A node's `resources` are devices, by number or by name: `{"nvidia.com/gpu": 8}` means the devices 0 to 7.
 
     `{"nvidia.com/gpu": ()}` means that the machine has some and the node none, so that its pods see none.
 
@@ -65,7 +65,7 @@ class NodeConfig:
 
 @dataclass(frozen=True)
 class NodeTimings:
-    """The timing of nodes' health checks, in seconds; the defaults are kube-controller-manager's and the kubelet's."""
+    """Nodes' health checks have these times [s]; the defaults are kube-controller-manager's and the kubelet's."""
 
     lease_seconds: float = 10.0
     """Between two renewals of a node's Lease (a quarter of nodeLeaseDurationSeconds)."""
@@ -79,7 +79,7 @@ class NodeTimings:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """A local cluster's configuration.
+    """A local cluster has this configuration.
 
     `port` 0 is any free one; `images` come before the built-in ones (`images.BUILTIN_IMAGES`); `hosts_variable` is the
     environment variable by which containers find their hosts file; `authorizer` makes the cluster's authorizer, by

@@ -1,6 +1,6 @@
 """Runs a whole cluster in one event loop: API server, controllers, scheduler, kubelets.
 
-async with LocalCluster(ClusterConfig(state_dir=folder)) as cluster:
+    async with LocalCluster(ClusterConfig(state_dir=folder)) as cluster:
         ...  # cluster.server, cluster.kubeconfig, cluster.api, cluster.faults
 
 `ThreadedCluster` runs one beside synchronous code, on its own thread and loop.

@@ -34,7 +34,7 @@ class ImageNotFound(LookupError):
 
 @dataclass(frozen=True)
 class Image:
-    """The content of a known image's containers.
+    """A known image's containers have this content.
 
     `paths` maps the image's paths to files or folders of this machine; a relative host path is in the container's own
     folder. `command` is the entrypoint of a container without one.
@@ -74,7 +74,7 @@ def _looks_like_domain(word: str) -> bool:
 
 
 class ImageTable:
-    """The images that run here; the first matching pattern wins. Patterns are shell patterns on the normalized name."""
+    """The first image with a matching pattern wins. Patterns are shell patterns on the normalized name."""
 
     def __init__(self, images: Sequence[Image]) -> None:
         self._images = tuple(images)

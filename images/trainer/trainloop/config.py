@@ -1,6 +1,6 @@
 """The configuration combines every component's settings in one YAML document.
 
-python -m trainloop --config training.yaml --set optimizer.lr=3e-4 --print-config
+    python -m trainloop --config training.yaml --set optimizer.lr=3e-4 --print-config
 
 All mistakes are reported together, each in a sentence that names the field, the value and the remedy.
 """

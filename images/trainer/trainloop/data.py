@@ -23,7 +23,7 @@ from trainloop import seeding
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings
 
-# : A micro-batch is the result of the task's `collate`: any nesting of containers, with tensors and other values.
+#: A micro-batch is the result of the task's `collate`: any nesting of containers, with tensors and other values.
 Batch = Any
 
 
@@ -102,8 +102,8 @@ class RankStep:
 
     micro: list[list[int]]
     padding: int
-    samples: int  # of this rank
-    all_samples: int  # of all ranks together
+    samples: int  # on this rank
+    all_samples: int  # on all ranks together
     position: int  # samples that the run has completed after this step
     place: Mapping[str, Any]  # after this step: `epoch`, how many of its samples are `done`, a stream's own `state`
     digest: int = 0  # hash of a stream's first sample, in its first step
@@ -118,7 +118,7 @@ class Sampler:
     micro_size: int
     seed: int
     equal_passes: bool  # whether every rank makes as many forward passes as the busiest one
-    # : Whether every step has `batch` samples, except the last one of an epoch.
+    #: Whether every step has `batch` samples, except the last one of an epoch.
     steady: ClassVar[bool] = True
 
     def steps_in(self, epochs: float) -> int:
@@ -169,7 +169,7 @@ class OwnBatches(Sampler):
 
     task: Any
     device: torch.device  # whose generators keep their state
-    # : The first epoch's batches, kept from the time they are counted until they are trained on.
+    #: The first epoch's batches, kept from the time they are counted until they are trained on.
     first: list[list[list[int]]] = field(default_factory=list)
     steady: ClassVar[bool] = False
 

@@ -2,7 +2,7 @@
 
 TrainingError            1    training can't continue
     ├── ConfigError          2    the configuration can't be used; restarting doesn't help
-    ├── PreflightMismatch   67    ranks differ in what they run; the agent has the same code
+    ├── PreflightMismatch   67    ranks run different code or settings; the agent has the same code
     ├── Diverged            70    the loss or the parameters went wrong, and going back didn't help
     └── OutOfMemory         71    the device's memory is too small for this configuration
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 
 class TrainingError(RuntimeError):
-    """Ends the run; the message is what the user should read."""
+    """A training error ends the run; its message is for the user."""
 
     exit_code = 1
 

@@ -44,7 +44,7 @@ class Evaluator:
         self, settings: EvaluationSettings, task: Task, model: nn.Module, precision: Precision, world: World
     ) -> None:
         self.settings, self.task, self.model, self.precision, self.world = settings, task, model, precision, world
-        # : The first samples of the training data, read here because a stream isn't in use yet.
+        #: The first samples of the training data, read here because a stream isn't in use yet.
         self.few = few(task.train)
 
     def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:
@@ -146,7 +146,7 @@ def _of_ranks(name: str, ranks: list[Any]) -> Any:
     return evaluation.of_ranks(name, ranks)
 
 
-# : A rank's rows: the number in each pass, and all rows together.
+#: A rank's rows: the number in each pass, and all rows together.
 Rows = tuple[list[int], torch.Tensor]
 
 

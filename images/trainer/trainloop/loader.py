@@ -177,7 +177,7 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
     if type(batch) is dict:
         return {key: on_device(value, device) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
-        there = copy.copy(batch)  # of its own kind: an OrderedDict, a defaultdict, a UserDict
+        there = copy.copy(batch)  # same kind: an OrderedDict, a defaultdict, a UserDict
         there.update({key: on_device(value, device) for key, value in batch.items()})
         return there
     if isinstance(batch, list | tuple):

@@ -40,7 +40,7 @@ class MetricsSettings(Settings):
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """One step's numbers on this rank: loss and norm are tensors on the device, seconds is the rank's own duration."""
+    """One step has these numbers on this rank: loss and norm are device tensors, seconds is the rank's own."""
 
     loss: torch.Tensor
     norm: torch.Tensor

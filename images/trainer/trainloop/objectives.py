@@ -31,9 +31,9 @@ class Objective:
     name: str
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
-    # : Maximum norm of its own parameters' gradient; None doesn't clip.
+    #: Maximum norm of its own parameters' gradient; None doesn't clip.
     max_norm: float | None = None
-    # : Multiplies each group's rate, as a function of the update's number from 0; None is the run's schedule.
+    #: Multiplies each group's rate, as a function of the update's number from 0; None is the run's schedule.
     factor: Callable[[int], float] | None = None
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 Section = Literal["setup", "data", "train", "evaluate", "checkpoint", "finish"]
 
-# : Minimum seconds between two writes for steps, because a step may be shorter than a rename on a slow disk.
+#: Minimum seconds between two writes for steps, because a step may be shorter than a rename on a slow disk.
 MINIMUM_INTERVAL = 0.5
 MAXIMUM_RESULTS, MAXIMUM_MESSAGE = 16, 200
 
@@ -26,7 +26,7 @@ class Progress:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        # : By the protocol's names; None and numbers that aren't finite are omitted.
+        #: By the protocol's names; None and numbers that aren't finite are omitted.
         self._fields: dict[str, Any] = {"section": "setup"}
         self._entered = time.monotonic()
         self._written = -math.inf

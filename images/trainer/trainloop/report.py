@@ -1,8 +1,8 @@
 """The report of a run has curves, a heat map of the ranks' step times, and the numbers, as Markdown and HTML.
 
-Everything comes from metrics.jsonl, so a report can be recreated, even of an interrupted run: `python -m
-trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`. The HTML file embeds its pictures, so it can be
-sent and kept alone.
+Everything comes from metrics.jsonl, so a report can be recreated, even of an interrupted run:
+`python -m trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`. The HTML file has its pictures within,
+so it can be sent and kept alone.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from trainloop.errors import OutOfMemory
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-# : The activities of a trainer that need the device's memory.
+#: The activities of a trainer that need the device's memory.
 Doing = Literal[
     "building the model",
     "continuing from a checkpoint",

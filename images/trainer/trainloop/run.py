@@ -57,7 +57,7 @@ def dry_run(config: Config) -> None:
             trainer = Trainer(config, world)
             trainer.prepare()
             for _ in range(DRY_STEPS):
-                began = time.perf_counter()  # of the last step, because the first one also warms up
+                began = time.perf_counter()  # the last step only, because the first one also warms up
                 trainer.train_step()
             seconds = time.perf_counter() - began
             trainer.evaluate()

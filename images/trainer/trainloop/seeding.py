@@ -15,7 +15,7 @@ from pydantic import Field
 from trainloop.recovery import generators
 from trainloop.settings import Settings
 
-# : Purposes of a seed: the model (equal on every rank), a rank's own numbers, and the data order of an epoch.
+#: Purposes of a seed: the model (equal on every rank), a rank's own numbers, and the data order of an epoch.
 MODEL, RANK, ORDER = 1, 2, 3
 
 

@@ -42,8 +42,8 @@ class TrainState:
     position: int = 0  # completed samples
     place: dict[str, Any] = field(default_factory=dict)  # in the data: an epoch and its number of completed samples
     batch: int = 0  # samples in a global batch at the first start
-    total: int = 0  # steps of the whole run
-    results: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    total: int = 0  # steps in the whole run
+    results: dict[str, float] = field(default_factory=dict)  # from the last evaluation
     precision: str = ""  # precision of the steps
 
     def load(self, numbers: Mapping[str, Any]) -> None:
@@ -61,12 +61,12 @@ class RunState:
     replica: Replica
     optimizer: torch.optim.Optimizer
     precision: Precision
-    # : The loss and gradient norm of earlier steps: of the run, or of each objective.
+    #: The loss and gradient norm of earlier steps: of the run, or of each objective.
     history: AnomalyDetector | Objectives
     judge: Judge
     delayed: NothingDelayed
     exchange: GradientExchange
-    # : The state of hooks, by their own names.
+    #: The state of hooks, by their own names.
     stateful: dict[str, Stateful]
 
 

@@ -49,13 +49,13 @@ from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_th
 from trainloop.state import RunState, Stateful, TrainState
 from trainloop.tasks import Task, build_task, imported
 
-# : A run that makes updates in a smaller fraction of its steps gets a warning at its end.
+#: A run that makes updates in a smaller fraction of its steps gets a warning at its end.
 LEAST_UPDATES = 0.9
-# : Decisions by which a step makes an update.
+#: Decisions by which a step makes an update.
 MADE = ("step", "forced")
 
-# : Waits for all ranks, and returns the count for a step's mean loss, the number of ranks asked to stop, and the number
-# of : ranks short of memory.
+#: Waits for all ranks, and returns the count for a step's mean loss, the number of ranks asked to stop, and the number
+#: of ranks short of memory.
 Agreed = Callable[[], list[float]]
 Hook = Callable[["Trainer"], object]
 
@@ -142,7 +142,7 @@ class Trainer:
                 self.prepare()
                 return self._train()
         except TrainingError as error:
-            # Also in the progress report, so that the operator can show it.
+            # This adds it to the progress report, so that the operator can show it.
             self.log.warn(str(error))
             raise
         finally:

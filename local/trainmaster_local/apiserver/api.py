@@ -7,7 +7,7 @@ named as in errors, `pods`, `statefulsets.apps`, `widgets.example.dev` (meaning 
 Results are shared with the storage and with every other reader: never change them. `copied` makes your own copy, and
 `modify` does read, change and update in one::
 
-await api.modify("pods", name, namespace, lambda pod: pod["status"].update(phase="Running"), subresource="status")
+    await api.modify("pods", name, namespace, lambda pod: pod["status"].update(phase="Running"), subresource="status")
 """
 
 from __future__ import annotations

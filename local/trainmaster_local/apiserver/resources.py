@@ -4,7 +4,7 @@ A `ResourceType` is data and hooks; `Registry` holds the served types. Built-in 
 those of CustomResourceDefinitions are made in `crd/`. For a write the API calls, in order (as kube-apiserver's generic
 registry does)::
 
-create  decode, prune -> schema defaults -> default -> admit -> prepare_create -> schema, validate_create -> store
+    create  decode, prune -> schema defaults -> default -> admit -> prepare_create -> schema, validate_create -> store
     update  decode, prune -> schema defaults -> default -> admit -> prepare_update -> schema, validate_update -> store
 
 Hooks get plain dicts. `default`, `admit` and `prepare_*` change `obj`/`new` in place; `old` and every object read from
@@ -61,7 +61,7 @@ class ScalePaths:
 
     spec_replicas: str = ".spec.replicas"
     status_replicas: str = ".status.replicas"
-    selector: str = ""  # of a *string* in custom resources; built-ins set `ResourceType.scale_selector` instead
+    selector: str = ""  # a *string* in custom resources; built-ins set `ResourceType.scale_selector` instead
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class WorkQueue:
 
 
 class Controller(ABC):
-    """One reconciler. `name` is its field manager and the source of its events."""
+    """A controller is one reconciler. `name` is its field manager and the source of its events."""
 
     name = "kube-controller-manager"
 

@@ -17,7 +17,7 @@ DATA = "..data"
 
 @dataclass(frozen=True)
 class Content:
-    """One file's bytes and permission bits."""
+    """A file's content is its bytes and permission bits."""
 
     data: bytes
     mode: int = 0o644

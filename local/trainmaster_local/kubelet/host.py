@@ -15,7 +15,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class KubeletTimings:
-    """The kubelet's waiting times, in seconds; every default is Kubernetes' own.
+    """The kubelet has these waiting times, in seconds; every default is Kubernetes' own.
 
     `backoff_scale` multiplies the crash and image back-off and the wait between failed starts. Tests shrink it;
     messages keep the real durations, so that order and words stay those of Kubernetes.

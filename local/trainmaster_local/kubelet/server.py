@@ -229,7 +229,7 @@ def _run(pod: Object, container: str, previous: bool) -> int:
 def collected(status: Object) -> str | None:
     """Returns the container before the last one, which the kubelet removes once the last one has ended.
 
-    The kubelet keeps the newest dead container of each (kubelet.go:cleanUpContainersInPod).
+    The kubelet keeps the newest dead one of each container (kubelet.go:cleanUpContainersInPod).
     """
     if "terminated" not in (status.get("state") or {}):
         return None

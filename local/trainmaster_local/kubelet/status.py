@@ -26,7 +26,7 @@ def timestamp(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Terminated:
-    """The end of one run of a container. Times are seconds since the epoch; `started_at` is 0 if it never ran."""
+    """One run of a container ended so. Times are seconds since the epoch; `started_at` is 0 if it never ran."""
 
     exit_code: int
     reason: str
@@ -69,7 +69,7 @@ State = Waiting | Running | Terminated
 
 @dataclass
 class ContainerView:
-    """The kubelet's knowledge of one container. `container_id` is that of its newest run."""
+    """The kubelet knows this of one container. `container_id` is that of its newest run."""
 
     spec: Object
     state: State
@@ -128,7 +128,7 @@ class ContainerView:
 
 @dataclass
 class PodView:
-    """The kubelet's knowledge of one pod. `reason` and `message` are set if it is evicted or rejected."""
+    """The kubelet knows this of one pod. `reason` and `message` are set if it is evicted or rejected."""
 
     containers: Sequence[ContainerView]
     host_ip: str

@@ -40,7 +40,7 @@ class ClaimNotBoundError(MountError):
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of volumes.
+    """Volumes have these sources.
 
     `token` issues the pod's account one for `(audience, seconds)`; `claim` returns the folder of a bound claim, None
     while it isn't bound; `memory` is the place of memory-backed folders; `rewrite` is applied to ConfigMaps' text,
@@ -55,7 +55,7 @@ class Sources:
 
 
 class PodVolumes:
-    """The volumes of one pod below `folder`."""
+    """This class manages the volumes of one pod below `folder`."""
 
     def __init__(self, pod: Object, folder: Path, sources: Sources) -> None:
         self._folder = folder

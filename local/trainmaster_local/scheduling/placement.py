@@ -59,7 +59,7 @@ def _holds(labels: Mapping[str, str], expression: Object) -> bool:
 
 
 class Rules:
-    """The rules between a pod and other pods and domains, counted once over all nodes."""
+    """These rules between a pod and other pods and domains are counted once over all nodes."""
 
     def __init__(self, pod: Object, places: Sequence[Place], eligible: Sequence[Place]) -> None:
         """Counts the rules. `eligible`: places that the pod's own selectors admit; only they count for spreading."""

@@ -58,7 +58,7 @@ def _add(total: dict[str, Fraction], more: Mapping[str, Fraction]) -> None:
 
 @dataclass
 class NodeState:
-    """A node and its pods."""
+    """A node's state includes its pods."""
 
     node: Object
     pods: dict[str, Object] = field(default_factory=dict)  # by uid

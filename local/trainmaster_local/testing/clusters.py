@@ -3,7 +3,7 @@
 A suite loads it (`pytest_plugins = ["trainmaster_local.testing.clusters"]`) and opens its cluster in a fixture of the
 session, `shared_cluster`:
 
-with open_cluster(suite_config(folder)) as opened:
+    with open_cluster(suite_config(folder)) as opened:
         yield opened
 
 Its tests then request `cluster`, a namespace of their own. Tests that only some clusters support are skipped with a
@@ -55,7 +55,7 @@ class Refused(AssertionError):
 
 @dataclass(frozen=True)
 class SharedCluster:
-    """A running cluster.
+    """The suite shares a running cluster.
 
     `token` is the administrator's; if it is empty, the client `certificate`, a file with its key, is.
     """
@@ -100,7 +100,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.03, 0.2
 
 @dataclass(frozen=True)
 class Cluster:
-    """A test's own namespace in the shared cluster."""
+    """Each test has its own namespace in the shared cluster."""
 
     shared: SharedCluster
     namespace: str

@@ -57,7 +57,7 @@ def _serve(fd: int, target: Path) -> None:
         temporary.replace(target)
 
 
-# : Files with the version of an accelerator's kernel module.
+#: Files with the version of an accelerator's kernel module.
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
 
 

@@ -80,7 +80,7 @@ class Watchdog:
                 report(activity, self._world, self._ended)
 
 
-# : Seconds that the other ranks have to publish their activity.
+#: Seconds that the other ranks have to publish their activity.
 ANSWER_SECONDS = 3.0
 
 

@@ -28,7 +28,7 @@ from trainloop.settings import Settings
 
 T = TypeVar("T")
 
-# : The largest message is a rank's part of an optimizer's state (ZeRO-1), which must fit on its host.
+#: The largest message is a rank's part of an optimizer's state (ZeRO-1), which must fit on its host.
 MAX_MESSAGE_BYTES = 1 << 40
 
 
@@ -204,10 +204,10 @@ def has_agent() -> bool:
     return "TRAINMASTER_ATTEMPT" in os.environ
 
 
-# : Groups that this process has left. DDP's reducer holds the group too. If its reference is the last one, the group's
-# : destructor waits for gloo's threads while it holds the interpreter's lock, which a thread that frees a tensor may :
-# need: one run in forty hung at its end (torch 2.13). With Python's reference here, the destructor runs without the
-# lock.
+#: Groups that this process has left. DDP's reducer holds the group too. If its reference is the last one, the group's
+#: destructor waits for gloo's threads while it holds the interpreter's lock, which a thread that frees a tensor may
+#: need: one run in forty hung at its end (torch 2.13). With Python's reference here, the destructor runs without the
+#: lock.
 _left: list[object] = []
 # Cleared before the interpreter shuts down, because a group that still exists then aborts the process.
 atexit.register(_left.clear)

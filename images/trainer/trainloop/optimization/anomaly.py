@@ -22,14 +22,14 @@ from pydantic import Field
 
 from trainloop.settings import Settings
 
-# : `forced` is an odd step that is made because no checkpoint exists to go back to.
+#: `forced` is an odd step that is made because no checkpoint exists to go back to.
 Decision = Literal["step", "forced", "skip", "rollback"]
 
-# : For normally distributed numbers the median absolute deviation is this times the standard deviation.
+#: For normally distributed numbers the median absolute deviation is this times the standard deviation.
 NORMAL_MAD = 0.6745
-# : A deviation below this fraction of the median counts as none, because a converged loss may hardly vary.
+#: A deviation below this fraction of the median counts as none, because a converged loss may hardly vary.
 LEAST_DEVIATION = 0.01
-# : Numbers above this aren't finite in single precision.
+#: Numbers above this aren't finite in single precision.
 LARGEST = torch.finfo(torch.float32).max
 
 

@@ -38,28 +38,28 @@ class OptimizerSettings(Settings):
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The rule of an update: its parameters, its optimizer and its limits."""
+    """An update's rule has its parameters, its optimizer and its limits."""
 
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
-    # : Judges an update by this rule's earlier updates.
+    #: Judges an update by this rule's earlier updates.
     detector: AnomalyDetector
-    # : The gradient of these is clipped to `max_norm`.
+    #: The gradient of these is clipped to `max_norm`.
     parameters: list[nn.Parameter]
     max_norm: float | None
-    # : Multiplies each group's rate, as a function of the update's number from 0.
+    #: Multiplies each group's rate, as a function of the update's number from 0.
     factor: Callable[[int], float]
-    # : Names of parameters that another rule updates, and that needn't get a gradient.
+    #: Names of parameters that another rule updates, and that needn't get a gradient.
     elsewhere: frozenset[str] = frozenset()
 
 
-# : An update's loss on this rank, the gradient's norm before clipping, the learning rate, and the decision.
+#: An update's loss on this rank, the gradient's norm before clipping, the learning rate, and the decision.
 Update = tuple[torch.Tensor, torch.Tensor, float, Decision | None]
 
-# : Kinds of devices for which torch has fused optimizers.
+#: Kinds of devices for which torch has fused optimizers.
 FUSED = ("cpu", "cuda", "xpu")
 
-# : The classes, each with the names of the settings that are its arguments.
+#: The classes, each with the names of the settings that are its arguments.
 _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
     "adamw": (torch.optim.AdamW, {"lr", "betas", "eps"}),
     "adam": (torch.optim.Adam, {"lr", "betas", "eps"}),

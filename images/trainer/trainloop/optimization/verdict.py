@@ -20,7 +20,7 @@ from trainloop.optimization.precision import Precision
 
 
 class Verdict:
-    """A step's verdict, which the device makes: `left_out` is 1 if the optimizer should skip the step."""
+    """The device makes a step's verdict: `left_out` is 1 if the optimizer should skip the step."""
 
     def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
         self.limits, self._numbers = limits, Numbers(loss, norm)
@@ -56,15 +56,15 @@ class Judge:
         """
         self._judges, self._world, self._warn, self._reduced = settings.enabled, world, warn, reduced
         self._overflows = precision.overflows(warn)
-        # : Whether steps are judged by their loss over all ranks; with fp16 they always are, because of overflows.
+        #: Whether steps are judged by their loss over all ranks; with fp16 they always are, because of overflows.
         self.active = self._judges or self._overflows is not None
-        # : Whether the device skips odd steps, if the optimizer can, and the host reads its verdict a step later.
+        #: Whether the device skips odd steps, if the optimizer can, and the host reads its verdict a step later.
         self.on_device = world.device.type != "cpu" and not carries
-        # : Whether a checkpoint exists to go back to, and how often this process went back.
+        #: Whether a checkpoint exists to go back to, and how often this process went back.
         self.can_return, self.rollbacks = False, 0
-        # : Waits for the loss over all ranks of the current step.
+        #: Waits for the loss over all ranks of the current step.
         self.loss: Callable[[], torch.Tensor] | None = None
-        self.verdict: Verdict | None = None  # of the newest step, until the host has read it
+        self.verdict: Verdict | None = None  # the newest step's, until the host has read it
 
     def decide(self, rule: UpdateRule, step: int, norm: torch.Tensor, at_once: bool) -> Decision | None:
         """Returns the decision on a step; None where the device decides, and `settle` returns it later."""

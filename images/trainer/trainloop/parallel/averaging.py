@@ -49,7 +49,7 @@ class LocalSteps(Replica):
 
 
 class DelayedGroup(NothingDelayed):
-    """The group has its parameters, which the run's optimizer steps, and the sums of their gradients on this rank."""
+    """The group holds its parameters, which the run's optimizer steps, and their gradient sums on this rank."""
 
     def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
         assert settings.pattern is not None
@@ -110,7 +110,7 @@ class ByTurns(Replica):
 
     def __init__(self, model: nn.Module, world: World, exchange: GradientExchange) -> None:
         self.model, self.world, self.exchange, self.wrapped = model, world, exchange, None
-        # : The parameters of the current objective.
+        #: The parameters of the current objective.
         self.turn: list[nn.Parameter] = []
 
     @contextmanager

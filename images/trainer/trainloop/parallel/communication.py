@@ -48,7 +48,7 @@ class StepTimes:
     ready: float | torch.Event | None = None  # when this rank's own gradients were ready
     done: float | torch.Event = 0.0  # when all ranks' gradients were reduced
     sent: int = 0
-    norm: Tensor | None = None  # of this rank's own gradients, if they were measured before the reduction
+    norm: Tensor | None = None  # this rank's own gradients', if measured before the reduction
 
     @property
     def computed(self) -> float:
@@ -69,16 +69,16 @@ class GradientExchange:
         self.settings = settings
         self.clock = Clock(device)
         self.times = StepTimes()
-        # : The parameters' names, from the strategy.
+        #: The parameters' names, from the strategy.
         self.names: dict[Tensor, str] = {}
-        # : The error of compression so far, by parameter.
+        #: The error of compression so far, by parameter.
         self.memory: Memory = {}
-        # : Bytes that this rank has sent in this step's forward and backward passes.
+        #: Bytes that this rank has sent in this step's forward and backward passes.
         self.sent = 0
         self._compressor = compressor_for(settings.compression, settings.powersgd_rank)
         self._plain = Compressor()
         self._step = 0
-        # : The scale of this step's gradients (fp16) and each bucket's norm, if they are measured.
+        #: The scale of this step's gradients (fp16) and each bucket's norm, if they are measured.
         self._scale: Tensor | None = None
         self._norms = list[Tensor]()
         self._feedback = self._with_feedback() if settings.compression in ("onebit", "powersgd") else None

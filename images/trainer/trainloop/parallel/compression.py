@@ -6,7 +6,7 @@ more than one bucket.
 
 Bytes that a rank sends (n numbers, W ranks), with all-reduce as a ring:
 
-none        8 n (W-1)/W            fp16, bf16   4 n (W-1)/W
+    none        8 n (W-1)/W            fp16, bf16   4 n (W-1)/W
     onebit      n/4 (W-1)/W + scales   powersgd     8 r (rows + columns) (W-1)/W for each matrix
 """
 
@@ -21,16 +21,16 @@ from torch.distributed import GradBucket
 from trainloop.distributed.world import ring_bytes
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
-# : A rank's memory, by parameter's name and kind: plain tensors of the parameter's shape, so that they can be saved. :
-# Kinds: `left` is the error of the rank's own gradient, `mean_left` that of the mean that it sent to all (zero outside
-# : its part); `factor` is PowerSGD's last right factor.
+#: A rank's memory, by parameter's name and kind: plain tensors of the parameter's shape, so that they can be saved.
+#: Kinds: `left` is the error of the rank's own gradient, `mean_left` that of the mean that it sent to all (zero outside
+#: its part); `factor` is PowerSGD's last right factor.
 Memory = dict[str, torch.Tensor]
 
 
 class Compressor:
     """This compressor all-reduces in the gradient's own type, or in a shorter one."""
 
-    # : Whether it takes `mean_left` out of the memory itself; `left` is in the bucket already.
+    #: Whether it takes `mean_left` out of the memory itself; `left` is in the bucket already.
     keeps_means = False
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:

@@ -20,11 +20,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainloop.errors import listed
 
-# : Operations that are computed at once: they are small and draw no random numbers, and constructors read their
-# results.
+#: Operations that are computed at once: they are small and draw no random numbers, and constructors read their results.
 _AT_ONCE = ("aten::arange", "aten::linspace", "aten::logspace", "aten::scalar_tensor")
 _EMPTY = ("aten::empty", "aten::empty_strided")
-# : In-place operations whose result doesn't depend on the previous content.
+#: In-place operations whose result doesn't depend on the previous content.
 _OVERWRITES = ("aten::normal_", "aten::uniform_", "aten::zero_", "aten::fill_", "aten::copy_", "aten::bernoulli_")
 
 
@@ -47,7 +46,7 @@ class Call:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     results: list[Slot | torch.Tensor]
-    # : The random generator's state, if the constructor had set it before.
+    #: The random generator's state, if the constructor had set it before.
     random: torch.Tensor | None
 
     def storages(self) -> set[int]:

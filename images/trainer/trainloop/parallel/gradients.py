@@ -103,7 +103,7 @@ def sentence(missing: list[list[str]], *, sharded: bool) -> str | None:
     )
 
 
-# : A checksum adds this many numbers at once, which bounds its memory.
+#: A checksum adds this many numbers at once, which bounds its memory.
 CHUNK = 1 << 22
 
 

@@ -4,7 +4,7 @@ The error of one step is added to the next one (error feedback). That memory is 
 checkpoint. It is kept by parameter, because DDP puts parameters into other buckets after the first backward, and a
 resumed run may have buckets of another size. After every step
 
-sum of the true mean gradients - sum of the steps' gradients = mean of ranks' `left` + sum of their `mean_left`
+    sum of the true mean gradients - sum of the steps' gradients = mean of ranks' `left` + sum of their `mean_left`
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ from trainloop.distributed.world import World
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
-# : An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
+#: An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
 NamedState = dict[str, dict[str, Any]]
-# : Whole parameters and buffers by name, one after the other.
+#: Whole parameters and buffers by name, one after the other.
 Values = Iterable[tuple[str, torch.Tensor]]
-# : Returns torch's parallel styles by module name, from the model and the number of ranks that share a layer.
+#: Returns torch's parallel styles by module name, from the model and the number of ranks that share a layer.
 Plan = Callable[[nn.Module, int], dict[str, Any]]
 
 
@@ -69,11 +69,11 @@ class Replica:
     One rank has the bare model. Methods that return or load a state are collective.
     """
 
-    # : Whether every rank must make as many forward passes as the busiest one, because passes are collective.
+    #: Whether every rank must make as many forward passes as the busiest one, because passes are collective.
     equal_passes = False
-    # : Whether every rank has the whole model, equal to the bit.
+    #: Whether every rank has the whole model, equal to the bit.
     replicated = True
-    # : Whether the backward reduces gradients, so that their norm is the same on every rank.
+    #: Whether the backward reduces gradients, so that their norm is the same on every rank.
     reduced = True
 
     def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:

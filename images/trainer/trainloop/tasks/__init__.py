@@ -38,7 +38,7 @@ class Task(Protocol):
     - `optimizer(model, settings) -> torch.optim.Optimizer`: its own optimizer and groups, from the section `optimizer`,
       or several in a list. The schedule multiplies each group's own rate.
     - `objectives(model, settings) -> list[Objective]`: several losses, each with its optimizer, that are minimised by
-      turns in each step (`optimization.several`).
+      turns in each step (`objectives`).
     - `parallel_plan(model, ranks) -> dict[str, ParallelStyle]`: how `parallel.tensor` ranks share its layers, by
       module names (`layers.*.out`), in the styles of `torch.distributed.tensor.parallel`.
     - `batches(epoch) -> Sequence[Sequence[int]]`: the epoch's global batches as indices of `train`, of `batch.size`
@@ -83,7 +83,7 @@ class Task(Protocol):
         ...
 
 
-# : The factories of built-in tasks, by name. They are imported only when used, because each has its own requirements.
+#: The factories of built-in tasks, by name. They are imported only when used, because each has its own requirements.
 BUILT_IN: dict[str, str] = {
     "reviews": "trainloop.tasks.reviews:Reviews",
     "text": "trainloop.tasks.text:Text",

@@ -27,9 +27,9 @@ from trainloop.prepared import prepared
 from trainloop.settings import Settings
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
-# : Character numbers of all texts, the end of each text among them, and the texts' labels.
+#: Character numbers of all texts, the end of each text among them, and the texts' labels.
 Split = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-# : The files, indexed by label.
+#: The files, indexed by label.
 FILES = ("neg.txt", "pos.txt")
 
 

@@ -30,7 +30,7 @@ from trainloop.checkpoints.storage import (
 )
 from trainloop.errors import TrainingError, listed
 
-# : All files of such a version exist with the manifest's sizes; `verify` reads their bytes.
+#: All files of such a version exist with the manifest's sizes; `verify` reads their bytes.
 COMPLETE = "complete"
 
 

@@ -21,7 +21,7 @@ from trainloop.versions.catalog import (
     versions,
 )
 
-# : Why an otherwise unneeded checkpoint is kept.
+#: Why an otherwise unneeded checkpoint is kept.
 REFUSED = "it can't be deleted"
 
 

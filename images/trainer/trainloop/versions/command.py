@@ -28,7 +28,7 @@ a checkpoint is named by
   good                  a tag
   latest                the newest one that is complete
   best, best:accuracy   the one with the best result (best:loss:min: the least)"""
-# : Exit codes after Ctrl-C and after a closed pipe (`| head`), as shells report them for programs that a signal ended.
+#: Exit codes after Ctrl-C and after a closed pipe (`| head`), as shells report them for programs that a signal ended.
 EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
 
 

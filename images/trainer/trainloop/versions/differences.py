@@ -160,14 +160,14 @@ MISSING = "(not set)"
 
 @dataclass(frozen=True)
 class Change:
-    """A change in one tensor, or in the tensors of a layer."""
+    """A change is in one tensor, or in the tensors of a layer."""
 
     name: str
     tensors: int
     changed: int
-    squares: float  # of the differences, summed
+    squares: float  # sum over the differences
     squares_before: float
-    largest: float  # of the absolute differences
+    largest: float  # maximum of the absolute differences
 
     @property
     def relative(self) -> float:
@@ -186,12 +186,12 @@ class Change:
 
 @dataclass(frozen=True)
 class WeightChanges:
-    """The differences between two models."""
+    """These are the differences between two models."""
 
     only_before: list[str]
     only_after: list[str]
     reshaped: list[tuple[str, Any, Any]]  # name, type and shape before and after
-    changes: list[Change]  # of every tensor that both have in the same shape, largest first
+    changes: list[Change]  # one for each tensor with the same shape in both, largest first
 
     @property
     def differs(self) -> bool:

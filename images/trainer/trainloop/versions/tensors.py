@@ -30,7 +30,7 @@ class Weights(Mapping[str, torch.Tensor]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # : The run's state except the content of shards.
+        #: The run's state except the content of shards.
         self.state: dict[str, Any] = {}
         loaded = storage.load_file(folder / storage.STATE, mapped=True)
         if not isinstance(loaded, dict):
@@ -92,10 +92,10 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export."""
+    """An export has this result."""
 
     tensors: int
-    bytes: int  # of the whole file
+    bytes: int  # size of the whole file
     infinite: list[str]  # tensors with numbers too large for the requested type
 
 

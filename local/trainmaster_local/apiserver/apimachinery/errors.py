@@ -77,7 +77,7 @@ class FieldError:
 
 
 class ApiError(Exception):
-    """Reports a failed request. `code` is the HTTP status, `reason` Kubernetes' one, `status` the whole Status object.
+    """An API error has the HTTP status `code`, Kubernetes' `reason`, and the whole Status object `status`.
 
     Raised by every method of `api.Api`. The functions of this module make them: `not_found`, `conflict`, `invalid`, ...
     """
@@ -116,7 +116,7 @@ class ApiError(Exception):
 
 
 class Undecodable(ApiError):
-    """Reports a body that isn't an object of its type: 400."""
+    """This 400 reports a body that isn't an object of its type."""
 
     def __init__(self, kind: str, version: str, problem: str) -> None:
         message = f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}'

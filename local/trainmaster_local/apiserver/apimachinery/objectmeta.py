@@ -37,7 +37,7 @@ def generate_name(base: str, random_: random.Random) -> str:
 
 
 def set_on_create(metadata: dict[str, Any], now: float) -> None:
-    """Gives a new object its uid and creation time, and drops what a client can't set."""
+    """Gives a new object its uid and creation time, and drops fields that a client can't set."""
     for name in ("resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         metadata.pop(name, None)
     metadata["uid"] = str(uuid.uuid4())

@@ -29,7 +29,7 @@ _KNOWN_FORMATS = {"duration": (32, 3), "date": (12, 12), "date-time": (32, 21)}
 
 
 class Expression(Protocol):
-    """A compiled expression."""
+    """The estimator needs this of a compiled expression."""
 
     def serialize(self) -> bytes:
         """Returns an Any with its CheckedExpr."""
@@ -37,7 +37,7 @@ class Expression(Protocol):
 
 @dataclass(frozen=True)
 class Declared:
-    """The schema's bounds of a field: its maximum number of characters or items, and their minimum JSON bytes."""
+    """The schema bounds a field: its maximum number of characters or items, and their minimum JSON bytes."""
 
     kind: str
     most: int = 0

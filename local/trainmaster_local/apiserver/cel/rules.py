@@ -2,9 +2,9 @@
 
 `Rules.compile` compiles all rules of a schema, or reports which one it can't compile (such a rule makes its CRD
 invalid). `Rules.check` evaluates them on an object. Standard CEL is supported, with its string, math, encoder and
-optional extensions. Only one of Kubernetes' additions
-(https://kubernetes.io/docs/reference/using-api/cel/) is supported, comparisons of quantities (`quantities`): lists' sum
-and isSorted, find, isURL, the authorizer and the like are missing.
+optional extensions. Kubernetes adds functions (https://kubernetes.io/docs/reference/using-api/cel/), of which only
+comparisons of quantities are supported (`quantities`): lists' sum and isSorted, find, isURL, the authorizer and the
+like are missing.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def evaluation_error(result: Any) -> str:
 
 
 class Rules:
-    """The rules at one place of a schema and below it."""
+    """These are the rules at one place of a schema and below it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema

@@ -17,7 +17,7 @@ ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 @dataclass(frozen=True)
 class Attributes:
-    """The attributes of a request. `path` is set for requests that aren't about resources (`/version`)."""
+    """A request has these attributes. `path` is set for requests that aren't about resources (`/version`)."""
 
     user: User
     verb: str

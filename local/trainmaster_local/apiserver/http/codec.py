@@ -25,7 +25,7 @@ _DISCOVERY = "APIGroupDiscoveryList"
 
 @dataclass(frozen=True)
 class Body:
-    """A decoded body, and a sentence for each duplicate field."""
+    """A body is decoded, with a sentence for each duplicate field."""
 
     value: Any
     duplicates: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ def _innermost(brackets: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of an answer: `as_` is empty, Table, PartialObjectMetadata(List) or APIGroupDiscoveryList."""
+    """An answer has a form: `as_` is empty, Table, PartialObjectMetadata(List) or APIGroupDiscoveryList."""
 
     as_: str = ""
 

@@ -69,7 +69,7 @@ Hook = Callable[[str, str, str, str], Fault | None]
 
 
 class Faults:
-    """The rules in force."""
+    """These rules are in force."""
 
     def __init__(self, random_: random.Random | None = None) -> None:
         self.rules: list[Fault] = []

@@ -1,6 +1,6 @@
 """Serves the API over HTTP: Kubernetes' REST protocol, by aiohttp, on plain HTTP with bearer tokens.
 
-server = ApiServer(api, authenticator=StaticTokens({token: admin}), authorizer=rbac)
+    server = ApiServer(api, authenticator=StaticTokens({token: admin}), authorizer=rbac)
     url = await server.start("127.0.0.1", 0)
 
 This module routes requests, checks permissions and applies `faults`. `verbs` answers requests about resources, from the
@@ -39,7 +39,7 @@ _PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
 
 
 class ApiServer:
-    """Serves an `Api` to the users that `authenticator` knows and `authorizer` permits (see `Access`)."""
+    """The server offers an `Api` to the users that `authenticator` knows and `authorizer` permits (see `Access`)."""
 
     def __init__(
         self,

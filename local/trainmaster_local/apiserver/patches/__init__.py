@@ -1,4 +1,6 @@
-"""Patches and field ownership (k8s.io/apimachinery `pkg/util/managedfields`, sigs.k8s.io/structured-merge-diff).
+"""This package applies patches and tracks field ownership.
+
+It follows k8s.io/apimachinery `pkg/util/managedfields` and sigs.k8s.io/structured-merge-diff.
 
 - `json_patches`: JSON patch and JSON merge patch.
 - `strategic`: the strategic merge patch of built-in types.

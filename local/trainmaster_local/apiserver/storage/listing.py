@@ -25,7 +25,7 @@ _TOO_OLD = (
 
 @dataclass(frozen=True)
 class ListResult:
-    """A page of a list. `remaining` is the number of objects after it, None if unknown or zero."""
+    """This is a page of a list. `remaining` is the number of objects after it, None if unknown or zero."""
 
     revisions: list[Revision]
     version: int

@@ -32,7 +32,7 @@ class WatchEvent:
 
 
 class Watch:
-    """An open watch: `async for event in watch`, or `next_event` with a time limit. Close it when done."""
+    """This is an open watch: `async for event in watch`, or `next_event` with a time limit. Close it when done."""
 
     def __init__(
         self, storage: Storage, resource: str, namespace: str, matches: Callable[[Object], bool] | None

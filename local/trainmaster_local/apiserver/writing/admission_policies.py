@@ -36,7 +36,7 @@ _NAMES = ("object", "oldObject", "request", "namespaceObject")
 
 @dataclass(frozen=True)
 class Write:
-    """A pending write. `obj` is None for a delete, `old` for a create."""
+    """A write is pending. `obj` is None for a delete, `old` for a create."""
 
     type: ResourceType
     operation: str  # CREATE, UPDATE, DELETE or CONNECT
@@ -72,7 +72,7 @@ class Write:
 
 @dataclass(frozen=True)
 class _Expression:
-    """A compiled expression with the values and variables that it names.
+    """An expression is compiled, and knows the values and variables that it names.
 
     Only those are converted to CEL, because converting an object is most of the work.
     """
@@ -98,7 +98,7 @@ class _Validation:
 
 @dataclass(frozen=True)
 class _Policy:
-    """A compiled policy. Each of its `variables` may refer to earlier ones."""
+    """A policy is compiled. Each of its `variables` may refer to earlier ones."""
 
     name: str
     rules: Sequence[Mapping[str, Any]]
@@ -178,7 +178,7 @@ def _matches(rule: Mapping[str, Any], write: Write) -> bool:
 
 @dataclass
 class Policies:
-    """The stored policies, each compiled once."""
+    """This class holds the stored policies, each compiled once."""
 
     storage: Storage
     _compiled: dict[tuple[str, str], _Policy] = field(default_factory=dict)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a write. `validation` is Ignore, Warn or Strict.
+    """A write has these options. `validation` is Ignore, Warn or Strict.
 
     Its warnings, including `duplicates`, are appended to `warnings`, one sentence each.
     """

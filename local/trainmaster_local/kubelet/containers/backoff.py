@@ -25,7 +25,7 @@ def go_duration(seconds: float) -> str:
 
 @dataclass
 class Backoff:
-    """One container's back-off. Times are seconds on one clock; `scale` multiplies every wait and the reset time."""
+    """A container's back-off has times in seconds on one clock; `scale` multiplies all waits and the reset time."""
 
     scale: float = 1.0
     seconds: float = 0.0

@@ -41,7 +41,7 @@ OCI_PREFIX = (
 
 
 class ContainerRun:
-    """A container over all its runs. Times are seconds on the wall clock."""
+    """This is a container over all its runs. Times are seconds on the wall clock."""
 
     def __init__(
         self, host: PodHost, runtime: Runtime, spec: Object, init: bool, wake: Callable[[], None], waiting: str

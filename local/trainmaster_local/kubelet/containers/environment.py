@@ -28,7 +28,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class PodFacts:
-    """Facts about a running pod that its object may not show yet."""
+    """A running pod's object may not show these facts yet."""
 
     pod_ip: str
     host_ip: str

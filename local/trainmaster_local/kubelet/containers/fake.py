@@ -3,7 +3,7 @@
 A pod is faked if it has the annotation `trainmaster-local/fake`, or if the node fakes all of its pods. The annotation's
 value is JSON and scripts the containers' end; an empty value runs until the pod is deleted::
 
-{"exitCode": 1, "afterSeconds": 2.5, "message": "…termination message…", "reason": "OOMKilled"}
+    {"exitCode": 1, "afterSeconds": 2.5, "message": "…termination message…", "reason": "OOMKilled"}
 
 Patching the annotation of a running pod replaces the script of its end: `afterSeconds` then counts from the patch. A
 container that its restart policy starts again runs the newest script again, unless it contains `"once": true`.

@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class LogOptions:
-    """The options of a log request. `since` is in seconds since the epoch; a `tail` of None is everything."""
+    """A log request has these options. `since` is in seconds since the epoch; a `tail` of None is everything."""
 
     follow: bool = False
     timestamps: bool = False

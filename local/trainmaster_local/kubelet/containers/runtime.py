@@ -30,7 +30,7 @@ LEFT_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class ContainerConfig:
-    """The configuration of a container.
+    """A container has this configuration.
 
     Paths are the host's. `memory` is in bytes, 0 is no limit; an empty `log` captures the output instead.
     """
@@ -46,7 +46,7 @@ class ContainerConfig:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a container.
+    """A container's end has these facts.
 
     `code` is 128 + signal for a signal, as containerd reports; `at` is in seconds since the epoch. `output` is captured
     output; `message` is a termination message without a file (faked containers).
@@ -66,7 +66,7 @@ class StartError(Exception):
 
 @dataclass
 class Container:
-    """One running (or ended) container. `started_at` is in seconds since the epoch."""
+    """This is a running (or ended) container. `started_at` is in seconds since the epoch."""
 
     id: str
     started_at: float

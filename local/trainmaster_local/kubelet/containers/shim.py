@@ -3,7 +3,7 @@
 Run as a file by `runtime.ProcessRuntime` (`python -I -S shim.py <fd> [<lock>]`), with only the standard library loaded,
 so that a fork costs a millisecond. It speaks NDJSON on the socket `<fd>`:
 
--> {"op": "start", "id", "argv", "env", "cwd", "log", "memory", "capture"}     <- started | failed, later exited
+    -> {"op": "start", "id", "argv", "env", "cwd", "log", "memory", "capture"}     <- started | failed, later exited
     -> {"op": "signal", "id", "signal", "all"}
 
 For each container it forks a *monitor*, which makes itself the subreaper of its descendants (prctl(2)
@@ -129,7 +129,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 class Log:
-    """One container's log file in CRI format. A line longer than 16 KiB is written in parts, all but the last marked
+    """A container's log file is in CRI format. A line longer than 16 KiB is written in parts, all but the last marked
     P."""
 
     def __init__(self, path: str) -> None:
