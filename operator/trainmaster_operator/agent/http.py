@@ -13,7 +13,7 @@ from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 
 MAX_HEAD_BYTES = 8_192
 MAX_HEAD_PIECES = 64
-"""Reads that a head may take: one sent byte by byte costs only that many. Clients need one or two."""
+"""The number of reads that a head may take, so that sending it byte by byte costs little. Clients need one or two."""
 HEAD_END = b"\r\n\r\n"
 REASONS = {
     101: "Switching Protocols",
