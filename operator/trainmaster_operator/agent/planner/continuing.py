@@ -65,7 +65,7 @@ def joins(state: State, rank: Optional[int]) -> bool:
 def alone_until(state: State) -> Optional[float]:
     """Returns when to end ranks that train without all other workers and without an operator; None: never.
 
-    Such ranks need no other worker. If the network is broken, their pod counts as lost, and others train in their place.
+    Such ranks need no other worker. If the network breaks, their pod counts as lost, and others train in their place.
     """
     run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
     if run is None or run.stopping or unwatched_at is None or assignment is None or not assignment.absent:

@@ -1,8 +1,8 @@
 """Events come from sockets, processes, files, timers and signals, through the executor's queue.
 
-The executor handles them one by one (`update.update`, then `plan.plan`). The leader's messages (`wire.joining`) are used
-as events directly, and so is this worker's own `Environment`, once it is known. A few events are the immediate results
-of the executor's actions (`Launched`, `RankExamined`, `SaveFailed` …).
+The executor handles them one by one (`update.update`, then `plan.plan`). The leader's messages (`wire.joining`) serve
+as events directly, and so does this worker's own `Environment`, once it is known. A few events are the immediate
+results of the executor's actions (`Launched`, `RankExamined`, `SaveFailed` …).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ KILLED = "killed"
 FAILED = "failed"
 """The warm process ended by itself, was killed from outside, or didn't answer in time. Another one may work."""
 LACKING = "lacking"
-"""The warm process lacked something: memory, room on the disk, processes, or torch. The next attempt may have enough."""
+"""The warm process lacked something: memory, room on the disk, processes, or torch. It may work at the next attempt."""
 HOPELESS = "hopeless"
 """Another warm process would fail too, because of the command, the Python, torch, or the ranks' need of memory."""
 
