@@ -309,7 +309,7 @@ class Way(NamedTuple):
 
 
 def begin(known: Optional[Way], attempt: int, detected_at: float, silent: float = 0.0) -> Way:
-    """Returns the way that begins at the first sign of an attempt's end. `silent`: in a hang, the seconds of silence."""
+    """Returns the way that begins at the first sign of an attempt's end. `silent`: a hung rank's seconds of silence."""
     return known if known is not None and known.attempt == attempt else Way(attempt, detected_at - silent, detected_at)
 
 

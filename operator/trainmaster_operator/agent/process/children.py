@@ -106,7 +106,7 @@ def spawn(
 
 @contextlib.contextmanager
 def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
-    """Yields descriptors for reading a child's stdout and stderr, and the `streams` for `spawn`, which it then closes."""
+    """Yields descriptors for reading a child's stdout and stderr, and `streams` for `spawn`; closes the latter."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     try:
