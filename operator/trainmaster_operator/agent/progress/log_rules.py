@@ -12,8 +12,8 @@ dictionary whose values are texts since version 5.
 - torchtune 0.6: `recipes/*.py`, the description of each epoch's bar.
 
 tqdm: a training has one bar for all its steps, or a new bar for each epoch. The bars of epochs are added up, so that
-steps never decrease. `Epoch 3:` names the epoch; without a name, a bar that begins again belongs to the next epoch. With
-bars of epochs, the total of steps is only known if the number of epochs is (`Epoch 3/10:`).
+steps never decrease. `Epoch 3:` names the epoch; without a name, a bar that begins again belongs to the next epoch.
+With bars of epochs, the total of steps is only known if the number of epochs is (`Epoch 3/10:`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class LineMatcher:
     def read(self, data: bytes, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
         """Match new output; returns whether it contains new values.
 
-        `data`: all output, to search it once for marks. `unfinished`: a line that may grow, in which only a complete bar
-        counts.
+        `data`: all output, to search it once for marks. `unfinished`: a line that may grow, in which only a complete
+        bar counts.
         """
         before, bars_before = dict(self._fields), dict(self.bars)
         if self._own is not None:
@@ -136,9 +136,9 @@ BAR = re.compile(
     rf"\[[0-9:]+<[0-9:?]+,\s*(?P<rate>{NUMBER}|\?)\s?(?P<unit>it/s|s/it)(?P<rest>.*)\]\s*$",
     re.ASCII,
 )
-"""tqdm's default format with its default unit, because a bar that counts bytes, files or examples isn't a training's. A
-bar below another one ends with an escape sequence that moves up to the other's line, and so it doesn't match (tqdm 4.70:
-std.py, `format_meter` and `display`)."""
+"""tqdm's default format with its default unit, because a bar that counts bytes, files or examples isn't a training's.
+A bar below another one ends with an escape sequence that moves up to the other's line, and so it doesn't match (tqdm
+4.70: std.py, `format_meter` and `display`)."""
 EPOCH = re.compile(r"[Ee]poch\s+(?P<epoch>[0-9]+)(?:/(?P<epochs>[0-9]+))?", re.ASCII)
 LOSS = re.compile(rf"\b(?:train[_/])?loss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", re.ASCII)
 

@@ -4,10 +4,10 @@ A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<ra
 dumps its records to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the bundled loop does the same for
 gloo. The dump is a pickle of plain values. A user's process makes it, so the agent only ever unpickles plain values.
 
-`Counters` asks a silent rank's recorder from time to time. If a rank without progress stays in one collective for longer
-than any step may take, it hangs, whatever the script does (torch's own limit is 10 minutes with NCCL, torch 2.13,
-`default_pg_nccl_timeout`). A rank without collectives may be doing anything. `Counters` only asks ranks that serve the
-pipe (as NCCL's process groups do), one after the other.
+`Counters` asks a silent rank's recorder from time to time. If a rank without progress stays in one collective for
+longer than any step may take, it hangs, whatever the script does (torch's own limit is 10 minutes with NCCL, torch
+2.13, `default_pg_nccl_timeout`). A rank without collectives may be doing anything. `Counters` only asks ranks that
+serve the pipe (as NCCL's process groups do), one after the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
 
 
 class Recorded(NamedTuple):
-    """Recorded contains a rank's last collective of the default group, and a message about its oldest unfinished one."""
+    """Recorded describes a rank's last collective of the default group, and its oldest unfinished collective."""
 
     collective: Optional[int]
     message: str

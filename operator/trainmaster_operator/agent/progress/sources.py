@@ -62,7 +62,7 @@ class Sources:
         """The progress that counts, by rank, as far as known."""
 
     def receive(self, body: object, now: float) -> None:
-        """Record a report of the Trainer in this worker's first rank. Only the job's rank 0 has a Trainer that reports."""
+        """Record a report of the Trainer in this worker's first rank; only the job's rank 0 reports."""
         if self._trainer.receive(body):
             self._reported_at = now
         step = None if self._trainer.progress is None else self._trainer.progress.step
@@ -170,7 +170,7 @@ class Sources:
         return rank in self.ranks and self._printed is not None and self._printed.is_asked_for
 
     def _may_wait(self, rank: int, now: float, limit: float) -> bool:
-        """Returns whether to ask a rank for its collectives, because it has never reported, or has stopped reporting."""
+        """Returns whether to ask a rank for its collectives, because it has never reported or no longer reports."""
         if rank in self._heartbeats.ranks or not limit:
             return False
         return not self._is_watched(rank) or self.silent_seconds(rank, now) > limit / 2
@@ -341,7 +341,7 @@ def parse_progress(text: bytes) -> Optional[RankProgress]:
 def observe_rank(
     settings: AgentSettings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
 ) -> RankState:
-    """Returns a rank's state by its progress file, `None` if it has never written one.
+    """Returns a rank's state by its progress file; `progress` is None if the rank has never written the file.
 
     `unreported`: how many steps the rank may have done since it wrote the file.
     """
