@@ -261,8 +261,9 @@ class AgentExecutor:
             self._watch.report(body, _now())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
-        """Describe the environment in a thread: code and packages may be on a dead file server, and the agent must
-        still answer.
+        """Describe the environment in a thread.
+
+        Code and packages may be on a dead file server, and the agent must still answer.
         """
         import threading
 

@@ -1,8 +1,8 @@
-"""The agents' port needs only this part of HTTP/1.1 (RFC 9112): bounded requests with a Content-Length, plain
-responses.
+"""This module implements the part of HTTP/1.1 (RFC 9112) that the agents' port needs.
 
-A connection carries one request. kube-apiserver pools its connections to a pod for all users of `pods/proxy`, so a
-token that authorized a whole connection would let the next user in.
+Requests are bounded and have a Content-Length. A connection carries one request, because kube-apiserver pools its
+connections to a pod for all users of `pods/proxy`: a token that authorized a whole connection would admit the next
+user.
 """
 
 from __future__ import annotations

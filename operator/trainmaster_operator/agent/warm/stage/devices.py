@@ -2,8 +2,7 @@
 
 torch 2.11's inductor calls `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and packages with their
 own kernels query the capability. The answer requires cuInit, which opens /dev/nvidia* and may start a thread, and
-neither survives a fork. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and answers less. So a child
-answers.
+neither survives a fork. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and answers fewer queries.
 
 During imports only the functions' code is replaced, because torch's compiler and others hold references to the
 functions. A value that a module keeps, such as a cached answer, is the same as a rank would get.

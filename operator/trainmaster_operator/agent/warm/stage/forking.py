@@ -197,7 +197,7 @@ def _keep_default_group() -> None:
 
 def collect_as_before(*, collects: bool) -> None:
     """Put Python's garbage collector into its state after a start, in which all imported objects are old."""
-    # These calls move all objects out of the collector's reach, reset the counts, and move them to the oldest generation.
+    # These calls move all objects out of the collector's reach, reset the counts, and make all objects old.
     gc.freeze()
     gc.unfreeze()
     if collects:
