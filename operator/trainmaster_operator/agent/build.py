@@ -58,7 +58,7 @@ def zipapp_bytes() -> bytes:
 
 
 def package_sources() -> Mapping[str, str]:
-    """Returns the source of each of the agent's modules by its path in the zipapp."""
+    """Returns the sources of the agent's modules by their path in the zipapp."""
     sources = {"trainmaster_operator/__init__.py": ""}
     for part in ("agent", "wire"):
         for path in sorted(glob.glob(os.path.join(_PACKAGE, part, "**", "*.py"), recursive=True)):
@@ -69,7 +69,7 @@ def package_sources() -> Mapping[str, str]:
 
 
 def library_sources() -> Mapping[str, str]:
-    """Returns the source of each of the library's modules by its path; this package's wheel has all of trainloop."""
+    """Returns the sources of the library's modules by path; this package's wheel contains all of trainloop."""
     sources = {"trainloop/__init__.py": _read(os.path.join(_PACKAGE, _STAND_IN))}
     installed = os.path.join(_PACKAGE, "library")
     checkout = os.path.join(_PACKAGE, "..", "..", "images", "trainer")

@@ -130,7 +130,7 @@ def parse_head(data: bytes) -> Head:
 
 
 def response(status: int, body: str = "", content_type: str = "text/plain; charset=utf-8") -> bytes:
-    """Returns a whole response that ends the connection."""
+    """Returns a complete response that ends the connection."""
     data = body.encode()
     lines = [f"HTTP/1.1 {status} {REASONS[status]}", "Connection: close"]
     if status != 204:

@@ -14,7 +14,7 @@ from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, 
 
 
 class AgentSettings(NamedTuple):
-    """AgentSettings has one worker's settings; times are in seconds."""
+    """AgentSettings contains one worker's settings; times are in seconds."""
 
     worker: int
     """The worker's global index."""

@@ -89,7 +89,7 @@ class Assigned(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Ack says that the operator has recorded the end that the follower reported."""
+    """Ack confirms that the operator has recorded the end that the follower reported."""
 
     attempt: int
 
@@ -98,7 +98,7 @@ class Ack(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """`value` is whether an operator has the leader's stream open; `uid` is the leader's pod's, sent once."""
+    """`value` is whether an operator watches the leader; `uid` is the uid of the leader's pod, sent once."""
 
     value: bool
     uid: str = ""
@@ -153,7 +153,7 @@ class Hung(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """Patience says that no rank hangs, and how long to wait."""
+    """Patience says that no rank hangs, and for how long to wait."""
 
     attempt: int
     seconds: float

@@ -1,6 +1,6 @@
 """A report is a worker's state in an attempt, used in the stream, the saved report and the termination message.
 
-A worker's end has a reason and the agent an exit code: the kubelet shows them, and the job's rules match them.
+The kubelet shows the reason for a worker's end and the agent's exit code, and the job's rules match both.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EXIT_CODES = {
     "Diverged": EXIT_DIVERGED,
     "OOMKilled": EXIT_KILLED,
 }
-"""The exit codes by reason, for reasons that have one of their own."""
+"""The exit codes of the reasons that have a fixed one."""
 
 
 class Report(NamedTuple):

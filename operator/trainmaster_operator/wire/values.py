@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# All JSON readers agree on whole numbers up to this one.
+# All JSON readers read integers up to this one exactly.
 MAX_WHOLE = 2**53
 # No loss, rate or count of seconds is larger, and the sum of a million of them is still finite.
 MAX_NUMBER = 1e100

@@ -1,4 +1,4 @@
-"""The leader and the workers together diagnose a stall: which rank of the whole job stopped first? Pure.
+"""The leader and the workers together find the rank of the job that stopped first in a stall. Pure.
 
 A worker whose rank is over its limit sends `stalled`. The leader asks all workers for evidence (`collect`), waits at
 most ANSWER_SECONDS for their answers, and sends all of them the conclusion. This is `hung`, which the worker with that
@@ -107,7 +107,7 @@ class Diagnosis:
 
 
 STATE_BYTES = 250
-"""A rank's share of a line beside its text."""
+"""A rank's share of a line without the rank's text."""
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
 REJOIN_SECONDS = 2.0
 """The time until all workers have found the next leader: each unresponsive host costs a second (network/joining.py)."""

@@ -74,7 +74,7 @@ class Leader:
         self._outputs = KeptOutputs()
         self._diagnosis = Diagnosis()
         self._collect_at = now
-        """When stacks may be asked for next, on the monotonic clock."""
+        """The earliest time for the next request for stacks, on the monotonic clock."""
         self._mismatched_attempt = 0
         self._modules: Optional[joining.Modules] = None
         """The modules to import, from the first worker that sent them, so that a new pod needn't learn them."""

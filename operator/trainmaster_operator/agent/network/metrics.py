@@ -50,7 +50,7 @@ def render_metrics(
     warm_bytes: Optional[int],
     state_bytes: int = 0,
 ) -> str:
-    """Returns the whole page. `warm_bytes`: the warm process's own memory; None if there is none."""
+    """Returns the page. `warm_bytes`: the warm process's own memory; None if there is no warm process."""
     # Not `job`, which is Prometheus' own label for its targets.
     labels = f'job_name="{_escape(job)}",worker="{worker}"'
     lines = [

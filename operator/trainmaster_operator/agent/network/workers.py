@@ -192,7 +192,7 @@ class KeptReports:
         return kept is not None and kept.report == report and kept.seq <= self._acked
 
     def acknowledge(self, seq: int) -> list[Report]:
-        """Record that an operator has all reports up to `seq`; returns those that are kept."""
+        """Record that an operator has received all reports up to `seq`; returns those that are still kept."""
         self._acked = max(self._acked, min(seq, self._seq))
         return [line.report for line in self._lines.values() if line.seq <= seq]
 

@@ -105,7 +105,7 @@ def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending 
     left_well = run.sweeping if joins else ending is not None and ending.exit_code == 0
     if run.provoked or left_well:
         return run
-    # If the status isn't known, the exception in the rank's error file still counts.
+    # If the status isn't known, the exception in the rank's error file is still used.
     was_ended = ending is None or _was_ended(run, ended, ending, unseen)
     if was_ended:
         # This isn't a cause, unless the rank had failed by itself before: the rank at fault can end later than a rank

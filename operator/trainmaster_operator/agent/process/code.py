@@ -284,7 +284,7 @@ class _Hashing:
         return data
 
     def digest(self) -> str:
-        """Reads the rest, and returns the whole file's digest."""
+        """Reads the rest of the file, and returns the file's digest."""
         while self.read():
             continue
         return self._found.hexdigest()

@@ -140,7 +140,7 @@ class Printer:
 
 
 class Printers(NamedTuple):
-    """Printers has one printer for each of the agent's standard streams."""
+    """Printers contains a printer for each of the agent's standard streams."""
 
     stdout: Printer
     stderr: Printer
@@ -312,7 +312,7 @@ class AttemptOutput:
             self._printers.stdout.write(b"--- attempt %d ---\n" % attempt)
 
     def say(self, sentence: str) -> None:
-        """Print a sentence of the agent itself."""
+        """Print a message of the agent itself."""
         self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
 
     def log_path(self, name: str) -> str:

@@ -73,7 +73,7 @@ class RankProcesses:
             data = os.read(self._announcements, 65_536)
         except BlockingIOError:
             return False
-        # Lines are shorter than PIPE_BUF, so they arrive whole (pipe(7)).
+        # Lines are shorter than PIPE_BUF, so they aren't split (pipe(7)).
         for line in data.decode("ascii", "replace").splitlines():
             local_rank, _, pid = line.partition(" ")
             if local_rank == STORE and pid.isdigit():

@@ -25,7 +25,7 @@ BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 
 
 def ask_for_stacks(pid: int) -> bool:
-    """Ask a rank to print its stacks; False if it has no handler, because the signal would kill it."""
+    """Ask a rank to print its stacks; returns False if it has no handler, because the signal would kill it."""
     target = children.signal_target(pid, STACKS_SIGNAL)
     if not children.catches(target, STACKS_SIGNAL):
         return False

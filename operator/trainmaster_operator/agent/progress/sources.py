@@ -96,7 +96,7 @@ class Sources:
         return observe_rank(self._settings, progress, self.silent_seconds(rank, now), self._unreported(rank, progress))
 
     def _unreported(self, rank: int, progress: Optional[RankProgress]) -> int:
-        """Returns how many steps a rank may have done since its last report: 0 if it has a counter."""
+        """Returns how many steps a rank may have done since its last report; 0 if it writes every step."""
         if progress is None or progress.step is None or rank in self._heartbeats.counted:
             return 0
         seconds = self._step_times[rank].estimate(progress)

@@ -149,7 +149,7 @@ class Blame:
             self._suspects[number] = name
             self._suspect(name)
         self._threads = now
-        # The listing has one more descriptor, the first free one.
+        # Listing the folder itself opens one more descriptor, the first free one.
         listing = os.listdir("/proc/self/fd")
         if listing != self._listing:
             open_now = descriptors()

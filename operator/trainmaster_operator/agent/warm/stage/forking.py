@@ -164,7 +164,7 @@ def renew() -> None:
         processes.current_process().authkey = os.urandom(32)
     logging = vars(sys.modules.get("logging", object))
     if "_startTime" in logging:
-        # %(relativeCreated)d counts from this; nanoseconds from Python 3.13 on.
+        # %(relativeCreated)d is relative to this time, in nanoseconds from Python 3.13 on.
         logging["_startTime"] = time.time_ns() if isinstance(logging["_startTime"], int) else time.time()
     for finder in (*sys.meta_path, *sys.path_importer_cache.values()):
         invalidate = getattr(finder, "invalidate_caches", None)
