@@ -227,6 +227,6 @@ class Stall:
         self.deadline = math.inf
 
     def _fail(self, rank: int, message: str) -> list[StallAction]:
-        # Only a rank whose evidence was collected can be reported, because the report contains the evidence.
+        # Only a rank whose evidence was requested here can be reported, because the report contains the evidence.
         asked = self._collecting or self._collected is not None
         return [FailHung(rank, message)] if asked and rank in self._own else []

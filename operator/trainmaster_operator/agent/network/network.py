@@ -244,7 +244,7 @@ class Network:
                 else:
                     self._follow(self._follower.receive_line(connection.peer, line, now.steady))
                 if connection.closed:
-                    # The line made the leader or follower close the connection, or an answer exceeded the connection's buffer.
+                    # The line made the leader or follower close the connection, or an answer exceeded its buffer.
                     return
         except ProtocolError:
             connection.close()

@@ -6,7 +6,7 @@ The executor only repeats `state = update(state, event, now)`, then `plan(state,
 - `state` is the agent's knowledge; `events` defines the possible events, and `actions` the possible actions.
 - `plan` compares the desired state with the present state; its steps are in the order in which they must happen.
 - `update` applies each event, `changes` contains the changes that several events share, and `continuing` moves ranks to
-the next attempt.
+  the next attempt.
 - `ranks` derives this worker's end from its ranks' ends, and decides when to signal them; `classification` finds the
-reason for a rank's end.
+  reason for a rank's end.
 """

@@ -3,7 +3,7 @@
 - `setup_line` runs the shell line before the first attempt, and keeps the environment that it leaves.
 - `launcher` makes the command line and the environment of a launcher, or of ranks without a launcher. Pure.
 - `run` starts, signals and examines the processes of one attempt and of the attempts that continue it.
-`rank_processes` starts the ranks, and watches them until they end.
+  `rank_processes` starts the ranks, and watches them until they end.
 - `output` prints and keeps the processes' output; `stacks` finds stacks in it.
 - `state_folder` reads and writes the files that an agent leaves for the next one, and those shared with ranks.
 - `children` starts and reaps processes; `kernel` reads the kernel's data about them, and about memory.

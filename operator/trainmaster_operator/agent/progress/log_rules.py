@@ -5,7 +5,7 @@ If many lines arrive at once, only the newest match counts. A line belongs to a 
 (`auto`).
 
 - Hugging Face: transformers 5, `trainer_callback.py` (`PrinterCallback` and `ProgressCallback`): tqdm's bar, and a
-dictionary whose values are texts since version 5.
+  dictionary whose values are texts since version 5.
 - Lightning 2: `callbacks/progress/tqdm_progress.py`, a bar for each epoch, from 0, which shows `v_num` with a logger.
 - DeepSpeed 0.19: `runtime/engine.py` (`_report_progress`), `utils/timer.py` (`ThroughputTimer`),
   `runtime/pipe/engine.py`.

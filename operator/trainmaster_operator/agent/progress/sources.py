@@ -4,7 +4,7 @@ The sources in order of precedence, the closest to the script first:
 
 1. The progress file (`Heartbeats`), which the script itself writes.
 2. The reports of Hugging Face's Trainer. The Trainer's bar in the rank's output, recognised by the same total, shows
-steps earlier.
+   steps earlier.
 3. The rank's output, matched with the job's `spec.progress`, or with lines that only training prints.
 4. torch's collectives, which only show that a rank waits.
 
