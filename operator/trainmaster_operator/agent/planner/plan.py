@@ -21,7 +21,7 @@ from trainmaster_operator.wire.report import EXIT_TERMINATED, Report
 
 Actions = tuple[actions.Action, ...]
 MAX_WARM_FAILURES = 12
-"""The number of failures in a row after which no other warm process is started."""
+"""After this many failures in a row no other warm process is started."""
 PATIENCE_SECONDS = 3.0
 """How long a report waits for its acknowledgement or a newer assignment before the agent exits to report."""
 FORGOTTEN_SECONDS = 30.0

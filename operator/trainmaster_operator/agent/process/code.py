@@ -27,7 +27,7 @@ from trainmaster_operator.wire.names import CODE_ARCHIVE
 
 POLL_SECONDS = 0.05
 WAIT_SECONDS = 60.0
-"""The limit of the wait for an archive. By then the volume has been accessed several times, which should update it."""
+"""The limit of the wait for an archive. By then a late volume has been refreshed several times (`touched`)."""
 _CHUNK = 1 << 20
 _HEADERS = 4096
 """The most bytes of a member's headers, which count towards the limit of an unpacked archive."""

@@ -105,7 +105,8 @@ class Sources:
     def silent_seconds(self, rank: int, now: float) -> float:
         """Returns how long a rank has shown no progress and, if signs of life count, none of these.
 
-        If an unwatched rank hangs, a watched rank that waits for it exceeds its limit.
+        An unwatched rank counts as silent since the start, but at most for the limit, because a rank that waits for it
+        has been silent for the limit.
         """
         if not self._is_watched(rank):
             return min(now - self._started_at, self._settings.progress_timeout)

@@ -1,4 +1,4 @@
-"""This server receives reports of Hugging Face's Trainer, by HTTP on the loopback address, as Kubeflow's does.
+"""This server receives reports of Hugging Face's Trainer by HTTP on the loopback address, like Kubeflow's controller.
 
 A rank waits for the answer, so the loop answers at once and refuses excessive requests. An attempt's token is in a file
 that only the job's own user can read, because on a node's network (`interconnect.hostNetwork`) other programs can reach
