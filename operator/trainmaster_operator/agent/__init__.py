@@ -4,13 +4,13 @@ It brings its ranks to the state that the highest known assignment asks for, rep
 attempt twice. It uses only the standard library and runs on Python 3.9 and later, because it runs in users' images.
 Each package imports only those below it (an import-linter contract); from the top:
 
-- `main` is the command line; `executor` has the loop, the queue of events, and the actions that the planner asks for.
+- `main` is the command line; `executor` runs the loop, the queue of events, and the actions that the planner requests.
 - `network/` is the leader and its followers, HTTP for the operator, and the way to the leader.
 - `warm/` keeps a process that has imported all slow modules, and forks ranks from it.
 - `hang/` finds ranks that make no progress, and which of all ranks stopped first.
 - `progress/` finds the progress of ranks whose script doesn't report it.
 - `process/` runs an attempt: the setup line, the launcher, its ranks, their output and the files that they leave.
-- `planner/` decides: `state` is the knowledge, `events` change it, `plan` chooses the next actions. Pure.
+- `planner/` decides: `state` is the agent's knowledge, `events` change it, `plan` chooses the next actions. Pure.
 - `library/` makes `trainloop.recovery` importable for the job's Python. `build` makes the zipapp.
 - `settings` come from the manifest; `authority` reads assignments and verifies them by `ed25519`.
 - `loop` waits for descriptors, timers and signals; `connection` and `http` build on it. `errors` end the agent or a

@@ -1,9 +1,9 @@
 """The agent accepts only plausible assignments that the operator signed for this agent's own job.
 
-An assignment decides which program's data this worker's ranks unpack and which host they join, and anyone who may read
-pods can read it. So all three routes (push, the leader's broadcast, the annotation) pass `Authority.read`, the only
-place that makes an `Assignment` of received data. It checks that the fields are plausible, that the job and its hosts
-are this agent's, and that one of the keys in the pod's environment has signed exactly this text.
+An assignment decides which code this worker unpacks and which host its ranks join, and anyone who may read pods can
+read it. So all three routes (push, the leader's broadcast, the annotation) pass `Authority.read`, the only place that
+makes an `Assignment` from received data. It checks that the fields are plausible, that the job and its hosts are this
+agent's, and that one of the keys in the pod's environment has signed exactly this text.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from trainmaster_operator.wire.signing import SIGNATURES, key_id, signed_text
 from trainmaster_operator.wire.values import ProtocolError
 
 MAX_AHEAD = 100_000
-"""Attempts that one may be beyond the highest seen: more than an attempt a second makes in a day, which is longer than
-an agent is cut off and lives on."""
+"""How far an attempt may be above the highest one seen. One attempt a second for a day is less than this, and no agent
+survives a longer interruption."""
 REMEMBERED = 8
-"""Assignments that were verified: each comes three ways, and a file is rewritten whenever any annotation changes."""
+"""Verified assignments to remember: each arrives by three routes, and any annotation's change rewrites the file."""
 
 
 class Authority:
-    """Authority reads assignments; nothing else makes an `Assignment` of received data."""
+    """Authority reads assignments; nothing else makes an `Assignment` from received data."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._keys = settings.public_keys
@@ -104,5 +104,5 @@ class AssignmentFile:
             # The file doesn't exist yet, or is being replaced: the next poll reads it.
             return None
         self._seen = seen
-        # The annotation isn't set: someone made the pod by hand, or the file is older than the first patch.
+        # If the annotation isn't set, someone made the pod by hand, or the file is older than the first patch.
         return parse_text(text) if text.strip() else None

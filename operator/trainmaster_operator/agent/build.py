@@ -1,8 +1,8 @@
 """Build the agent as one file: `python -m trainmaster_operator.agent.build <out.pyz>`.
 
-The file holds the sources, for any Python from 3.9 on, and in a separate folder the bytecode for the Python that builds
-it. That Python needn't compile them, and others lose nothing (`bench/agent_start.py` compares). It also holds the
-library for the job's Python (`library`). The same sources and the same Python give the same file, so its hash names it.
+The file contains the sources, for any Python from 3.9 on. A separate folder contains bytecode for the version of Python
+that builds the file; other versions compile the sources (`bench/agent_start.py` compares). It also contains the library
+for the job's Python (`library`). The same sources and the same Python give the same file, so its hash names it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ sys.path.insert(0, f"{sys.path[0]}/{sys.implementation.cache_tag}")
 from trainmaster_operator.agent.main import main
 sys.exit(main())
 """
-# Bit 0: checked by hash instead of by time; bit 1 unset: not checked against the source at all (PEP 552).
+# Bit 0: the bytecode is checked by hash, not by time. Bit 1 is unset: it isn't checked against the source (PEP 552).
 _UNCHECKED_HASH = b"\x01\x00\x00\x00"
-# Later versions write an object that occurs twice only once, and recognize it by its reference count, so the file would
-# depend on the other modules that the process has loaded.
+# Later versions write a repeated object only once, and recognize it by its reference count, so the file would depend on
+# the other modules that the process has loaded.
 _MARSHAL_VERSION = 2
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # `trainloop.recovery`, and the modules of trainloop that it imports.
@@ -52,13 +52,13 @@ def zipapp_bytes() -> bytes:
         for path, text in package_sources().items():
             _add(bundle, path, text.encode())
             _add(bundle, f"{sys.implementation.cache_tag}/{path}c", bytecode(path, text))
-        # One entry for all is a quarter smaller.
+        # A single entry for all modules is a quarter smaller.
         _add(bundle, ENTRY, json.dumps(library_sources()).encode())
     return archive.getvalue()
 
 
 def package_sources() -> Mapping[str, str]:
-    """Returns the source of each of the agent's modules by its path in the zipapp."""
+    """Returns the sources of the agent's modules by their path in the zipapp."""
     sources = {"trainmaster_operator/__init__.py": ""}
     for part in ("agent", "wire"):
         for path in sorted(glob.glob(os.path.join(_PACKAGE, part, "**", "*.py"), recursive=True)):
@@ -69,7 +69,7 @@ def package_sources() -> Mapping[str, str]:
 
 
 def library_sources() -> Mapping[str, str]:
-    """Returns the source of each of the library's modules by its path; this package's wheel has all of trainloop."""
+    """Returns the sources of the library's modules by path; this package's wheel contains all of trainloop."""
     sources = {"trainloop/__init__.py": _read(os.path.join(_PACKAGE, _STAND_IN))}
     installed = os.path.join(_PACKAGE, "library")
     checkout = os.path.join(_PACKAGE, "..", "..", "images", "trainer")

@@ -18,7 +18,7 @@ from trainmaster_operator.wire.stream import LineBuffer
 from trainmaster_operator.wire.values import ProtocolError, loads
 
 MAX_PENDING_BYTES = 4_194_304
-"""A peer that leaves so much unread is dropped: it comes back and gets everything again."""
+"""A peer that leaves this much unread is dropped. It reconnects and gets everything again."""
 READ_BYTES = 65_536
 PIECES_AT_ONCE = 16
 TCP_OPTIONS = (
@@ -26,7 +26,8 @@ TCP_OPTIONS = (
     (socket.TCP_KEEPIDLE, 5),
     (socket.TCP_KEEPINTVL, 2),
     (socket.TCP_KEEPCNT, 3),
-    # Without it the kernel retransmits for 15 minutes: keepalive doesn't probe a connection with unacknowledged data.
+    # Without this option the kernel retransmits for 15 minutes, because keepalive doesn't probe a connection with
+    # unacknowledged data.
     (socket.TCP_USER_TIMEOUT, UNSEEN_SECONDS * 1_000),
 )
 
@@ -44,8 +45,8 @@ class Closed(NamedTuple):
 class PeerConnection:
     """PeerConnection owns a connected socket, identified by `peer`.
 
-    It emits `Closed` once: when the peer closes, on an error, or when all data is sent after `finish`. `close` emits
-    none. Data for many peers is kept once: the buffers hold references to the bytes.
+    It emits `Closed` once: when the peer closes, on an error, or when all data is sent after `finish`. `close` emits no
+    event. Data for many peers is kept only once, because the buffers hold references to the bytes.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class PeerConnection:
             self._lose()
 
     def read(self) -> Optional[bytes]:
-        """Returns the data that has arrived; None if there is none, or nobody reads it any more."""
+        """Returns the data that has arrived; None if there is none, or if reading has ended."""
         if self.closed:
             return None
         try:
@@ -107,7 +108,7 @@ class PeerConnection:
         return None
 
     def pause(self, seconds: float) -> None:
-        """Stop reading for `seconds`: the peer's buffers fill up, and it waits."""
+        """Stop reading for `seconds`, so that the peer's buffers fill up and the peer waits."""
         if not self.closed:
             self._paused = True
             self._loop.call_later(seconds, self._resume)
@@ -116,8 +117,8 @@ class PeerConnection:
     def finish(self, unread: int = 0) -> None:
         """Close once all data is sent.
 
-        `unread`: up to this many bytes may still arrive, after which the peer closes. Closing earlier makes the peer's
-        kernel discard the data that it hasn't read yet (RFC 9112, section 9.6).
+        `unread`: the number of bytes that may still arrive before the peer closes. Closing earlier makes the peer's
+        kernel discard the data that the peer hasn't read yet (RFC 9112, section 9.6).
         """
         self._finishing = True
         self._unread = unread
@@ -187,7 +188,7 @@ class PeerConnection:
 
 
 MAX_BAD_LINES = 100
-"""Lines of one connection that are no JSON object; each costs an exception, and a newer agent sends none."""
+"""Lines of one connection that may be no JSON object. Each costs an exception, and no agent sends any."""
 
 
 def json_line(data: Mapping[str, Any]) -> bytes:
@@ -201,7 +202,7 @@ class JsonLines:
         self._lines = LineBuffer(longest)
         self._bad = 0
         self.count = 0
-        """Lines that have come."""
+        """The number of lines received."""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """Yields the objects that are complete now.
@@ -237,7 +238,7 @@ class Pace:
         self._at = now
 
     def spend(self, size: int, lines: int, now: float) -> float:
-        """Returns the seconds to wait before reading more, after this many bytes and lines; 0: none."""
+        """Returns the seconds to wait before reading more after this many bytes and lines; 0: don't wait."""
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now
         self._left -= max(size, max(1, lines) * self.LINE_BYTES)

@@ -1,8 +1,8 @@
 """Verify Ed25519 signatures (RFC 8032, section 5.1) in pure Python, because users' images may lack a library for it.
 
-The module only verifies. It handles no secrets, so it needs no constant time. The check is the one without the
-cofactor, as in OpenSSL: it computes R from S, the key and the message, and compares bytes, so a valid signature has
-only one encoding. Points are in extended coordinates (Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited",
+The module handles no secrets, so it needn't run in constant time. It uses the check without the cofactor, as OpenSSL
+does: it computes R from S, the key and the message, and compares bytes, so a valid signature has only one encoding.
+Points are in extended coordinates (Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited",
 2008), and the two scalar multiplications share their doublings (Straus), each by its non-adjacent form of width 5:
 about 250 doublings and 85 additions.
 """
@@ -25,7 +25,7 @@ _WIDTH = 5
 _Point = tuple[int, int, int, int]
 """(X, Y, Z, T): x = X/Z, y = Y/Z, x*y = T/Z."""
 _Addend = tuple[int, int, int, int]
-"""(Y+X, Y-X, 2Z, 2dT) of a point: what an addition needs of it."""
+"""(Y+X, Y-X, 2Z, 2dT) of a point, the values that an addition needs."""
 _BASE: _Point = (_BASE_X, _BASE_Y, 1, _BASE_X * _BASE_Y % _P)
 
 
@@ -35,7 +35,7 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
         return False
     encoded_r, s = signature[:32], int.from_bytes(signature[32:], "little")
     point = _decode(public_key)
-    # S beyond the group's order would be a second signature of the same message (RFC 8032, section 8.4).
+    # An S above the group's order would give a second signature of the same message (RFC 8032, section 8.4).
     if s >= _L or point is None or _is_of_small_order(point):
         return False
     # Imported here, because it costs milliseconds of an agent's start and the first assignment comes later.
@@ -80,7 +80,7 @@ def _encode(point: _Point) -> bytes:
 
 
 def _is_of_small_order(point: _Point) -> bool:
-    """Returns whether eight times the point is the neutral element: such a key accepts forged signatures."""
+    """Returns whether eight times the point is the neutral element, because such a key accepts forged signatures."""
     for _ in range(3):
         point = _double(point)
     x, y, z, _ = point

@@ -18,4 +18,4 @@ class LaunchError(AgentError):
 NO_TORCH = (
     "this image has no torch, which the launcher torchrun needs; use an image with torch, or set spec.launcher to exec"
 )
-"""A LaunchError's text if torchrun isn't there, or Python doesn't find torch."""
+"""The text of a LaunchError if torchrun is missing, or Python doesn't find torch."""

@@ -1,10 +1,10 @@
 """The executor runs one loop, one queue of events, and the planner's actions.
 
-During a round of the loop, sockets, processes, files, timers and signals put events into the queue; after the round the
-executor handles them one by one. In each turn (`_take`) it updates the state, makes a plan and performs its actions,
-until the plan is empty. Turns don't nest: an action's result belongs to its turn, and any other event that it causes
-waits in the queue. A pushed assignment and a change of the contact with the leader get their turns at once, before the
-queue. So all decisions can be read, and tested, in `planner` alone.
+During a round of the loop, sockets, processes, files, timers and signals put events into the queue. After the round the
+executor handles them one by one. For each event (`_take`) it updates the state, makes a plan and performs the plan's
+actions, until the plan is empty. An action's result is handled at once; any other event that an action causes waits in
+the queue. A pushed assignment and a change of the contact with the leader are handled before the queue. So `planner`
+alone contains all decisions, and tests need only it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
 FILE_SECONDS, PUSHED_FILE_SECONDS = 0.05, 0.5
-"""Time between two checks of the assignment's file; the second while an operator can push assignments."""
+"""Time between two checks of the assignment's file; the second value applies while an operator can push."""
 KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
-"""Between the decision to leave and the end, so that the report gets onto the wire first."""
+"""The time between the decision to exit and the exit, so that the report is sent first."""
 
 QueuedEvent = Union[events.Event, messages.NetworkEvent]
 
@@ -91,17 +91,17 @@ class AgentExecutor:
         self._learning: Learning | None = None
         self._processes: RunProcesses | None = None
         self._watch: RankWatch | None = None
-        """It outlives its run, because what was seen last of the ranks is shown until the next one."""
+        """The watch outlives its run, because the ranks' last progress is shown until the next run."""
         self._trainer: Optional[TrainerServer] = None
         self._planned_at = _now()
-        """The moment for which there was nothing left to do."""
+        """The time of the last plan that was empty."""
         self._state = initial(settings, environ, state_folder.read_report(settings.state_dir), self._planned_at)
         self._network = Network(self._loop, settings, self._events.append, _now())
 
     def run(self, terminated_already: bool) -> int:
-        """Run until SIGTERM or until a report has to be made by exiting; returns the process's exit code.
+        """Run until SIGTERM, or until the agent must exit to report; returns the process's exit code.
 
-        `terminated_already`: SIGTERM came before the loop existed. Raises LaunchError if the port is taken.
+        `terminated_already`: SIGTERM arrived before the loop existed. Raises LaunchError if the port is taken.
         """
         children.adopt_orphans()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -152,7 +152,7 @@ class AgentExecutor:
             self._receive(now)
 
     def _take(self, event: events.Event, now: Now) -> None:
-        """Handle one event in a turn."""
+        """Handle one event, and perform the actions that follow from it."""
         self._state = update(self._state, event, now)
         self._carry_out(now)
 
@@ -173,7 +173,7 @@ class AgentExecutor:
 
     def _wait(self) -> None:
         """Run one round of the loop, until the next deadline of the plan, the network or the watch at the latest."""
-        # Not the present time: a deadline may have passed while the plan's actions ran.
+        # The present time would be wrong, because a deadline may have passed while the plan's actions ran.
         planned = wake_at(self._state, self._planned_at)
         watched = math.inf if self._watch is None else self._watch.deadline
         deadline = min(math.inf if planned is None else planned, self._network.deadline, watched)
@@ -222,7 +222,7 @@ class AgentExecutor:
         except (LaunchError, OSError) as error:
             return events.LaunchFailed(problem_of(error))
         self._processes = run
-        # Imported here, after the ranks' start, so that the start doesn't wait for it.
+        # Imported here, so that the ranks' start doesn't wait for the import.
         from trainmaster_operator.agent.hang.watch import RankWatch
 
         self._watch = RankWatch(settings, run)
@@ -246,7 +246,7 @@ class AgentExecutor:
         return failed
 
     def _serve_trainer(self, attempt: int) -> int:
-        """Listen for an attempt's reports from Hugging Face's Trainer; returns the port, 0 if none could be opened."""
+        """Listen for reports of Hugging Face's Trainer in an attempt; returns the port, or 0 on failure."""
         if self._settings.progress_preset == NONE:
             return 0
         # Imported here, because an agent without an assignment doesn't need it.
@@ -261,8 +261,9 @@ class AgentExecutor:
             self._watch.report(body, _now())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
-        """Describe the environment in a thread: code and packages may be on a dead file server, and the agent must
-        still answer.
+        """Describe the environment in a thread.
+
+        Code and packages may be on a dead file server, and the agent must still answer.
         """
         import threading
 
@@ -313,7 +314,7 @@ class AgentExecutor:
 
     @property
     def _launched(self) -> RunProcesses:
-        """Returns the newest attempt's processes; the planner plans nothing for them before they exist."""
+        """Returns the newest attempt's processes. They exist, because the planner plans nothing for them before."""
         assert self._processes is not None
         return self._processes
 
@@ -359,7 +360,7 @@ class AgentExecutor:
                 self._events.append(message)
 
     def _answer_push(self, event: messages.Pushed, now: Now) -> None:
-        """Answer a pushed assignment with the one that is valid now."""
+        """Answer a pushed assignment with the assignment that is valid now."""
         try:
             pushed = self._authority.read(event.data)
         except ProtocolError as error:

@@ -1,8 +1,8 @@
-"""The agents' port needs only this part of HTTP/1.1 (RFC 9112): bounded requests with a Content-Length, plain
-responses.
+"""This module implements the part of HTTP/1.1 (RFC 9112) that the agents' port needs.
 
-A connection carries one request. kube-apiserver pools its connections to a pod for all users of `pods/proxy`, so a
-token that authorized a whole connection would let the next user in.
+Requests are bounded and have a Content-Length. A connection carries one request, because kube-apiserver pools its
+connections to a pod for all users of `pods/proxy`: a token that authorized a whole connection would admit the next
+user.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 
 MAX_HEAD_BYTES = 8_192
 MAX_HEAD_PIECES = 64
-"""Reads that a head may take: one sent byte by byte costs only that many. Clients need one or two."""
+"""The number of reads that a head may take, so that sending it byte by byte costs little. Clients need one or two."""
 HEAD_END = b"\r\n\r\n"
 REASONS = {
     101: "Switching Protocols",
@@ -130,7 +130,7 @@ def parse_head(data: bytes) -> Head:
 
 
 def response(status: int, body: str = "", content_type: str = "text/plain; charset=utf-8") -> bytes:
-    """Returns a whole response that ends the connection."""
+    """Returns a complete response that ends the connection."""
     data = body.encode()
     lines = [f"HTTP/1.1 {status} {REASONS[status]}", "Connection: close"]
     if status != 204:

@@ -31,7 +31,7 @@ def _record_termination(_number: int, _frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    # This must come first: PID 1 has no default action for SIGTERM, so an early one would be lost.
+    # This must come first: PID 1 has no default action for SIGTERM, so an early signal would be lost.
     signal.signal(signal.SIGTERM, _record_termination)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["run"]:

@@ -14,7 +14,7 @@ from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, 
 
 
 class AgentSettings(NamedTuple):
-    """AgentSettings has one worker's settings; times are in seconds."""
+    """AgentSettings contains one worker's settings; times are in seconds."""
 
     worker: int
     """The worker's global index."""
@@ -23,38 +23,38 @@ class AgentSettings(NamedTuple):
     launcher: str
     """`torchrun` or `exec`."""
     warm_start: bool
-    """Whether ranks are forked from a process that has imported what is slow."""
+    """Whether ranks are forked from a process that has already imported slow modules."""
     preload: tuple[str, ...]
-    """Modules that it imports beside what it learns."""
+    """Modules that the warm process imports besides the learned ones."""
     setup: str
-    """A shell line run before the launcher, its environment kept; empty: none."""
+    """A shell line that runs before the launcher and sets its environment; empty: none."""
     job: str
     job_uid: str
     namespace: str
     public_keys: tuple[bytes, ...]
-    """Ed25519 keys of the operator: only what is signed with one of them is accepted as an assignment."""
+    """Ed25519 keys of the operator. An assignment must be signed with one of them."""
     agents_secret: str
-    """The namespace's; empty if its Secret is missing, and then the agents' port opens for nobody. Not for
-    the ranks: `main` takes it out of their environment."""
+    """The namespace's secret; empty if the Secret is missing, and then the agents' port accepts no request. `main`
+    removes it from the ranks' environment."""
     node: str
     pod_uid: str
     pod_ip: str
-    """Where the agents' port is bound; empty: on all addresses."""
+    """The address of the agents' port; empty: all addresses."""
     port: int
-    """The agents' port; 0: none, so that outcomes travel by exit alone."""
+    """The agents' port; 0: none, so that agents report only by exiting."""
     assignment_file: str
     state_dir: str
     termination_log: str
     hosts_file: str
-    """A file like /etc/hosts asked before DNS; empty: none."""
+    """A file like /etc/hosts, searched before DNS; empty: none."""
     grace_seconds: float
     """The ranks' time between SIGTERM and SIGKILL when the pod is stopped."""
     progress_timeout: float
-    """A step may take this long; 0: no limit."""
+    """The limit of a step; 0: no limit."""
     first_step_timeout: float
-    """The first step may take this long; 0: no limit."""
+    """The limit of the first step; 0: no limit."""
     progress_pattern: str
-    """Ranks' output is matched with it; empty: with the preset."""
+    """The pattern for the ranks' output; empty: use the preset."""
     progress_preset: str
     """The lines that count as progress: `auto`, `none`, or a framework's name."""
     startup_timeout: float
@@ -62,9 +62,9 @@ class AgentSettings(NamedTuple):
     cgroup_root: str
     """Where the cgroup file system is mounted."""
     code_dir: str
-    """Where the archive of the user's code is mounted; empty: the image has the code."""
+    """Where the archive of the user's code is mounted; empty if the image contains the code."""
     code_source: str
-    """The mounted volume, in words for a person."""
+    """A description of the mounted volume, for people."""
     config_file: str
     """The training loop's configuration, hashed into the environment that is compared across workers."""
 

@@ -1,11 +1,11 @@
-"""The operator and the agents exchange these messages and both import this package (docs/protocol.md is the prose).
+"""The operator and the agents exchange these messages and both import this package (docs/protocol.md explains them).
 
 Standard library only, Python 3.9, frozen NamedTuples, pure. Read in this order:
 
 - `limits`, `names`: the constants. `log_rules`: patterns that find progress in ranks' output.
 - `values`: readers of untrusted JSON, and the one exception that they raise.
 - `assignment` (operator -> agents) and `signing`; `report` and `ranks` (agents -> operator).
-- `stream` (leader -> operator) and `joining` (between a leader and its followers) are the lines that hold them.
+- `stream` (leader -> operator) and `joining` (between a leader and its followers): the lines that carry them.
 
 `X.parse(data)` checks and bounds decoded JSON and raises only `ProtocolError`; `x.to_wire()` is the inverse. This file
 imports nothing, because every module slows an agent's start.

@@ -16,18 +16,18 @@ from trainmaster_operator.wire.values import ProtocolError, loads, number, shown
 DEFAULT_MASTER_PORT = 29_500
 """torch's own default: what a manifest shows before an assignment names the attempt's port."""
 FIRST_PORT, LAST_PORT, PORTS = 20_000, 28_979, 8_971
-"""Below torch's defaults (29400 and 29500, where jobs of others are), NodePorts (30000) and ephemeral ports (32768).
-Their number is a prime, so that every stride visits all of them."""
+"""The ports lie below torch's defaults (29400 and 29500, which other jobs use), NodePorts (30000) and ephemeral ports
+(32768). PORTS is a prime, so that every stride visits all ports."""
 _TAKEN = (22_623, 22_624, 24_007, 24_008, 25_000, 26_257, 27_017, 27_018, 27_019)
-"""Ports that nodes serve themselves, which matters to jobs with hostNetwork: OpenShift's machine configs, GlusterFS,
+"""Services on nodes use these ports, so jobs with hostNetwork must avoid them: OpenShift's machine configs, GlusterFS,
 MicroK8s' cluster agent, CockroachDB, MongoDB."""
 
 
 def master_port(job_uid: str, attempt: int) -> int:
     """Returns the port of an attempt's rendezvous.
 
-    Each job visits the ports from its own start and with its own stride: jobs on one network rarely share a port, and
-    two that do differ again at the next attempt.
+    Each job has its own first port and its own stride, so jobs on one network rarely share a port. If two do, their
+    ports differ again at the next attempt.
     """
     from hashlib import sha256
 
@@ -37,7 +37,7 @@ def master_port(job_uid: str, attempt: int) -> int:
 
 
 def port_at(place: int) -> int:
-    """Returns the port at a place (0 <= place < PORTS), in rising order."""
+    """Returns the port at a place (0 <= place < PORTS) in the ascending list of allowed ports."""
     port = FIRST_PORT + place
     for taken in _TAKEN:
         if port >= taken:
@@ -56,30 +56,30 @@ class Assignment(NamedTuple):
     job: str
     """The job's uid."""
     attempt: int
-    """0 only ever comes with `Hold`: the first attempt's order isn't known yet."""
+    """0 occurs only with `Hold`, while the first attempt's order isn't known yet."""
     workers: tuple[int, ...]
     uids: Optional[tuple[str, ...]]
-    """None in the first attempt. An empty one is of a pod that isn't known: nobody is that worker."""
+    """None in the first attempt. An empty uid means that the pod isn't known, so no pod is that worker."""
     hosts: tuple[str, ...]
     port: int
     state: Literal["Run", "Hold"] = "Run"
     grace_seconds: float = 0.4
     processes: Optional[tuple[int, ...]] = None
-    """Ranks of each worker, where they differ; None: all have equally many."""
+    """Each worker's number of ranks; None if all workers have the same number."""
     code: Optional[str] = None
-    """The digest of the code that the attempt runs (spec.code); None: what the image has."""
+    """The digest of the code that the attempt runs (spec.code); None if the image contains the code."""
     continues: Optional[int] = None
-    """This attempt continues the processes of that one, the last in which all ranks started. None: all ranks start."""
+    """The attempt whose processes this one continues: the last in which all ranks started. None: all ranks start."""
     absent: tuple[int, ...] = ()
     """Global ranks that aren't in the group of a continued attempt."""
     master_place: int = 0
     """The position of the worker that the lowest present rank is on."""
     signed: Optional[Mapping[str, Any]] = None
-    """The JSON object as an agent got it, with its signatures: others get exactly what was signed."""
+    """The JSON object as the agent received it, with its signatures, so that exactly the signed text is forwarded."""
 
     @property
     def master(self) -> str:
-        """Returns the host of rank 0, or else of the lowest present rank, which serves the rendezvous."""
+        """Returns the host of the lowest present rank (usually rank 0), which serves the rendezvous."""
         return self.hosts[self.master_place]
 
     @classmethod
@@ -183,7 +183,7 @@ class Assignment(NamedTuple):
 
 
 def is_digest(text: str) -> bool:
-    """Returns whether a text is a SHA-256 digest in an archive's format; it becomes a file name."""
+    """Returns whether a text is a SHA-256 digest in lower-case hexadecimal, which is safe in a file name."""
     return len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
 
 
@@ -195,7 +195,7 @@ def newer(one: Assignment | None, other: Assignment) -> bool:
 
 
 def parse_text(text: object) -> Any:
-    """Returns the JSON of an assignment's text, for `Assignment.parse` to check. Raises ProtocolError."""
+    """Decodes an assignment's JSON text, for `Assignment.parse` to check. Raises ProtocolError."""
     if not isinstance(text, (str, bytes)):
         raise ProtocolError("assignment: not a text")
     if len(text) > limits.MAX_ASSIGNMENT_BYTES:
@@ -223,7 +223,7 @@ def _whole(value: object, name: str, least: int, most: int) -> int:
 
 
 def _absent(value: object, continues: int | None, most: int) -> tuple[int, ...]:
-    """Returns the absent ranks, sorted and below `most`: never all of them, and none unless an attempt is continued."""
+    """Returns the absent ranks, sorted and below `most`. Not all may be absent, and none unless `continues` is set."""
     if value is None or value == []:
         return ()
     if continues is None or not isinstance(value, list) or len(value) >= most:

@@ -1,7 +1,7 @@
 """A leader and its followers exchange these lines (docs/protocol.md, "The agents' port").
 
-Progress, evidence and output use the stream's lines (`stream`). A line of an unknown kind counts as a `Ping`: a newer
-agent may send more kinds.
+Progress, evidence and output use the stream's lines (`stream`). A line of an unknown kind counts as a `Ping`, because
+a newer agent may send more kinds.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Assigned(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Ack says that the operator has recorded the end that the follower reported."""
+    """Ack confirms that the operator has recorded the end that the follower reported."""
 
     attempt: int
 
@@ -98,7 +98,7 @@ class Ack(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """`value` says whether an operator has the leader's stream open; `uid` is the leader's pod, once."""
+    """`value` is whether an operator watches the leader; `uid` is the uid of the leader's pod, sent once."""
 
     value: bool
     uid: str = ""
@@ -114,7 +114,7 @@ class Stop(NamedTuple):
     grace_seconds: float
     after_seconds: float = 0.0
     report: Optional[Report] = None
-    """The failed worker's, which the follower publishes too: an operator that watches it receives the cause first."""
+    """The failed worker's report. The follower publishes it too, so that its own operators receive the cause first."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -127,9 +127,9 @@ class Stop(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """A rank somewhere stalled: send your ranks' evidence, with at most `bytes` of text.
+    """The leader requests the evidence of the follower's ranks, with at most `bytes` of text, because a rank stalled.
 
-    With a `request` an operator asks, even about healthy ranks: the answers have no consequences.
+    If `request` is set, an operator asked for it, perhaps about healthy ranks, and the answers have no consequences.
     """
 
     attempt: int
@@ -142,7 +142,7 @@ class Collect(NamedTuple):
 
 
 class Hung(NamedTuple):
-    """Hung says that `rank` stopped first; its worker reports Hung."""
+    """Hung says that `rank` stopped first. That rank's worker then reports Hung."""
 
     attempt: int
     rank: int
@@ -153,7 +153,7 @@ class Hung(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """Patience says that no rank hangs: there is good reason to wait this long."""
+    """Patience says that no rank hangs, and for how long to wait."""
 
     attempt: int
     seconds: float
@@ -257,7 +257,7 @@ def module_names(
 ) -> tuple[str, ...]:
     """Returns a list's valid module names, up to the limits; raises ProtocolError if it isn't a list of names.
 
-    Names that can't be a module's are ignored: a program made such a module, no file contains it.
+    A name that no module's file can have is ignored, because a program created such a module.
     """
     if not isinstance(data, list):
         raise ProtocolError(f"modules.names: {shown(data)} is not a list")

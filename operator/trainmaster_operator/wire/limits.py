@@ -6,17 +6,17 @@ MAX_LINE_BYTES = 65_536
 """One line of a stream, in both directions."""
 MAX_ASSIGNMENT_BYTES = 262_144
 """Kubernetes allows 256 KiB for all annotations of an object (apimachinery pkg/api/validation/objectmeta.go,
-TotalAnnotationSizeLimitB). A line that brings an assignment may be as long."""
+TotalAnnotationSizeLimitB). A line with an assignment may be this long too."""
 MAX_ATTEMPT = 1_000_000
-"""An attempt every second for eleven days. One that is higher wasn't counted by anybody."""
+"""An attempt every second for eleven days. No real attempt has a higher number."""
 MAX_WORKERS = 1_024
 """Workers of a job. An assignment names every worker's uid and host, up to 234 bytes each."""
 MAX_INDEX = 2**31
-"""Beyond any worker's index and any rank."""
+"""All worker indexes and ranks are below this."""
 MAX_PROCESSES = 1_024
-"""Ranks of one worker, as many as `processesPerWorker` may ask for: none of them is ever left out."""
+"""Ranks of one worker, the same as the limit of `processesPerWorker`, so that no rank is left out."""
 MAX_RANKS_IN_LINE = 128
-"""Ranks in one line of progress or evidence, so that it is below MAX_LINE_BYTES; a worker with more sends several."""
+"""Ranks in one line of progress or evidence, to keep it below MAX_LINE_BYTES. More ranks need several lines."""
 MAX_UID, MAX_HOST, MAX_NODE, MAX_REASON = 64, 253, 253, 64
 """Characters. Kubernetes' own limits of names are 253."""
 MAX_ERROR_CHARACTERS = 2_000
@@ -25,31 +25,31 @@ MAX_TERMINATION_BYTES = 4_000
 MAX_PROGRESS_FILE_BYTES = 4_096
 MAX_MESSAGE_CHARACTERS = 200
 MAX_RESULTS, MAX_RESULT_NAME = 16, 64
-"""Figures that a script may report, and the characters of one's name."""
+"""Results that a script may report, and the characters of a result's name."""
 MAX_EVIDENCE_BYTES = 40_000
-"""The texts of one worker's evidence; its line must stay below MAX_LINE_BYTES with every line break in it escaped."""
+"""The texts of one worker's evidence. With every line break escaped, the line must stay below MAX_LINE_BYTES."""
 MAX_OUTPUT_BYTES, MAX_KEPT_OUTPUT_BYTES = 56_000, 131_072
-"""The line that has the end of what a worker printed, and what a leader keeps of all workers: an operator that begins
-to watch reads that much at once (controller/leaders/targets.py)."""
+"""The line with a worker's last output, and the output of all workers that a leader keeps. An operator that begins to
+watch reads all of it at once (controller/leaders/targets.py)."""
 MAX_REQUEST = 64
-"""Characters of what names a request for stacks."""
+"""Characters in the name of a request for stacks."""
 UNSEEN_SECONDS = 30
-"""After so long a connection is closed whose other side has confirmed nothing of what was sent to it."""
+"""A connection is closed if the other side doesn't confirm sent data for this long."""
 ALONE_SECONDS = 120
-"""Ranks of one worker that train without all others are ended once nobody has watched them for so long."""
+"""Ranks of one worker that train without all other workers are ended if no operator has watched for this long."""
 MAX_SECONDS = 1e9
-"""Any duration: thirty years."""
+"""The limit of any duration: thirty years."""
 MAX_RANK_GRACE_SECONDS = 3_600
 """The longest grace that a leader may order when a rank has failed."""
 MAX_ENVIRONMENT = 300
-"""The line that says what a worker's ranks run on."""
+"""The line that describes the devices and libraries of a worker's ranks."""
 MAX_VARIABLES, MAX_VARIABLE_NAME, MAX_VARIABLE_CHARACTERS = 64, 64, 256
-"""The description of the environment that a worker starts an attempt in."""
+"""The description of a worker's environment at the start of an attempt."""
 MAX_MODULES, MAX_MODULE_NAME, MAX_MODULES_CHARACTERS = 1_000, 200, 50_000
-"""Modules that ranks import before their first step, beside those that these import themselves: a line has them all."""
+"""Modules that ranks import before their first step, without those that other listed ones import. One line fits all."""
 MAX_CODE_BYTES = 67_108_864
 """An archive of a job's code, compressed (spec.code)."""
 MAX_UNPACKED_CODE_BYTES, MAX_CODE_FILES = 536_870_912, 20_000
-"""Its content."""
+"""The content of such an archive."""
 MAX_DIFFERENCES, MAX_DIFFERENCE_CHARACTERS = 32, 500
-"""Lines about what differs in the workers' environments."""
+"""Lines about differences between the workers' environments."""

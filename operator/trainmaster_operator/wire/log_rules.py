@@ -1,7 +1,7 @@
 """Log rules read a rank's progress from its output: the groups of their patterns, and the presets' names.
 
-The operator checks a pattern before it makes a job, the agent before it matches one: its groups have to fit the rank's
-progress, and a match must take no more time than an agent can spare.
+The operator and the agent both check a pattern before they use it. Its groups must be fields of a rank's progress, and
+a match must not take exponential time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ GROUPS = (
 AUTO, NONE = "auto", "none"
 FRAMEWORKS = ("huggingface", "lightning", "deepspeed", "torchtune", "tqdm")
 PRESETS = (AUTO, *FRAMEWORKS, NONE)
-"""A job may name one of these instead of a pattern: recognise lines that only training prints, a framework's lines, or
-no lines."""
+"""A job may name one of these instead of a pattern. They recognise lines that only training prints, a framework's
+lines, or no lines."""
 MAX_PATTERN_CHARACTERS = 500
 _EXAMPLE = r"(?P<step>\d+)"
 
 
 def check_pattern(pattern: str) -> Optional[str]:
-    """Returns a pattern's problem and its remedy, as the rest of a sentence about it; None if it's valid."""
+    """Returns a pattern's problem and remedy, worded to follow the pattern in a message; None if it is valid."""
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         return f"is too long; use at most {MAX_PATTERN_CHARACTERS} characters"
     try:
@@ -44,7 +44,7 @@ def check_pattern(pattern: str) -> Optional[str]:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern for matching: only ASCII digits and word characters count as such."""
+    """Compile a pattern whose classes for digits and word characters match only ASCII."""
     return re.compile(pattern, re.ASCII)
 
 

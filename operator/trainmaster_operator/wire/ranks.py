@@ -23,7 +23,7 @@ from trainmaster_operator.wire.values import (
 )
 
 SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
-"""A script reports that its rank is at one of these."""
+"""The sections that a script may report for its rank."""
 CONTINUING = ("able", "idle", "ready")
 WAITS = ("collective", "device", "nothing")
 _WHOLE = {name: camel(name) for name in ("step", "total_steps", "start_step", "group")}
@@ -45,28 +45,28 @@ class RankProgress(NamedTuple):
     epoch: Optional[float] = None
     loss: Optional[float] = None
     grad_norm: Optional[float] = None
-    """The norm of this rank's own gradients where it knows that, else of their mean over the ranks."""
+    """The norm of this rank's own gradients if known, else of the gradients' mean over the ranks."""
     learning_rate: Optional[float] = None
     samples_per_second: Optional[float] = None
     step_seconds: Optional[float] = None
     compute_seconds: Optional[float] = None
-    """This rank's own forward and backward of a step take so long, without waiting for others or for data."""
+    """The time of this rank's forward and backward pass in a step, without waiting for other ranks or for data."""
     eta_seconds: Optional[float] = None
     start_step: Optional[int] = None
-    """The step that this attempt began with: 0, or its checkpoint's."""
+    """The step at which this attempt began: 0, or the checkpoint's step."""
     data_seconds: Optional[float] = None
-    """This rank has waited for data for so long in this attempt; the next two are alike."""
+    """How long this rank has waited for data in this attempt; the next two fields count other work in the same way."""
     checkpoint_seconds: Optional[float] = None
     evaluate_seconds: Optional[float] = None
     section: Optional[str] = None
     section_seconds: Optional[float] = None
-    """The limit that this section asks for, in place of the step's."""
+    """The limit that the script requests for this section, in place of a step's limit."""
     joined_at: Optional[float] = None
-    """When this attempt's process group stood (seconds since the epoch); the next two are alike."""
+    """When this attempt's process group was formed, in seconds since the epoch, like the next two fields."""
     restored_at: Optional[float] = None
-    """When the state was there that this attempt began with: a checkpoint's, or the first one."""
+    """When this attempt's initial state was ready, either a checkpoint's or a new one."""
     first_step_at: Optional[float] = None
-    """When this attempt's first step was done."""
+    """When this attempt's first step was finished."""
     message: str = ""
     result: tuple[tuple[str, float], ...] = ()
     continuing: Optional[str] = None
@@ -147,23 +147,23 @@ class RankState(NamedTuple):
     silent_seconds: Optional[float] = None
     """The time since its last progress; None if the rank never wrote any."""
     limit_seconds: float = 0.0
-    """It may be silent for so long where it is; 0 is for ever."""
+    """How long the rank may be silent in its present section; 0: without limit."""
     limit: str = ""
-    """The limit comes from this setting."""
+    """The setting that the limit comes from."""
     patient: bool = False
-    """The limit is for something longer than a step: the first step, or what a section asks for."""
+    """Whether the limit is longer than a step's: the limit of the first step, or a section's own."""
     state: str = ""
-    """The kernel's letter for its process: T is stopped, D waits for a device, X is gone."""
+    """The kernel's letter for the state of the rank's process: T (stopped), D (waiting for a device), X (gone)."""
     collective: Optional[int] = None
-    """It has entered this collective last, by torch's flight recorder."""
+    """The collective that the rank has entered last, by torch's flight recorder."""
     waits: str = ""
-    """Its main thread waits for this, by its stack: one of WAITS; empty if it has given none."""
+    """The kind of wait that the main thread's stack shows, one of WAITS; empty without a stack."""
     pending: bool = False
-    """A collective that it has entered isn't done, by torch's flight recorder."""
+    """Whether the rank has entered a collective that is unfinished, by torch's flight recorder."""
     unreported: int = 0
-    """It may have done so many steps more, because it reports steps less often than it does them."""
+    """How many steps the rank may have done since its last report, because it doesn't report every step."""
     text: str = ""
-    """A person reads here the stacks of all its threads, and what the kernel shows of them."""
+    """The stacks of all its threads and the kernel's view of them, as text for people."""
 
     @classmethod
     def parse(cls, data: object, most: int = limits.MAX_EVIDENCE_BYTES) -> RankState:

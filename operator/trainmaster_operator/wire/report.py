@@ -1,6 +1,6 @@
 """A report is a worker's state in an attempt, used in the stream, the saved report and the termination message.
 
-A worker's end has a reason and the agent an exit code: the kubelet shows them, and the job's rules match them.
+The kubelet shows the reason for a worker's end and the agent's exit code, and the job's rules match both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainmaster_operator.wire.values import ProtocolError, last_lines, optional
 WorkerState = Literal["Waiting", "Starting", "Running", "Finished", "Failed", "Stopped"]
 STATES: tuple[WorkerState, ...] = ("Waiting", "Starting", "Running", "Finished", "Failed", "Stopped")
 ENDED: tuple[WorkerState, ...] = ("Finished", "Failed", "Stopped")
-"""Nothing of the attempt runs on the worker any more."""
+"""The states in which the attempt has ended on the worker."""
 
 
 FAILURE_REASONS = frozenset(
@@ -28,11 +28,11 @@ FAILURE_REASONS = frozenset(
 EXIT_FINISHED = 0
 EXIT_USAGE = 64
 EXIT_DIVERGED = 70
-"""A script's own, which ends with an exception of that name."""
+"""The exit code of a script that reports divergence by an exception named Diverged."""
 EXIT_KILLED = 137
 """128 + SIGKILL."""
 EXIT_TERMINATED = 143
-"""128 + SIGTERM, which the agent has obeyed."""
+"""128 + SIGTERM: the agent has stopped as requested."""
 EXIT_BY_REASON = {
     "LaunchError": 65,
     "MasterUnreachable": 66,
@@ -40,19 +40,19 @@ EXIT_BY_REASON = {
     "Hung": 68,
     "AgentLost": 69,
 }
-"""The agent's own reasons for a failure; any other failure ends with the child's code."""
+"""The exit codes for failures that the agent itself finds; after any other failure it exits with the child's code."""
 REASON_BY_EXIT_CODE = {
     EXIT_USAGE: "Usage",
     EXIT_TERMINATED: "Stopped",
     **{code: reason for reason, code in EXIT_BY_REASON.items()},
 }
-"""For the case that a termination message was lost."""
+"""Used if a termination message was lost."""
 EXIT_CODES = {
     **{reason: code for code, reason in REASON_BY_EXIT_CODE.items()},
     "Diverged": EXIT_DIVERGED,
     "OOMKilled": EXIT_KILLED,
 }
-"""Every code that goes with one reason."""
+"""The exit codes of the reasons that have a fixed one."""
 
 
 class Report(NamedTuple):
@@ -64,11 +64,11 @@ class Report(NamedTuple):
     state: WorkerState
     node: str = ""
     rank: Optional[int] = None
-    """The global rank that failed first on this worker, where one is known to have."""
+    """The global rank that failed first on this worker, if known."""
     exit_code: Optional[int] = None
     signal: Optional[int] = None
     reason: str = ""
-    """Why it failed. Beside `Starting` or `Running`: why a rank failed before it joined the others, which continue."""
+    """Why the worker failed. With `Starting` or `Running`: why a rank failed before it joined the others."""
     error: str = ""
     at: float = 0.0
     culprit: bool = True
@@ -83,7 +83,7 @@ class Report(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Returns whether no process of the attempt runs on this worker any more."""
+        """Returns whether the attempt has ended on this worker."""
         return self.state in ENDED
 
     @classmethod
@@ -150,7 +150,7 @@ class Report(NamedTuple):
     def termination_message(self) -> str:
         """Returns one line of JSON, at most 4,000 bytes.
 
-        It cuts the error's beginning, because the end names the cause.
+        If the error is too long, its beginning is cut off, because its end names the cause.
         """
         error = self.error
         while True:
@@ -161,13 +161,13 @@ class Report(NamedTuple):
 
 
 def merge(known: Report | None, report: Report) -> Report:
-    """Returns a worker's valid report in an attempt after one more has arrived, by any route.
+    """Returns the report that counts for a worker's attempt after another one has arrived by any route.
 
-    An end wins over any earlier state. An end that only reports a lost agent gives way to one that reports how the
-    ranks ended, whichever is later: an agent that restarts without a saved end, and a leader whose follower is silent,
-    know less than an agent that saw it. Otherwise the later end wins, because agents correct themselves: they often see
-    a bystander's broken connection before the exit of the rank that caused it. A report of another pod is about the
-    worker's newer life, but a finished worker stays finished.
+    An end wins over any earlier state. A report of how the ranks ended wins over a report that only says that the agent
+    was lost, in either order: the latter comes from an agent that restarted without a saved end, or from a leader whose
+    follower is silent. Otherwise the later end wins, because agents correct themselves: they often see a bystander's
+    broken connection before the exit of the rank that caused it. Another pod's report replaces the earlier pod's, but a
+    finished worker stays finished.
     """
     if known is None or not known.ended:
         return report

@@ -1,6 +1,7 @@
 """Both sides compute an assignment's signed text, a key's id, and the token of a job's agents in the same way.
 
-Each side has its own Ed25519: the operator uses `cryptography`, users' images may have no library (agent/ed25519.py).
+The operator uses `cryptography` for Ed25519. The agent has its own code (agent/ed25519.py), because users' images may
+lack such a library.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ def signed_text(data: Mapping[str, Any]) -> bytes:
 
 
 def key_id(public_key: bytes) -> str:
-    """Returns a key's id, by which a signature names it."""
+    """Returns the id by which a signature names its key."""
     from hashlib import sha256
 
     return sha256(public_key).hexdigest()[:16]
 
 
 def job_token(agents_secret: str, job_uid: str) -> str:
-    """Returns the token of a job's agents' port; empty, which accepts no request, if there is no Secret."""
+    """Returns the token for the port of a job's agents; empty without a Secret, so that the port accepts no request."""
     if not agents_secret:
         return ""
     # Imported here, because it costs 3 ms of an agent's start and is needed only later.

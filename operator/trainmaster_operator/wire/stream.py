@@ -23,12 +23,12 @@ from trainmaster_operator.wire.values import (
 )
 
 _HEAD_BYTES, _TIME_BYTES = 512, 14
-"""The room for what surrounds the lines, and for each line's time."""
+"""The room for the JSON around the lines, and for each line's time."""
 _LEAST_BYTES = 1_024
 
 
 class WorkerLine(NamedTuple):
-    """WorkerLine has a known agent's pod uid, and the highest attempt that it has seen."""
+    """WorkerLine contains a known agent's pod uid, and the highest attempt that the agent has seen."""
 
     worker: int
     uid: str
@@ -80,7 +80,7 @@ class Hello(NamedTuple):
 
 
 class ReportLine(NamedTuple):
-    """ReportLine has a worker's report, numbered within the leader's life."""
+    """ReportLine contains a worker's report and its number; the leader numbers the reports from its start on."""
 
     seq: int
     report: Report
@@ -90,22 +90,22 @@ class ReportLine(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """Recovery has a worker's time of each phase, in seconds after the fault by its own clock; None if unknown."""
+    """Recovery contains the end of each phase, in seconds after the fault by the worker's clock; None if unknown."""
 
     detected: Optional[float] = None
-    """The worker knew of the fault. More than 0 only for a hang, which began with the last progress."""
+    """When the worker detected the fault. More than 0 only for a hang, which began at the last progress."""
     assigned: Optional[float] = None
-    """The next attempt's assignment was here."""
+    """When the next attempt's assignment arrived."""
     stopped: Optional[float] = None
-    """No process of the attempt before was left."""
+    """When the last process of the previous attempt had ended."""
     launched: Optional[float] = None
-    """The next attempt's ranks, or their launcher, had been started."""
+    """When the next attempt's ranks, or their launcher, had been started."""
     joined: Optional[float] = None
-    """The ranks had formed their process group."""
+    """When the ranks had formed their process group."""
     restored: Optional[float] = None
-    """The ranks had the state that they continue from."""
+    """When the ranks had the state that they continue from."""
     first_step: Optional[float] = None
-    """The ranks had done their first step."""
+    """When the ranks had finished their first step."""
 
     @classmethod
     def within(cls, data: Any, name: str) -> Recovery | None:
@@ -122,7 +122,7 @@ class Recovery(NamedTuple):
 
 
 class ProgressLine(NamedTuple):
-    """ProgressLine has the progress of a worker's ranks; `more`: the worker's next line has its other ranks."""
+    """ProgressLine contains the progress of a worker's ranks; `more`: its next line contains further ranks."""
 
     attempt: int
     worker: int
@@ -130,7 +130,7 @@ class ProgressLine(NamedTuple):
     at: float = 0.0
     more: bool = False
     recovery: Optional[Recovery] = None
-    """How the attempt came about, where a fault ended the one before it."""
+    """The recovery that led to this attempt, if a fault ended the previous one."""
 
     def to_wire(self) -> dict[str, Any]:
         recovery = {} if self.recovery is None else {"recovery": self.recovery.to_wire()}
@@ -138,7 +138,7 @@ class ProgressLine(NamedTuple):
 
 
 class EvidenceLine(NamedTuple):
-    """EvidenceLine has the states of a worker's ranks; `more`: the worker's next line has its other ranks."""
+    """EvidenceLine contains the states of a worker's ranks; `more`: its next line contains further ranks."""
 
     attempt: int
     worker: int
@@ -146,7 +146,7 @@ class EvidenceLine(NamedTuple):
     at: float = 0.0
     more: bool = False
     request: str = ""
-    """The request for stacks that it answers; empty if a rank has stalled."""
+    """The request for stacks that this line answers; empty in the diagnosis of a stall."""
 
     def to_wire(self) -> dict[str, Any]:
         request = {"request": self.request} if self.request else {}

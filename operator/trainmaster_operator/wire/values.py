@@ -2,8 +2,8 @@
 
 Well-formed JSON can still break a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and `float(10**400)` raise
 OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep RecursionError, and printing a lone
-surrogate UnicodeEncodeError. So every value passes one of these readers, which are total: for an implausible value they
-return None, an empty value or a cut one.
+surrogate UnicodeEncodeError. So every value passes one of these readers. For an implausible value they return None, an
+empty value or a shortened one, or raise ProtocolError.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# All JSON readers agree on whole numbers up to this one.
+# All JSON readers read integers up to this one exactly.
 MAX_WHOLE = 2**53
 # No loss, rate or count of seconds is larger, and the sum of a million of them is still finite.
 MAX_NUMBER = 1e100
@@ -25,7 +25,7 @@ class ProtocolError(ValueError):
 
 
 def camel(name: str) -> str:
-    """Returns a field's JSON name: `first_step` is `firstStep`."""
+    """Returns a field's JSON name, such as `firstStep` for `first_step`."""
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
 
@@ -44,34 +44,34 @@ def is_whole(value: object, most: int = MAX_WHOLE) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Returns whether a value is a plausible number: finite, and at most MAX_NUMBER from zero."""
+    """Returns whether a value is a plausible number: finite, with an absolute value of at most MAX_NUMBER."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
 def number(value: object) -> float | None:
-    """Returns a plausible number, else None."""
+    """Returns the value if it is a plausible number, else None."""
     return float(value) if isinstance(value, (int, float)) and is_number(value) else None
 
 
 def whole(value: object, most: int = MAX_WHOLE) -> int | None:
-    """Returns a whole number from 0 to below `most`, else None."""
+    """Returns the value if it is a whole number from 0 to below `most`, else None."""
     return value if isinstance(value, int) and is_whole(value, most) else None
 
 
 def decimal(value: object, most: int) -> int | None:
-    """Returns a whole number below `most` in ASCII digits, as in labels and names, else None."""
+    """Returns the number if the value is ASCII digits (as in labels and names) and below `most`, else None."""
     if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > 16:
         return None
     return whole(int(value), most)
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Returns an object, else an empty one."""
+    """Returns the value if it is an object, else an empty object."""
     return value if isinstance(value, Mapping) else {}
 
 
 def mappings(value: object) -> Sequence[Mapping[str, Any]]:
-    """Returns the objects in a list; everything else in it is ignored."""
+    """Returns the objects in a list, without its other items."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
@@ -84,7 +84,7 @@ def text(value: object, limit: int | None = 1_000) -> str:
 
 
 def last_lines(error: str, limit: int) -> str:
-    """Returns an error's last lines, at most `limit` characters; of a long line the beginning.
+    """Returns an error's last lines, at most `limit` characters. Long lines are cut at their end.
 
     An error's last line states the error, and its first words name the exception.
     """

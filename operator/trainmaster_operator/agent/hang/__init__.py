@@ -3,8 +3,8 @@
 Pure, in this order:
 
 - `rank_states` finds which of all ranks stopped first, or that there is good reason to wait.
-- `stall` has the leader's part (the question to all workers, their answers, the conclusion) and a worker's part: when
-  it asks, when it judges by itself, when it reports.
+- `stall` contains the leader's part (the question to all workers, their answers, the conclusion) and the worker's part:
+  when to ask, when to judge without the leader, when to report.
 
 Two parts use files and processes: `watch` carries out the decisions of `stall`. It reads `agent/progress` through
 `observation`, and collects `evidence`.

@@ -1,8 +1,8 @@
-"""The evidence of a worker's ranks in a stall is each rank's state, with the stacks of all its threads.
+"""The evidence in a stall consists of the state of each of the worker's ranks, with the stacks of all its threads.
 
-The agent asks all ranks at once, and allows STACKS_SECONDS, or the time of a first dump if they have a flight
-`recorder`; it doesn't wait any longer once all have answered. If a rank can't print its stacks, `py-spy` prints them,
-if the image contains it and the kernel allows it; the kernel's view is always added.
+The agent asks all ranks at once. It waits until all have answered, but at most STACKS_SECONDS, or the time of a first
+dump if they have a flight `recorder`. If a rank can't print its stacks, `py-spy` prints them, provided that the image
+contains it and the kernel allows it. The kernel's view is always added.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CollectedEvidence:
         self._views: dict[int, str] = {}
         self._with_device: set[int] = set()
         self._lines: dict[tuple[int, str, int], str] = {}
-        """The lines of source in which main threads are, by rank, file and number."""
+        """The source lines that main threads are executing, by rank, file and line number."""
         self._awaited: set[int] = set()
         self._recorded: dict[int, Recorded] = {}
         for rank in ranks:
@@ -106,7 +106,7 @@ class CollectedEvidence:
         )
 
     def _read_line(self, rank: int) -> None:
-        """Read the source line of a rank that uses a device, in a thread: its volume may be what hangs."""
+        """Read the source line of a rank that uses a device. A thread does it, because the file's volume may hang."""
         frame = newest_frame(self.stacks(rank))
         if rank not in self._with_device or frame is None or (rank, *frame) in self._lines:
             return
@@ -147,7 +147,7 @@ class CollectedEvidence:
             self._recorders[rank.rank] = recorder
 
     def _spy(self, rank: RankProcess) -> bool:
-        """Start py-spy to print a rank's stacks (it reads the process's memory; ptrace(2) may be forbidden)."""
+        """Start py-spy to print a rank's stacks. It reads the process's memory, which may be forbidden (ptrace(2))."""
         try:
             program = children.find_program("py-spy", rank.environ)
         except LaunchError:

@@ -17,24 +17,24 @@ from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.stream import ProgressLine
 
 LINE_SECONDS = 1.0
-"""Progress lines come at most so often."""
+"""The minimum time between two lines of progress."""
 POLL_SECONDS = 0.25
-"""The progress files are read so often."""
+"""The time between two reads of the progress files."""
 FIRST_POLLS_SECONDS = 0.05
-"""And so often until the ranks are up: the restart's time is reported, and booked, up to that."""
+"""The same until the ranks are up. It is shorter, because the restart's reported time ends then."""
 SLOWER_AFTER_SECONDS = 2.0
-"""A rank that joins may load for minutes: after so long its file is read ever less often."""
+"""A rank that joins may load for minutes, so after this time its file is read less and less often."""
 JUST_OVER_SECONDS = 0.005
-"""A rank that has been silent for as long as it may isn't over its limit yet."""
+"""Added to a deadline, because a rank that has been silent for exactly its limit isn't over it yet."""
 UP_SECONDS = 1.0
-"""Ranks that live so long count as up, also where they write no progress."""
+"""Ranks that have lived this long count as up, even if they write no progress."""
 
 
 class Observation:
     """Observation observes an attempt's ranks, started at `started_at` on the monotonic clock.
 
-    `folder` is the attempt's; `present` are the global ranks in the group, None: all. In a continued attempt ranks were
-    woken at `regrouped_at` (seconds since the epoch), and are up once they are in its group.
+    `folder` is the attempt's folder; `present` are the global ranks in the group, or None for all. In a continued
+    attempt the ranks were woken at `regrouped_at` (seconds since the epoch), and are up once they are in its group.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Observation:
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:
         """Read the sources; returns the progress to publish now.
 
-        `all_started`: whether all of this worker's ranks were.
+        `all_started`: whether all of this worker's ranks have been started.
         """
         self.refresh(now.steady)
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
@@ -115,7 +115,7 @@ class Observation:
         return self._line(now) if self._unpublished else None
 
     def refresh(self, now: float) -> None:
-        """Read the sources again for a decision, which must not compare ranks by old data."""
+        """Read the sources again before a decision, so that it doesn't compare ranks by old data."""
         self._unpublished = self._sources.poll(now) or self._unpublished
 
     def states(self, now: float) -> dict[int, RankState]:
@@ -132,7 +132,7 @@ class Observation:
 
     @property
     def first_step_at(self) -> Optional[float]:
-        """Returns when the last of the ranks with known progress finished its first step; None while one hasn't."""
+        """Returns when all ranks with known progress had finished their first step; None if any hasn't."""
         done = {rank: at for rank, at in self._sources.first_step_at.items() if rank in self._present}
         return max(done.values()) if done and len(done) == len(self.ranks) else None
 

@@ -1,9 +1,9 @@
 """This module finds the rank of a stalled job that stopped first and that all the others wait for.
 
-It only watches ranks whose progress is known: if a script reports none, nobody knows how long its steps take. Often
-only rank 0 reports progress. Then it represents all: when it is over its limit, each of the others may be the one that
-it waits for, and the evidence of all (collectives, stacks, the kernel's state) decides. Everything here is pure;
-`evidence` collects the data.
+It only watches ranks whose progress is known, because otherwise the duration of their steps is unknown. Often only rank
+0 reports progress, and then represents all ranks: when it is over its limit, it may be waiting for any other rank, and
+the evidence of all ranks (collectives, stacks, the kernel's state) decides. Everything here is pure; `evidence`
+collects the data.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trainmaster_operator.wire.ranks import RankState
 
 # A rank's main thread has these frames, as printed by faulthandler or py-spy, while it waits for its peers.
 _COLLECTIVES = r"torch/distributed/|_engine_run_backward|in barrier\b"
-# It has these while it waits for its device. Most such functions are written in C and have no frame (Tensor.item), so
-# the script's line of the newest frame counts too; without a device it would mean nothing.
+# The main thread has these frames while it waits for its device. Most such functions are written in C and have no frame
+# (Tensor.item), so the script's line of the newest frame counts too, but only if the rank uses a device.
 _SYNCHRONIZES = r"torch/(?:cuda|xpu|npu|accelerator)/[^\n]*\bsynchronize\b|\bsynchronize \(torch/"
 _READS_DEVICE = (
     r"\.(?:item|tolist|cpu|synchronize|nonzero)\(|\.to\([^)]*cpu|\b(?:float|int|bool)\("
@@ -28,7 +28,7 @@ NEWEST_FRAMES = 6
 
 
 class Classification(NamedTuple):
-    """Classification has the rank that stopped first and a message about it, or the seconds that are worth waiting."""
+    """Classification contains the rank that stopped first and a message about it, or the number of seconds to wait."""
 
     rank: int
     message: str
@@ -46,7 +46,7 @@ def is_stopped(state: RankState) -> bool:
 
 
 def steps_of(state: RankState) -> int:
-    """Returns the steps done; -1 for a rank that hasn't written any."""
+    """Returns the rank's finished steps; -1 if it hasn't reported any."""
     return -1 if state.step is None else state.step
 
 
@@ -59,12 +59,12 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     """Returns which of all known ranks stopped first; None if no rank is over its limit.
 
     The criteria, in order: a stopped process; the fewest steps; the fewest collectives entered; a process that waits in
-    the kernel for a device; a rank that waits for no other (`_innocence`); the longest silence. An exception precedes
-    all but the first: no rank hangs while one is in a long operation, within its limit, and has done no more steps than
-    the ranks that wait for it.
+    the kernel for a device; a rank that waits for no other (`_innocence`); the longest silence. After the first
+    criterion there is an exception: no rank hangs while any rank is in a long operation, within its limit, and has
+    done at most as many steps as the ranks that wait for it.
 
-    Steps are compared as far as they are known: a rank may have done more than it reports, so all ranks that may have
-    done the fewest pass to the next criterion.
+    A rank may have done more steps than it reports, so all ranks that may have done the fewest pass to the next
+    criterion.
     """
     late = [state for state in ranks.values() if is_over(state)]
     if not late:
@@ -130,7 +130,7 @@ def _waits_for_others(state: RankState) -> bool:
 
 def _innocence(state: RankState) -> int:
     """Returns the certainty that a rank waits for others."""
-    # A rank without stacks is suspected after one that is known to do something else.
+    # A rank that is known to do something else is a stronger suspect than a rank without stacks.
     return 3 if _waits_for_others(state) else {"": 2, "device": 1}.get(state.waits, 0)
 
 

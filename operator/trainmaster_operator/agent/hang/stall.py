@@ -1,12 +1,12 @@
-"""The leader and the workers together diagnose a stall: which rank of the whole job stopped first? Pure.
+"""The leader and the workers together find the rank of the job that stopped first in a stall. Pure.
 
-A worker whose rank is over its limit sends `stalled`; the leader asks all workers for evidence (`collect`), waits at
-most ANSWER_SECONDS for their answers, and sends all of them the conclusion: `hung`, which the worker with that rank
-reports, or `patience`. A worker that has sent nothing since, and isn't known to be ahead of the others, is blamed
-before them: its leader reports it as lost, because it can't itself.
+A worker whose rank is over its limit sends `stalled`. The leader asks all workers for evidence (`collect`), waits at
+most ANSWER_SECONDS for their answers, and sends all of them the conclusion. This is `hung`, which the worker with that
+rank reports, or `patience`. If a worker has sent nothing since the question, and isn't known to be ahead of the others,
+it is blamed first, and the leader reports it as lost.
 
-A worker leaves a leader that doesn't answer, and asks the next one. Without a conclusion within ALONE_SECONDS it judges
-by its own ranks: a hang that names the wrong rank is better than none.
+A worker leaves a leader that doesn't answer, and asks the next one. If there is no conclusion within ALONE_SECONDS, the
+worker judges by its own ranks alone: reporting the wrong rank is better than reporting no hang.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 
 ANSWER_SECONDS = 4.0
-"""A second more than the slowest evidence takes (`recorder`)."""
+"""One second longer than the slowest evidence takes (`recorder`)."""
 MAX_KEPT_EVIDENCE_BYTES = 4_194_304
 """The limit of all workers' evidence of an attempt that the leader keeps."""
 
 
 class SilentWorkers(NamedTuple):
-    """SilentWorkers has the workers that are blamed for not answering."""
+    """SilentWorkers contains the workers that are blamed for not answering."""
 
     attempt: int
     workers: tuple[int, ...]
@@ -46,14 +46,14 @@ class Diagnosis:
 
     def __init__(self) -> None:
         self.question: Optional[Collect] = None
-        """The question that all workers, and those that join, are asked at present."""
+        """The present question to all workers, including workers that join later."""
         self.asked_at = 0.0
         self.deadline = math.inf
-        """When the diagnosis is concluded with the answers that are there, on the monotonic clock."""
+        """When the diagnosis ends with the answers received so far, on the monotonic clock."""
         self._answered: set[int] = set()
         self._ranks: dict[int, RankState] = {}
         self._worker_of: dict[int, int] = {}
-        """The worker that has answered for a rank: none answers for another worker's."""
+        """The worker that answered for each rank, so that no other worker answers for it."""
 
     def begin(self, attempt: int, workers: int, now: float) -> Optional[Collect]:
         """Returns the question for the attempt's `workers` workers; None if it has been asked already."""
@@ -86,8 +86,8 @@ class Diagnosis:
     def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Conclusion]:
         """Close, and return the conclusion; None if no rank is over its limit.
 
-        `silent`: the workers without an answer, and the steps of each by its last progress: -1 if it never reported
-        any, None if it has sent anything else since the question.
+        `silent`: the workers without an answer, and each one's steps by its last progress: -1 if it never reported any,
+        None if it has sent anything else since the question.
         """
         question = self.question
         self.close()
@@ -107,10 +107,10 @@ class Diagnosis:
 
 
 STATE_BYTES = 250
-"""A rank's share of a line beside its text."""
+"""A rank's share of a line without the rank's text."""
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
 REJOIN_SECONDS = 2.0
-"""Until all have found the next leader: a host that doesn't answer is tried for a second (network/joining.py)."""
+"""The time until all workers have found the next leader: each unresponsive host costs a second (network/joining.py)."""
 
 
 class CollectEvidence(NamedTuple):
@@ -138,7 +138,7 @@ def within(ranks: Mapping[int, RankState], size: int) -> dict[int, RankState]:
 
 
 class Stall:
-    """Stall handles an attempt's stalls on a worker. `leader`: the leading worker; None: unknown."""
+    """Stall handles an attempt's stalls on a worker. `leader` is the leading worker's index, None if unknown."""
 
     def __init__(self, attempt: int, worker: int, ranks: range) -> None:
         self._attempt = attempt
@@ -207,7 +207,7 @@ class Stall:
     def _judge(self, leader: Optional[int], now: float) -> list[StallAction]:
         """Ask the next leader, or conclude from this worker's own ranks, because no conclusion has arrived."""
         self.deadline = math.inf
-        # A leading worker can't leave its leader.
+        # A worker that leads itself can't leave its leader.
         another = leader is not None and leader != self._worker
         if self._has_leader and not self._answered and not self._left_leader and another:
             self._left_leader = self._rejoining = True
@@ -227,6 +227,6 @@ class Stall:
         self.deadline = math.inf
 
     def _fail(self, rank: int, message: str) -> list[StallAction]:
-        # Only a rank whose evidence was requested here, because the report shows it.
+        # Only a rank whose evidence was requested here can be reported, because the report contains the evidence.
         asked = self._collecting or self._collected is not None
         return [FailHung(rank, message)] if asked and rank in self._own else []

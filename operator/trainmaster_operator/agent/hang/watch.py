@@ -1,7 +1,7 @@
 """RankWatch reads the progress of one attempt's ranks, and carries out the decisions of `stall`.
 
-This is the executor's part: `rank_states` and `stall` decide whether ranks are silent, and what follows. The methods
-return the events for the planner and the messages to the leader.
+The executor owns it. `rank_states` and `stall` decide whether ranks are silent, and which actions follow. The methods
+return events for the planner and messages to the leader.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ class RankWatch:
             run.regrouped_at,
         )
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
-        """The ranks' words about continuing that were sent last."""
+        """The ranks' readiness to continue, and their groups, as sent last."""
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
         self._evidence: Optional[CollectedEvidence] = None
         self._evidence_at = math.inf
         self._requested: Optional[tuple[Collect, CollectedEvidence]] = None
-        """An operator's request, while its evidence is collected: nothing but the answer follows from it."""
+        """An operator's request while its evidence is collected; it has no consequence but the answer."""
         self._requested_at = math.inf
         self._unready: Optional[tuple[FailHung, CollectedEvidence]] = None
-        """A rank that should be ready to join by now, while its stacks are collected."""
+        """A rank that should have been ready to join, while its stacks are collected."""
         self._unready_at = math.inf
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
         self._provoked: Optional[tuple[FailHung, CollectedEvidence]] = None
-        """The hang that is reported when the rank that was provoked has had its time, and what it is added to. The
-        leader may have asked for evidence again by then."""
+        """The hang to report once the provoked rank has had time to print, and the evidence collected for it. By then
+        the leader may have asked for other evidence."""
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
@@ -100,7 +100,7 @@ class RankWatch:
         return found
 
     def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
-        """Handle the leader's next step of a diagnosis, or an operator's request; the newest request counts."""
+        """Handle the leader's next step of a diagnosis, or an operator's request, which replaces an earlier one."""
         if isinstance(message, Collect) and message.request:
             self._requested = message, self._collect(now)
             self._requested_at = now.steady + POLL_SECONDS
@@ -113,7 +113,7 @@ class RankWatch:
         return None if line is None else events.Progressed(line, self._observation.first_step_at)
 
     def conclude(self, now: Now) -> list[Found]:
-        """Returns why the attempt failed, once a provoked rank has had its time."""
+        """Returns why the attempt failed, once a provoked rank has had time to print its stacks."""
         if self._provoked is None:
             return []
         hung, evidence = self._provoked

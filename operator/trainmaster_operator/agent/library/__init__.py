@@ -1,10 +1,10 @@
 """The agent makes `trainloop.recovery` importable for the job's Python in its pod, whatever the image.
 
-- **Packed** (`build`): the sources are one entry of the zipapp, deflated as one text: 61 KB instead of 78 KB by file,
-  and 240 KB with bytecode, of the 1 MiB that a ConfigMap holds. So a job keeps its first version.
-- **Unpacked** into the state folder, at an agent's first start in a pod. Imports take 12 ms once Python has
-  cached their bytecode there, and 50 ms before; from an archive it takes 90 ms, each time.
-- **Found** by PYTHONPATH, the only way to a rank, a torchrun and a launcher of the job's own. That precedes
+- **Packed** (`build`): the sources are one entry of the zipapp, compressed as one text. This takes 61 KB of the 1 MiB
+  that a ConfigMap holds; separate files would take 78 KB, and bytecode 240 KB. So a job keeps its first version.
+- **Unpacked** into the state folder, at an agent's first start in a pod. Importing takes 12 ms once Python has
+  cached the bytecode there, and 50 ms before. From an archive it would take 90 ms each time.
+- **Found** by PYTHONPATH, which alone reaches ranks, torchrun and a job's own launcher. PYTHONPATH precedes
   site-packages, so `stand_in` checks whether the image or the job has its own `trainloop`.
 """
 
@@ -16,9 +16,9 @@ import zlib
 from typing import Any
 
 ENTRY = "library.json"
-"""Its name in the zipapp: an object of sources by path."""
-# This part of the path marks it as an installed package for the warm process (`stage/forkable`), which imports it
-# before it forks, once a rank has.
+"""The library's entry in the zipapp: a JSON object of sources by path."""
+# This part of the path marks the library as an installed package for the warm process (`stage/forkable`), which imports
+# it before forking, once a rank has imported it.
 _INSTALLED = "site-packages"
 
 
@@ -31,7 +31,7 @@ def enter(environ: dict[str, str], state_dir: str) -> None:
     if not hasattr(loader, "archive"):
         return
     packed: bytes = loader.get_data(ENTRY)
-    # Named by its content: the container's next life may have another agent, while old ranks still import.
+    # The folder is named by its content, because after a restart another agent may run while old ranks still import.
     folder = os.path.join(state_dir, f"library-{zlib.crc32(packed):08x}")
     if not os.path.isdir(folder):
         _unpack(packed, folder)
@@ -39,7 +39,7 @@ def enter(environ: dict[str, str], state_dir: str) -> None:
 
 
 def _unpack(packed: bytes, folder: str) -> None:
-    """Write the files, and then rename their folder: it never holds only half of them under its name."""
+    """Write the files, and then rename their folder, so that a folder with this name is always complete."""
     staging = f"{folder}.new"
     for path, text in json.loads(packed).items():
         file = os.path.join(staging, _INSTALLED, path)

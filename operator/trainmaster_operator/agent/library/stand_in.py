@@ -9,7 +9,7 @@ import sys
 _this = sys.modules.pop(__name__)
 _folder = os.path.dirname(os.path.dirname(__file__))
 _at = sys.path.index(_folder)
-# This path contains only trainloop, so other threads' imports need nothing from it meanwhile.
+# This path contains only trainloop, so removing it for a moment doesn't disturb other threads' imports.
 del sys.path[_at]
 try:
     __import__(__name__)

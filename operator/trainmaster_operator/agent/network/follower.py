@@ -1,9 +1,9 @@
-"""A follower joins its leader, the first of the assignment's hosts that answers, and returns to an earlier one.
+"""A follower joins its leader, the first of the assignment's hosts that answers, and returns to earlier hosts.
 
-All agents try the same hosts in the same order, so without any election they meet at the first that is alive. If all
-hosts before this worker are lost, it is the leader itself. While the leader isn't the first choice, it retries the
-earlier hosts, soon at first and then every second. Pure: each method takes an event and the time, and returns the
-actions for the connections; `tick` is due at `deadline`.
+All agents try the same hosts in the same order, so they meet at the first living host without an election. If all hosts
+before this worker are lost, this worker leads. While the leader isn't the first choice, the follower retries earlier
+hosts, soon at first and then every second. Pure: each method takes an event and the time, and returns the actions for
+the connections; `tick` is due at `deadline`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 HURRY_SECONDS = 3.0
 HURRIED_RETRY_SECONDS = 0.1
 NO_PLACE = 1 << 31
-"""The place of no leader in the order of succession: after all workers."""
+"""Stands for no leader in the order of succession, after all workers."""
 
 
 class Follower:
-    """Follower finds its leader. `may_join`: False if reports only travel by exits; `now` is a monotonic time."""
+    """Follower finds its leader. `may_join` is False if agents report only by exiting; `now` is a monotonic time."""
 
     def __init__(self, worker: int, may_join: bool, now: float) -> None:
         self._worker = worker
@@ -38,15 +38,15 @@ class Follower:
         self._assignment: Optional[Assignment] = None
         self._peer: Optional[int] = None
         self._introduced = False
-        """Whether the leader knows this worker: earlier messages are sent with the introduction."""
+        """Whether this worker was introduced to the leader. Messages from before are sent with the introduction."""
         self._admitted = False
-        """Whether the leader that was joined has said anything."""
+        """Whether the joined leader has sent anything."""
         self._leader_uid = ""
-        """The pod that was joined, as soon as it has said so."""
+        """The joined leader's pod, once the leader has sent its uid."""
         self._received_at = now
         self._tries = 0
         self._trying: Optional[int] = None
-        """The position in the hosts of the one that is being tried."""
+        """The position, in the list of hosts, of the host that is being tried."""
         self._rounds = 0
         self._retry_at = math.inf
         self._hurried_until = now
@@ -54,9 +54,9 @@ class Follower:
         self._first = MasterContact(False, False, "not tried yet")
         self._actions: list[FollowerAction] = []
         self.leader: Optional[int] = None
-        """The leader's worker index; this worker's own where it leads; None while it isn't known."""
+        """The leader's worker index, which is this worker's own if it leads; None while unknown."""
         self.watched = False
-        """Whether an operator watches the leader, where that is another worker."""
+        """Whether an operator watches the leader, if another worker leads."""
 
     # Knowledge
 
@@ -111,12 +111,12 @@ class Follower:
         return self._drain()
 
     def send(self, message: FollowerMessage) -> list[FollowerAction]:
-        """Send to the leader if it is another worker and joined; a newly joined leader gets everything again."""
+        """Send to the joined leader, unless this worker leads. A newly joined leader gets everything again."""
         self._send(message)
         return self._drain()
 
     def tried(self, number: int, peer: Optional[int], resolved: bool, problem: str, now: float) -> list[FollowerAction]:
-        """Handle the end of a try: a connection, or a problem. It discards the result of a cancelled try."""
+        """Handle the result of a try, a connection or a problem. The result of a cancelled try is discarded."""
         assignment, position = self._assignment, self._trying
         if number != self._tries or position is None or assignment is None:
             if peer is not None:
@@ -133,7 +133,7 @@ class Follower:
         return self._drain()
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: float) -> list[FollowerAction]:
-        """Handle a line of the leader. It ignores anything but the protocol's messages."""
+        """Handle a line from the leader. Anything but the protocol's messages is ignored."""
         if peer != self._peer:
             return []
         self._received_at = now
@@ -160,7 +160,7 @@ class Follower:
             if self._admitted:
                 self._lose(now)
             else:
-                # The leader has a newer pod of this worker, or no room for one more: it would refuse again.
+                # The leader knows a newer pod of this worker, or has no room for another worker. It would refuse again.
                 self._leave()
                 self._retry_later(now)
         return self._drain()
@@ -196,7 +196,7 @@ class Follower:
         self._try(0, now)
 
     def _try(self, position: int, now: float) -> None:
-        """Try the hosts from `position` on that precede this worker and its present leader."""
+        """Try the next host from `position` on, before this worker and its present leader."""
         assignment = self._assignment
         if assignment is None:
             return

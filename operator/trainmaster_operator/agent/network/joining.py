@@ -1,4 +1,4 @@
-"""Joining is one try to join one host: resolve, connect, ask for the upgrade. It is bounded in time and never blocks.
+"""Joining is one try to join a host: resolve, connect, request the upgrade. It is bounded in time and never blocks.
 
 Names are resolved by the hosts file first, then by DNS in a thread, because getaddrinfo(3) can block for many seconds.
 """
@@ -25,7 +25,7 @@ MAX_UPGRADE_BYTES = 4_096
 
 
 class Tried(NamedTuple):
-    """Tried is a try's result: a connection that speaks lines from `rest` on, or None and the problem."""
+    """Tried is a try's result: a connection, with the bytes after the answer in `rest`, or None and the problem."""
 
     number: int
     connection: Optional[PeerConnection]
@@ -35,7 +35,7 @@ class Tried(NamedTuple):
 
 
 class Joining:
-    """Joining is one try to join. `handle` takes its events and returns the result once there is one."""
+    """Joining is one try to join. `handle` takes the try's events, and returns the result once it is known."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Joining:
 
     @property
     def peer(self) -> Optional[int]:
-        """Returns the connection that requests the upgrade, once there is one."""
+        """Returns the connection that requests the upgrade, or None before it is open."""
         return None if self._connection is None else self._connection.peer
 
     def cancel(self) -> None:
@@ -98,7 +98,7 @@ class Joining:
         if not separator and len(answer) <= MAX_UPGRADE_BYTES:
             return None
         if not separator or not answer.startswith(b"HTTP/1.1 101"):
-            # The host answers, but doesn't accept us: it isn't an agent, or has no assignment or another token yet.
+            # The host answers but refuses: it isn't an agent, has no assignment yet, or has another token.
             first = answer[:40].decode("latin-1").splitlines()[0] if answer.strip() else "nothing"
             return self._failed(f"answered {first!r}")
         self._connection = None
@@ -148,7 +148,7 @@ MAX_HOSTS_BYTES = 1_048_576
 
 
 def resolve(loop: Loop, number: int, name: str, hosts_file: str, put: Callable[[Resolved], None]) -> None:
-    """Put a host's address into the queue: at once for an address or a name in the hosts file."""
+    """Put a host's address into the queue, at once if `name` is an address or in the hosts file."""
     address = name if _family(name) else lookup_hosts(hosts_file, name)
     if address:
         put(Resolved(number, _family(address), address))

@@ -1,11 +1,11 @@
-"""The leader has the table of the job's workers, serves watching operators, and sends its followers orders. Pure.
+"""The leader keeps the table of the job's workers, serves watching operators, and sends its followers orders. Pure.
 
-Every agent has one; it matters on the agent that the others and the operator reach first (the first of `hosts`, or the
-next one while that is lost). None of its data has to outlive its process: followers send their reports again when they
-join, and a new stream begins with all kept lines.
+Every agent has a leader object. It is used on the agent that the others and the operator reach first (the first of
+`hosts`, or the next one if that is lost). Its data needn't outlive the process, because followers send their reports
+again when they join. A new stream begins with all kept lines.
 
 Each method takes an event and the time, and returns the actions for the connections; `tick` is due at `deadline`. A
-connection is known by its number (`peer`); the agent's own worker is the follower OWN.
+connection is identified by its number (`peer`); the agent's own worker is the follower OWN.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from trainmaster_operator.wire.values import ProtocolError
 
 PING_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
-"""A follower that sends nothing for so long is counted as lost, though its connection still stands."""
+"""A follower that sends nothing for this long counts as lost, even if its connection is still open."""
 FIRST_STREAM_SECONDS = 3.0
-"""A new agent counts as watched for so long: the operator learns from the kubelet that the container runs, which takes
-up to a second and more, and a script that fails at its first import is faster."""
+"""A new agent counts as watched for this long. The operator learns from the kubelet that the container runs, which may
+take over a second, and a script that fails at its first import is faster."""
 RECONNECT_SECONDS = 1.0
-"""An operator whose stream broke counts as watching for so long: a blip must not make workers report by exiting."""
+"""An operator whose stream broke still counts as watching for this long, so that workers don't exit to report."""
 COLLECT_SECONDS = 1.0
-"""The least time between two requests for stacks: a rank stands still while it prints them."""
+"""The minimum time between two requests for stacks, because a rank pauses while it prints them."""
 REQUESTED_BYTES = 524_288
-"""The texts of all workers that answer a request for stacks; an operator keeps them in one ConfigMap."""
+"""The limit of all workers' texts for a request for stacks, which an operator keeps in one ConfigMap."""
 MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
 """The limit of all workers' kept progress."""
 WORKERS_IN_HELLO = 256
-"""A line must stay below what its reader accepts, 64 KiB; the others follow in lines of their own."""
+"""Workers in a hello, so that the line stays below its reader's limit of 64 KiB; others follow in separate lines."""
 
 
 class Leader:
-    """Leader is the table and its rules. `now` is the start of the agent's life, on the monotonic clock."""
+    """Leader is the table and its rules. `now` is the agent's start, on the monotonic clock."""
 
     def __init__(self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float) -> None:
         self._job_uid = job_uid
@@ -66,7 +66,7 @@ class Leader:
         self._named: frozenset[int] = frozenset()
         """The assignment's workers."""
         self._present: frozenset[int] = frozenset()
-        """Those that have ranks in the attempt's group."""
+        """The workers with ranks in the attempt's group."""
         self._assignment_line = b""
         self._reports = KeptReports()
         self._progress = KeptProgress(MAX_PROGRESS_BYTES)
@@ -74,14 +74,14 @@ class Leader:
         self._outputs = KeptOutputs()
         self._diagnosis = Diagnosis()
         self._collect_at = now
-        """When stacks may be asked for next, on the monotonic clock."""
+        """The earliest time for the next request for stacks, on the monotonic clock."""
         self._mismatched_attempt = 0
         self._modules: Optional[joining.Modules] = None
-        """The modules to import, by the first worker that knows them; a new pod needn't learn them."""
+        """The modules to import, from the first worker that sent them, so that a new pod needn't learn them."""
         self._streams: list[int] = []
         self._watched_until = now + FIRST_STREAM_SECONDS
         self._announced = True
-        """What followers were sent last: whether an operator watches."""
+        """Whether an operator watches, as sent to the followers last."""
         self._ping_at = now + PING_SECONDS
         self._actions: list[LeaderAction] = []
 
@@ -93,7 +93,7 @@ class Leader:
         return min(self._ping_at, self._diagnosis.deadline, unwatched_at)
 
     def is_watched(self, now: float) -> bool:
-        """Returns whether an operator has a stream open here, or had one a moment ago."""
+        """Returns whether an operator has, or recently had, a stream open here."""
         return bool(self._streams) or now < self._watched_until
 
     def workers(self) -> list[stream.WorkerLine]:
@@ -121,14 +121,14 @@ class Leader:
         return self._drain()
 
     def arrive(self, peer: int, now: Now) -> list[LeaderAction]:
-        """Add a follower's connection; its first line will name it."""
+        """Add a follower's connection; its first line will name the follower."""
         closed = self._workers.arrive(peer, now.steady)
         if closed is not None:
             self._actions.append(Close(closed))
         return self._drain()
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> list[LeaderAction]:
-        """Handle a follower's line. It ignores anything but the protocol's messages."""
+        """Handle a follower's line. Anything but the protocol's messages is ignored."""
         row = self._workers.of(peer)
         try:
             message = joining.parse_from_follower(data)
@@ -161,7 +161,7 @@ class Leader:
         return self._drain()
 
     def keep_output(self, line: stream.OutputLine) -> list[LeaderAction]:
-        """Keep a worker's last output from the leader before this one."""
+        """Keep a worker's last output, sent by the previous leader."""
         self._keep_output(line)
         return self._drain()
 
@@ -179,7 +179,7 @@ class Leader:
         return self._drain()
 
     def watch(self, peer: int, now: Now) -> list[LeaderAction]:
-        """Add a watching operator: it gets everything known, then each change. A ninth replaces the oldest."""
+        """Add a watching operator; it gets all kept lines, and then each change. A ninth one replaces the oldest."""
         while len(self._streams) >= MAX_STREAMS:
             self._actions.append(Close(self._streams.pop(0)))
         workers = self.workers()
@@ -229,7 +229,7 @@ class Leader:
     # Followers
 
     def _join(self, peer: int, hello: joining.Joined, now: Now) -> bool:
-        """Handle a connection's name; returns whether it may stay."""
+        """Handle the line that names a connection's worker; returns whether the connection may stay."""
         if hello.job != self._job_uid:
             return False
         expected_uid = "" if self._assignment is None else self._assignment.uid_of(hello.worker)
@@ -256,7 +256,7 @@ class Leader:
         return True
 
     def _apply(self, row: Worker, message: Optional[joining.FollowerMessage], now: Now) -> None:
-        """Handle a worker's message; it can only concern that worker."""
+        """Handle a worker's message, which can only concern that worker."""
         if isinstance(message, joining.Reported):
             if message.report.worker == row.worker:
                 self._add_report(
@@ -304,7 +304,7 @@ class Leader:
             self._send_all(self._stop(report, now))
 
     def _record(self, report: Report) -> bool:
-        """Keep a report and publish it; returns whether it is new. A known one is only acknowledged again."""
+        """Keep a report and publish it; returns whether it is new. A known report is only acknowledged again."""
         line = self._reports.add(report)
         if line is not None:
             self._publish(line)
@@ -338,7 +338,7 @@ class Leader:
         return max(failed, key=lambda report: report.culprit, default=None)
 
     def _send_ack(self, report: Report) -> None:
-        # Acknowledge only ends: an answer to `Starting` could be mistaken for one to `Failed`.
+        # Acknowledge only ends, because an answer to `Starting` could be mistaken for an answer to `Failed`.
         if not report.ended:
             return
         row = self._workers.get(report.worker)
@@ -390,7 +390,7 @@ class Leader:
             self._send_all(conclusion)
 
     def _steps_of(self, worker: int, since: float) -> Optional[int]:
-        """Returns the step of a worker's slowest rank by its last progress, -1 if it never reported one.
+        """Returns the step of a worker's slowest rank by its last progress, or -1 if no step was ever reported.
 
         None if the worker has sent anything since that moment.
         """
@@ -401,7 +401,7 @@ class Leader:
         return self._progress.slowest_step(worker, attempt)
 
     def _report_lost(self, silent: SilentWorkers, now: Now) -> None:
-        """Report workers whose agents don't answer. A returning one joins again and learns the outcome."""
+        """Report workers whose agents don't answer. A returning agent joins again and learns the outcome."""
         for worker in silent.workers:
             row = self._workers.get(worker)
             if row is not None and row.peer is not None:
@@ -414,7 +414,7 @@ class Leader:
             self._add_report(report, now.steady)
 
     def _compare_environments(self) -> None:
-        """Fail an attempt that all workers have started if their environments differ in anything that must be equal."""
+        """Fail an attempt that all workers have started if parts of their environments differ that must be equal."""
         assignment = self._assignment
         if assignment is None or assignment.attempt <= self._mismatched_attempt:
             return
@@ -431,7 +431,7 @@ class Leader:
     # Sending
 
     def _announce(self, now: float) -> None:
-        """Inform all followers when an operator begins or ceases to watch."""
+        """Inform all followers when an operator begins or stops watching."""
         watched = self.is_watched(now)
         if watched != self._announced:
             self._announced = watched

@@ -18,7 +18,7 @@ Delivery = Union[LeaderMessage, LeaderJoined]
 
 
 class Send(NamedTuple):
-    """Send these lines to followers, or to the leader; the bytes are kept once for all of them."""
+    """Send these lines to followers, or to the leader; all receivers share the same bytes."""
 
     peers: tuple[int, ...]
     data: bytes
@@ -59,7 +59,7 @@ FollowerAction = Union[Send, Close, Deliver, Try, CancelTry]
 
 
 class Resolved(NamedTuple):
-    """A try's host has an address, or a problem (and then no family)."""
+    """The address of a try's host was found, or there is a problem (and then no family)."""
 
     number: int
     family: int

@@ -26,7 +26,7 @@ _METRICS_OF_RANKS = (
     ),
     ("learning_rate", "trainmaster_learning_rate", "The learning rate of a rank's last update."),
     ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
-    # Before the next metric: if a reader cuts the page off, ranks can still be compared by one of the two.
+    # It comes before the next metric, so that if a reader cuts the page off, one of the two still compares the ranks.
     ("compute_seconds", "trainmaster_compute_seconds", "A rank's own forward and backward of a step, without waiting."),
     ("step_seconds", "trainmaster_step_seconds", "Seconds of a step, as a rank says, else between its steps."),
 )
@@ -50,7 +50,7 @@ def render_metrics(
     warm_bytes: Optional[int],
     state_bytes: int = 0,
 ) -> str:
-    """Returns the whole page. `warm_bytes`: the warm process's own memory; None if there is none."""
+    """Returns the page. `warm_bytes`: the warm process's own memory; None if there is no warm process."""
     # Not `job`, which is Prometheus' own label for its targets.
     labels = f'job_name="{_escape(job)}",worker="{worker}"'
     lines = [

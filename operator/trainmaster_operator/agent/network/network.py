@@ -1,4 +1,4 @@
-"""Network has all of an agent's connections; the leader's table and the follower decide about them.
+"""Network owns all of an agent's connections; the leader and the follower decide about them.
 
 Sockets put events into the executor's queue. The executor passes them back to `handle`, which lets the leader or the
 follower decide and performs their actions. Messages for the planner are collected for `deliveries`.
@@ -46,11 +46,11 @@ from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, ProgressL
 from trainmaster_operator.wire.values import ProtocolError
 
 FOLLOWER_BURST_BYTES, FOLLOWER_BYTES_PER_SECOND = 524_288, 262_144
-"""A follower that sends faster is read slower: eight ranks' progress is 4 KiB a second, evidence 64 KiB."""
+"""A follower that sends faster is read more slowly. Eight ranks' progress is 4 KiB a second; evidence is 64 KiB."""
 MAX_FOLLOWER_PENDING_BYTES = 1_048_576
 """The limit of a follower's unread bytes; an assignment is at most 256 KiB."""
 LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
-"""A leader that sends faster is read slower; an assignment is at most 256 KiB."""
+"""A leader that sends faster is read more slowly; an assignment is at most 256 KiB."""
 
 
 class Peer(NamedTuple):
@@ -62,7 +62,7 @@ class Peer(NamedTuple):
 
 
 class Network:
-    """Network has the connections. `put` puts an event into the executor's queue."""
+    """Network owns the connections. `put` puts an event into the executor's queue."""
 
     def __init__(self, loop: Loop, settings: AgentSettings, put: Callable[[NetworkEvent], None], now: Now) -> None:
         self._loop = loop
@@ -76,7 +76,7 @@ class Network:
         self._followers: dict[int, Peer] = {}
         self._streams: dict[int, PeerConnection] = {}
         self.leaders: dict[int, Peer] = {}
-        """The connection to the leader, where another worker leads, and for a moment the one before."""
+        """The connection to the leader, if another worker leads, and for a moment that to the previous leader."""
         self._joining: Optional[Joining] = None
         self._deliveries: list[Delivery] = []
 
@@ -97,7 +97,7 @@ class Network:
         if leader == self._settings.worker:
             watched = self.leader.is_watched(now.steady)
         else:
-            # An unknown leader may be watched.
+            # While the leader is unknown, an operator may be watching it.
             watched = self._follower.watched or leader is None
         return LeaderContact(leader, watched, self._follower.master)
 
@@ -151,7 +151,7 @@ class Network:
             self._lead(self.leader.hand_over())
 
     def keep_output(self, line: OutputLine) -> None:
-        """Keep another worker's last output, sent by the leader because it ends."""
+        """Keep another worker's last output, which the leader sends when its agent ends."""
         self._lead(self.leader.keep_output(line))
 
     # Events
@@ -163,7 +163,7 @@ class Network:
             self._follow(self._follower.tick(now.steady))
 
     def handle(self, event: ConnectionEvent, now: Now) -> None:
-        """Handle an event of a connection. It ignores late results."""
+        """Handle an event of a connection. Late results are ignored."""
         if isinstance(event, Readable):
             self._read(event.peer, now)
         elif isinstance(event, Closed):
@@ -217,7 +217,7 @@ class Network:
             self._lead(self.leader.watch(connection.peer, now))
 
     def _tried(self, tried: Optional[Tried], now: Now) -> None:
-        """Handle the result of a try; None: there is none yet."""
+        """Handle the result of a try, if there is one yet."""
         if tried is None:
             return
         self._joining = None
@@ -231,7 +231,7 @@ class Network:
             self._read_lines(self.leaders[number], now, tried.rest)
 
     def _read_lines(self, peer: Peer, now: Now, first: bytes = b"") -> None:
-        """Read the new lines of a follower or the leader; `first` arrived before it was known which."""
+        """Read the new lines of a follower or the leader; `first` are the bytes that have already been read."""
         connection, lines = peer.connection, peer.lines
         data = first or connection.read()
         if not data:
@@ -244,7 +244,7 @@ class Network:
                 else:
                     self._follow(self._follower.receive_line(connection.peer, line, now.steady))
                 if connection.closed:
-                    # The line made the connection give way, or an answer exceeded its buffer.
+                    # The line made the leader or follower close the connection, or an answer exceeded its buffer.
                     return
         except ProtocolError:
             connection.close()
@@ -293,7 +293,7 @@ class Network:
 
 
 def _split(message: FollowerMessage) -> Sequence[FollowerMessage]:
-    """Splits a message into lines that a reader accepts: one worker's ranks may need several."""
+    """Splits a message with many ranks into messages whose lines a reader accepts."""
     if isinstance(message, ProgressLine):
         return split(message)
     return split(message) if isinstance(message, EvidenceLine) else [message]

@@ -1,4 +1,4 @@
-"""The server is the agents' port: HTTP for the operator, Prometheus and the kubelet; other agents join here too."""
+"""The server listens on the agents' port: HTTP for the operator, Prometheus, the kubelet, and agents that join."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from trainmaster_operator.wire.signing import job_token
 from trainmaster_operator.wire.values import loads, mapping, whole
 
 REQUEST_SECONDS = 10.0
-"""A connection whose request isn't complete and answered by then is given up."""
+"""A connection is closed if its request isn't complete and answered by then."""
 SWEEP_SECONDS = 1.0
 ACCEPTS_AT_ONCE = 8
-"""Then the loop sees to everything else. Fewer than unauthenticated.MAX_OF_ADDRESS, so that a connection that has just
-come in is read once more before others of its address push it out."""
+"""The server accepts this many connections before the loop handles other events. It is below
+unauthenticated.MAX_OF_ADDRESS, so that a new connection is read once before others of its address replace it."""
 SHORT_SECONDS = 0.1
-"""Where descriptors are short and nobody can be closed for it, nobody is let in for so long."""
+"""If descriptors run out and no connection can be closed, no connection is accepted for this long."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 MAX_KNOWN = 32
-"""Connections whose request has the token, and that are neither a stream nor a follower's; the oldest gives way."""
+"""Connections whose request contains the token, without streams and followers. A new one replaces the oldest."""
 MAX_ANSWER_BYTES = 1_048_576
-"""The limit of one's unread bytes."""
+"""The limit of one connection's unread bytes."""
 UNAUTHENTICATED_READ_BYTES = 8_192
-"""Bytes read at once before the token is shown: the buffer never holds more than a head and this."""
+"""Bytes read at once before the token is known, so that the buffer contains at most a head and this much."""
 METRICS_SECONDS = 1.0
 """The text of /metrics is made at most once in this time."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,7 +43,7 @@ PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack", "/v
 
 
 class Server:
-    """Server listens on the pod's address, and queues the requests that others have to answer."""
+    """Server listens on the pod's address, and queues the requests that other parts of the agent answer."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Server:
         self._loop = loop
         self._settings = settings
         self.put = put
-        """Puts what a request asks for into the queue."""
+        """Puts a request's event into the queue."""
         self._numbers = numbers
-        """Names for connections, never used twice."""
+        """Numbers that identify connections, never used twice."""
         self._exchanges: dict[int, Exchange] = {}
         self._unauthenticated: Unauthenticated[Exchange] = Unauthenticated(room_for_unauthenticated())
         self._known: dict[Exchange, None] = {}
@@ -124,7 +124,7 @@ class Server:
             exchange.answer(self._metrics)
 
     def metrics_for(self, exchange: Exchange) -> Optional[bytes]:
-        """Returns the response, at most METRICS_SECONDS old; None if the connection gets it a little later."""
+        """Returns the response, at most METRICS_SECONDS old; None if `show_metrics` will send it."""
         if time.monotonic() < self._metrics_until:
             return self._metrics
         if not self._metrics_awaited:
@@ -133,7 +133,7 @@ class Server:
         return None
 
     def is_authorized(self, head: Head) -> bool:
-        """Returns whether a request has the job's token."""
+        """Returns whether a request contains the job's token."""
         if self._token is None:
             self._token = job_token(self._settings.agents_secret, self._settings.job_uid)
         given = head.headers.get(TOKEN_HEADER.lower(), "")
@@ -143,7 +143,7 @@ class Server:
         return bool(self._token) and hmac.compare_digest(self._token.encode(), given.encode("latin-1"))
 
     def became_known(self, exchange: Exchange) -> None:
-        """Record that a connection has shown the token."""
+        """Record that a connection's request contains the token."""
         self._unauthenticated.discard(exchange.address, exchange)
         while len(self._known) >= MAX_KNOWN:
             next(iter(self._known)).close()
@@ -214,10 +214,10 @@ class Exchange:
         self._request = Request()
         self._is_known = False
         self._is_taken = False
-        """Whether the request is whole, or needn't be: nothing more of it is of use."""
+        """Whether the request is complete or was refused, so that nothing more is read."""
         self._is_answered = False
         self._leaves = False
-        """Whether it has to go as soon as it has the answer that it waits for."""
+        """Whether to close the connection as soon as the pending answer is sent."""
         self.connection = connection
         self.address = address
         self.deadline = time.monotonic() + REQUEST_SECONDS
@@ -354,17 +354,16 @@ def _json(body: bytes) -> Any:
 MAX_UNAUTHENTICATED = 128
 MAX_OF_ADDRESS = 16
 DESCRIPTORS_SHARE = 4
-"""They get at most this part of the process's descriptors (a fourth): the ranks' files and pipes need some too."""
+"""Unauthenticated connections get at most a fourth of the process's descriptors; ranks' files and pipes need some."""
 T = TypeVar("T")
 
 
 class Unauthenticated(Generic[T]):
     """Unauthenticated limits the connections without a token, in all and per address.
 
-    Nobody knows which addresses the kubelet's probe and the operator use (a node, a proxy, a service mesh's sidecar),
-    so no place is reserved for them. Instead a newcomer replaces the oldest connection of the address with the most: a
-    flood pushes out its own connections, and a request sent at once is answered before connections that only hold a
-    place.
+    The addresses of the kubelet's probe and the operator are unknown (a node, a proxy, a service mesh's sidecar), so no
+    place is reserved for them. Instead, a new connection replaces the oldest one of the address with the most. So a
+    flood replaces its own connections, and a client that sends its request at once is answered before it is replaced.
     """
 
     def __init__(self, most: int = MAX_UNAUTHENTICATED) -> None:

@@ -1,6 +1,6 @@
 """The leader's table of workers keeps the last lines of each for operators that begin to watch.
 
-The memory per follower is bounded, so their number is too: the job's workers, and a few more. Pure.
+The memory per follower and the number of followers (the job's workers, and a few more) are bounded. Pure.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MAX_OTHERS = 256
 """Followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
 MAX_ARRIVING = 256
 HELLO_SECONDS = 10.0
-"""A follower names itself this long after it has connected."""
+"""A follower must name itself within this time after it has connected."""
 MAX_REPLACED = 4
-"""Pods of a worker that have given way to a newer one, and are remembered for it."""
+"""Replaced pods to remember for each worker."""
 
 
 class Worker:
@@ -34,9 +34,9 @@ class Worker:
         self.received_at = now
         self.environment: dict[str, str] = {}
         self.environment_attempt = 0
-        """The attempt that started in this environment: files such as the configuration may change between two."""
+        """The attempt that started in this environment; files such as the configuration may change between attempts."""
         self.replaced: tuple[str, ...] = ()
-        """Pods of this worker that gave way to a newer one while they were connected."""
+        """Pods of this worker that a newer pod replaced while they were connected."""
 
 
 class Workers:
@@ -47,7 +47,7 @@ class Workers:
         self._by_worker = {own.worker: own}
         self._by_peer: dict[int, Worker] = {}
         self._arriving: dict[int, float] = {}
-        """The connections that haven't named themselves, and since when."""
+        """The connections that haven't named themselves, and when they were opened."""
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._by_worker.values())
@@ -64,7 +64,7 @@ class Workers:
         return tuple(self._by_peer)
 
     def environments(self, workers: Sequence[int], attempt: int) -> dict[int, dict[str, str]]:
-        """Returns these workers' environments of an attempt once all of them have started it, else an empty dict."""
+        """Returns these workers' environments in an attempt once all of them have started it, else an empty dict."""
         rows = [self._by_worker.get(worker) for worker in workers]
         started = [row for row in rows if row is not None and row.environment_attempt == attempt]
         return {row.worker: row.environment for row in started} if len(started) == len(rows) else {}
@@ -74,7 +74,7 @@ class Workers:
         return WorkerLine(row.worker, row.uid, row.seen, row is self.own or row.peer is not None)
 
     def arrive(self, peer: int, now: float) -> Optional[int]:
-        """Add a connection that hasn't named itself; returns the connection to close for it, if any."""
+        """Add a connection that hasn't named itself; returns the connection to close in exchange, if any."""
         closed = next(iter(self._arriving)) if len(self._arriving) >= MAX_ARRIVING else None
         if closed is not None:
             del self._arriving[closed]
@@ -114,8 +114,8 @@ class Workers:
     def _is_newest(self, worker: int, uid: str, expected_uid: str) -> bool:
         """Returns whether a pod replaces this worker's connected pod.
 
-        A deleted pod may live on for its grace period, or for good on a node whose kubelet is lost, and would take the
-        new one's place again and again.
+        A deleted pod may live for its grace period, or forever if its node's kubelet is lost, and would replace the new
+        pod again and again.
         """
         row = self._by_worker.get(worker)
         if row is None or row.peer is None or row.uid == uid:
@@ -125,7 +125,7 @@ class Workers:
         return uid not in row.replaced
 
     def join(self, row: Worker) -> Optional[int]:
-        """Record that a follower has named itself. Returns its earlier connection, which has to be closed, if any."""
+        """Record that a follower has named itself. Returns its earlier connection, if any, for the caller to close."""
         before = self._by_worker.get(row.worker)
         closed = None if before is None else before.peer
         if before is not None:
@@ -151,11 +151,11 @@ class Workers:
 
 
 KEPT_ATTEMPTS = 3
-"""Attempts of which a worker's last report is kept: the current one, the one before, one ahead of the leader."""
+"""The number of attempts whose last report is kept: the current, the previous, and one ahead of the leader."""
 
 
 class KeptReports:
-    """KeptReports has one report for each attempt and worker, with its place in the stream."""
+    """KeptReports contains one report for each attempt and worker, with its number in the stream."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int], ReportLine] = {}
@@ -172,7 +172,7 @@ class KeptReports:
         return [line.report for line in lines if line is not None]
 
     def add(self, report: Report) -> Optional[ReportLine]:
-        """Keep a report; returns its line, or None if the report is known or its attempt too old."""
+        """Keep a report; returns its line, or None if the report is known or its attempt is too old."""
         key = (report.attempt, report.worker)
         kept = self._lines.get(key)
         if kept is not None and kept.report == report:
@@ -192,12 +192,12 @@ class KeptReports:
         return kept is not None and kept.report == report and kept.seq <= self._acked
 
     def acknowledge(self, seq: int) -> list[Report]:
-        """Record that an operator has all reports up to `seq`; returns those that are kept."""
+        """Record that an operator has received all reports up to `seq`; returns those that are still kept."""
         self._acked = max(self._acked, min(seq, self._seq))
         return [line.report for line in self._lines.values() if line.seq <= seq]
 
     def forget(self, worker: int) -> None:
-        """Forget a worker's report, because another pod has its place."""
+        """Forget a worker's report, because another pod has replaced it."""
         self._lines = {key: line for key, line in self._lines.items() if key[1] != worker}
 
     def forget_before(self, attempt: int) -> None:
@@ -207,21 +207,22 @@ class KeptReports:
     def can_continue(self, failed: Report, others: Collection[int], *, continued: bool) -> bool:
         """Returns whether the living ranks of these workers, and of the failed one, report that they can continue.
 
-        `continued`: the failing attempt is itself a continued one; its workers all can, until they report otherwise.
+        `continued`: whether the failing attempt is a continued one. Its workers can all continue until they report
+        otherwise.
         """
         reports = self.of(failed.attempt, others)
         some = failed.able or any(report.able for report in reports) or (continued and len(reports) < len(others))
-        # A worker whose joining ranks have no group yet has no state, so it doesn't report that it can continue.
+        # Ranks that join have no group yet, and so no state: their worker doesn't report that it can continue.
         passed_over = ("Failed", "Starting") if continued else ("Failed",)
         return some and all(report.able or report.state in passed_over for report in reports)
 
 
 MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
-"""Lines of one worker: as many as its ranks can need."""
+"""The most lines that one worker's ranks can need."""
 
 
 class KeptLines:
-    """KeptLines keeps at most `most` bytes. A line that doesn't fit is dropped, with the one that it replaces."""
+    """KeptLines keeps at most `most` bytes. A line that doesn't fit is dropped, and so is the line it would replace."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -230,7 +231,7 @@ class KeptLines:
         self._lines: dict[int, dict[int, bytes]] = {}
 
     def keep(self, worker: int, attempt: int, part: int, line: bytes) -> None:
-        """Keep a worker's line of an attempt, replacing an older one with the same ranks, named by `part`."""
+        """Keep a worker's line of an attempt, replacing an older line with the same ranks (the same `part`)."""
         if self._attempts.get(worker) != attempt:
             self._drop(worker)
         self._attempts[worker] = attempt
@@ -262,7 +263,7 @@ class KeptProgress(KeptLines):
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self._steps: dict[int, tuple[int, dict[int, int]]] = {}
-        """The attempt of each worker's last progress, and the step of each of its ranks."""
+        """The attempt of each worker's last progress, and the steps of the worker's ranks."""
 
     def add(self, line: ProgressLine) -> bytes:
         """Keep a worker's progress; returns the line to send."""
@@ -276,7 +277,7 @@ class KeptProgress(KeptLines):
         return data
 
     def slowest_step(self, worker: int, attempt: int) -> int:
-        """Returns the step of a worker's slowest rank in an attempt, -1 if it never reported one."""
+        """Returns the step of a worker's slowest rank in an attempt, or -1 if no step was ever reported."""
         known, steps = self._steps.get(worker, (-1, {}))
         return min(steps.values(), default=-1) if known == attempt else -1
 
@@ -286,7 +287,7 @@ class KeptProgress(KeptLines):
 
 
 class KeptOutputs:
-    """KeptOutputs has the last output of ended workers; above the limit it drops the oldest."""
+    """KeptOutputs contains the last output of ended workers. Above the limit, the oldest output is dropped."""
 
     def __init__(self) -> None:
         self._lines: dict[int, bytes] = {}
@@ -304,5 +305,5 @@ class KeptOutputs:
 
 
 def part_of(ranks: Iterable[int]) -> int:
-    """Names a worker's line by its ranks, because a worker with many ranks sends several."""
+    """Returns the number of a worker's line by its ranks, because a worker with many ranks sends several lines."""
     return min(ranks, default=0)

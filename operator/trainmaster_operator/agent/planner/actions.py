@@ -1,6 +1,6 @@
 """Actions are requests of `plan.plan` that the executor performs one by one.
 
-`plan.done` applies the change of each, so that the next plan no longer requests it.
+`plan.done` applies each action's change to the state, so that the next plan no longer requests the action.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class KillLeftovers(NamedTuple):
 
 
 class ApplyAssignment(NamedTuple):
-    """Apply a newer assignment to the leader's table and to the way to the leader."""
+    """Apply a newer assignment to the leader's table and to the follower."""
 
     assignment: Assignment
 
 
 class Begin(NamedTuple):
-    """Save that an attempt begins, before any part of it does: an attempt is never trained twice."""
+    """Save that an attempt begins, before it does, so that no attempt is trained twice."""
 
     report: Report
     assignment: Assignment
@@ -147,7 +147,7 @@ class KillProcesses(NamedTuple):
 
 
 class KillRemains(NamedTuple):
-    """Kill an ended rank's children: they share its sockets, whose closing its peers wait for."""
+    """Kill an ended rank's children, because they keep its sockets open, and its peers wait until these close."""
 
     pid: int
 
@@ -157,11 +157,11 @@ class Sweep(NamedTuple):
 
 
 class Conclude(NamedTuple):
-    """Find the reason of the attempt's failure, now that the hung rank has printed its stacks or won't."""
+    """Find the reason for the attempt's failure, now that the hung rank has printed its stacks or won't."""
 
 
 class FlushProgress(NamedTuple):
-    """Read the ranks' progress a last time: it has to be published before the end."""
+    """Read the ranks' progress a last time, because it must be published before the end."""
 
 
 class SaveReport(NamedTuple):
@@ -169,7 +169,7 @@ class SaveReport(NamedTuple):
 
     report: Report
     exited: bool
-    """Whether it is made by exiting."""
+    """Whether the agent sends the report by exiting."""
 
 
 class PublishReport(NamedTuple):
@@ -179,7 +179,7 @@ class PublishReport(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Send progress, the environment or the modules to the same receivers."""
+    """Send progress, the environment or the modules to the receivers of `PublishReport`."""
 
     message: Union[ProgressLine, Environment, Modules]
 
@@ -203,7 +203,7 @@ class KeepReport(NamedTuple):
 
 
 class Diagnose(NamedTuple):
-    """Give the stall diagnosis a message of the leader."""
+    """Give a message of the leader to the diagnosis of stalls."""
 
     message: Union[Collect, Hung, Patience]
 

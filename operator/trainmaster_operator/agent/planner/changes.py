@@ -22,7 +22,7 @@ def post(state: State, action: Any) -> State:
 
 
 def current_report(state: State, now: Now) -> Report:
-    """Returns the newest attempt's report, on which its next one is based."""
+    """Returns the newest attempt's report, on which the attempt's next report is based."""
     settings, described = state.settings, "" if state.environment is None else state.environment.line
     environment = state.printed_environment or described
     report = Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
@@ -30,7 +30,7 @@ def current_report(state: State, now: Now) -> Report:
 
 
 def end(state: State, report: Report, now: Now) -> State:
-    """End this worker's attempt; a known cause stays unless the new one is better."""
+    """End this worker's attempt. A known cause stays unless the new cause is better."""
     known = state.ended
     if known is not None and (not is_superseded(known, report) or known._replace(at=report.at) == report):
         return state

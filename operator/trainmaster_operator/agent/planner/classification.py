@@ -1,4 +1,4 @@
-"""A rank's end is classified: its reason, and whether it was the cause or a consequence of another end.
+"""This module finds the reason for a rank's end, and whether it was the cause or a consequence of another end.
 
 The operator chooses the culprit among all workers' reports (an out-of-memory kill or a signal, then an error that isn't
 a broken connection, then a broken connection); this module classifies each worker's end.
@@ -15,9 +15,9 @@ from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, Report
 from trainmaster_operator.wire.values import last_lines
 
-# Not compiled here: `re` compiles them at their first use, which isn't part of an agent's start. gloo, NCCL, TCPStore
-# and plain sockets print these on the side that only lost its peer. torch's exception for NCCL's errors
-# (DistBackendError) isn't among them: wrong usage and lack of memory raise it too.
+# `re` compiles these patterns at their first use, to keep it out of an agent's start. gloo, NCCL, TCPStore and plain
+# sockets print them on the side that only lost its peer. torch's exception for NCCL's errors (DistBackendError) is
+# missing, because wrong usage and lack of memory raise it too.
 _BROKEN_CONNECTION = (
     r"(?i)connection (?:reset|refused|closed|aborted|was closed|timed out)|broken ?pipe"
     r"|(?:Connection\w*|BrokenPipe)Error"
@@ -31,15 +31,15 @@ _MASTER_UNREACHABLE = (
     r"(?is)client socket has timed out.*while trying to connect to|gaierror|could not be resolved|"
     r"Name or service not known|failed to connect to .*:\d+ after"
 )
-# A script reports these by the exception's name *and* the exit code: either alone may mean something else (70 is
-# EX_SOFTWARE of sysexits.h).
+# A script reports these by both the exception's name and the exit code, because either alone may mean something else
+# (70 is EX_SOFTWARE of sysexits.h).
 _NAMED_BY_EXCEPTION = {
     2: ("ConfigError", "Usage"),
     EXIT_BY_REASON["PreflightMismatch"]: ("PreflightMismatch", "PreflightMismatch"),
     EXIT_DIVERGED: ("Diverged", "Diverged"),
 }
-# torch's C++ parts append these to an error: c10::Error its own frames, pybind11 those of the Python function that C++
-# had called (such as a communication hook of DDP). They would crowd out the error itself.
+# torch's C++ code appends these frames to an error: c10::Error appends its own, and pybind11 those of the Python
+# function that C++ had called (such as a communication hook of DDP). They would crowd out the error itself.
 _NATIVE_FRAMES = (
     r"(?m)^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
     r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
@@ -60,7 +60,7 @@ ASSERTION = r"(?m)^.*(?:thread: \[\d+,\d+,\d+\] A|Device-side a)ssertion [`'].+[
 _UNCAUGHT = "what():"
 _ASSERTED = "device-side assert triggered"
 FATAL_ERROR = "Fatal Python error:"
-"""How faulthandler begins what it prints at a fatal signal: the reason stands before it, the stacks after it."""
+"""The beginning of faulthandler's output at a fatal signal. The reason precedes it, and the stacks follow it."""
 # The agent never sends these fatal signals, and no peer's end causes them.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGKILL})
 
@@ -77,7 +77,7 @@ def stopped(report: Report, ending: Ending | None = None) -> Report:
 
 
 def failed(report: Report, reason: str, error: str, rank: int | None = None) -> Report:
-    """Returns the report of a failure that the agent itself found, with its reason's exit code."""
+    """Returns the report of a failure that the agent itself found, with the exit code for the reason."""
     return report._replace(
         state="Failed",
         rank=rank,
@@ -90,7 +90,7 @@ def failed(report: Report, reason: str, error: str, rank: int | None = None) -> 
 
 
 def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_kills: int) -> Report:
-    """Classify a rank that ended by itself, not with 0. `oom_kills`: the cgroup's count during the attempt."""
+    """Classify a rank that ended by itself with a failure. `oom_kills`: the cgroup's count during the attempt."""
     report = report._replace(state="Failed", rank=rank, exit_code=ending.exit_code, signal=ending.signal)
     if ending.signal == signal.SIGKILL and oom_kills > 0:
         kills = "kill" if oom_kills == 1 else "kills"
@@ -101,7 +101,7 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
         # The NCCL watchdog often aborts when a peer is lost.
         said_before, mark, stack = error.partition(FATAL_ERROR)
         if _UNCAUGHT in said_before:
-            # The reason that C++ gives for the abort matters more than Python's position.
+            # The reason that C++ printed for the abort is more important than Python's stacks.
             error = f"{mark}{stack}\n{said_before.rstrip()}".lstrip()
         culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
         text = last_lines(f"{error}\nkilled by {signal_name(ending.signal)}".lstrip(), MAX_ERROR_CHARACTERS)
@@ -117,7 +117,8 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
 def broken_connection(error: str) -> bool:
     """Returns whether a text concludes that a peer disconnected.
 
-    Only its last lines count: a rank may log a warning about a connection and fail for another reason much later.
+    Only the text's last lines count, because a rank may log a warning about a connection, and fail for another reason
+    much later.
     """
     lines = [line for line in error.splitlines() if line.strip()]
     return bool(re.search(_BROKEN_CONNECTION, "\n".join(lines[-6:])))
@@ -137,7 +138,7 @@ def without_additions(text: str) -> str:
 
 
 def with_assertion(error: str, printed: Callable[[], str]) -> str:
-    """Returns an error; for a kernel's failed assertion it puts the kernel's own line about it before the exception.
+    """Returns an error. If a GPU kernel's assertion failed, the kernel's line about it precedes the exception.
 
     `printed` returns the rank's output.
     """
@@ -150,7 +151,7 @@ def with_assertion(error: str, printed: Callable[[], str]) -> str:
 
 
 def is_superseded(one: Report, other: Report) -> bool:
-    """Returns whether, of two ranks' reports of one worker, `other` describes the cause better than `one`."""
+    """Returns whether `other` describes the cause better than `one`; both are reports of one worker's ranks."""
     return _weight(other) > _weight(one)
 
 

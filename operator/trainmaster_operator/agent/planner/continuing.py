@@ -1,8 +1,8 @@
 """Ranks continue in another attempt, without the lost ranks (docs/protocol.md, "Continuing"). Pure.
 
 After a rank fails, the others stay alive for a moment. If an operator continues the attempt in that time, this worker
-adopts the next one: it saves and publishes its report, then wakes the living ranks and restarts the absent ones, which
-join later. Otherwise it stops all.
+adopts the next attempt: it saves and publishes its report, then wakes the living ranks and restarts the absent ranks,
+which join later. Otherwise it stops all ranks.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def is_ready(run: Run) -> bool:
 
 
 def patience(state: State, but: Optional[int] = None) -> float:
-    """Returns how long the others live on after a rank's failure [s]; 0 if no operator would continue them."""
+    """Returns how many seconds the others live after a rank's failure; 0 if no operator would continue them."""
     waits = state.run is not None and others_are_able(state.run, but)
     return ranks.CONTINUE_SECONDS if waits and state.contact.watched and not state.terminating else 0.0
 
 
 def is_absent(state: State) -> bool:
-    """Returns whether this worker's ranks run, or are prepared, only to join: only an assignment stops them."""
+    """Returns whether this worker's ranks run, or are prepared, only to join. Only an assignment stops such ranks."""
     if state.preparation is not None:
         return state.preparation.assignment.continues is not None
     return state.run is not None and not state.run.present
@@ -63,9 +63,9 @@ def joins(state: State, rank: Optional[int]) -> bool:
 
 
 def alone_until(state: State) -> Optional[float]:
-    """Returns when to end ranks that train without all other workers and unwatched; None: never.
+    """Returns when to end ranks that train without all other workers and without an operator; None: never.
 
-    Such ranks need no other worker. Behind a broken network their pod counts as lost, and others train in their place.
+    Such ranks need no other worker. If the network breaks, their pod counts as lost, and others train in their place.
     """
     run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
     if run is None or run.stopping or unwatched_at is None or assignment is None or not assignment.absent:
@@ -75,7 +75,7 @@ def alone_until(state: State) -> Optional[float]:
 
 
 def hung_rank(state: State, rank: Optional[int]) -> int:
-    """Returns the process of a hung rank that others continue without, which may be stopped by a signal; else 0."""
+    """Returns the pid of a hung rank without which the others continue, or 0. A signal may have stopped the process."""
     run, report = state.run, state.report
     able = report is not None and report.able and state.contact.watched
     if run is None or rank is None or rank - run.first_rank in run.endings or not (able or joins(state, rank)):
@@ -84,7 +84,7 @@ def hung_rank(state: State, rank: Optional[int]) -> int:
 
 
 def assigned(run: Run, state: State) -> Run:
-    """Returns a starting run, with its ranks inside and outside the group."""
+    """Returns a starting run, with its ranks divided into present and absent ones."""
     assignment, node_rank, processes = state.assignment, state.node_rank, state.settings.processes
     everyone = tuple(range(processes))
     present = everyone if assignment is None or node_rank is None else assignment.present(node_rank, processes)
@@ -119,7 +119,7 @@ def continues_here(state: State) -> bool:
 
 
 def continues(assignment: Assignment, started: int) -> bool:
-    """Returns whether an assignment is a newer attempt in the chain of the one started last."""
+    """Returns whether an assignment is a newer attempt that continues the processes of the one started last."""
     return assignment.continues is not None and assignment.continues <= started < assignment.attempt
 
 
@@ -160,7 +160,7 @@ def adopt(state: State, action: Adopt, now: Now) -> State:
 
 
 def regrouped(state: State, run: Run, present: tuple[int, ...], restarted: tuple[int, ...]) -> Run:
-    """Returns a run at the start of a continued attempt: without a pending stop, and without its restarted ranks."""
+    """Returns a run at the start of a continued attempt, without a pending stop and without its restarted ranks."""
 
     def without(known: Mapping[int, V]) -> dict[int, V]:
         return {rank: value for rank, value in known.items() if rank not in restarted}
@@ -180,7 +180,7 @@ def regrouped(state: State, run: Run, present: tuple[int, ...], restarted: tuple
 
 
 def rank_failed(state: State, report: Report, now: Now) -> State:
-    """Handle a rank's failure: stop the others, at once or if no operator continues the attempt in time."""
+    """Handle a rank's failure: stop the others, either at once or if no operator continues the attempt in time."""
     run = state.run
     assert run is not None
     local_rank = None if report.rank is None else report.rank - run.first_rank
@@ -196,9 +196,9 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
 
 
 def _failed_to_join(state: State, run: Run, failure: Report, now: Now) -> State:
-    """Handle a failure before joining: it stops no others, and the rank restarts at the operator's request.
+    """Handle a rank's failure before joining. It stops no other rank; the rank restarts at the operator's request.
 
-    If ranks of this worker train, their report has the failure beside their own state.
+    If other ranks of this worker train, the worker's report contains the failure beside their state.
     """
     if failure.exit_code == 0:
         failure = failure._replace(error=f"{failure.error}\n{NOT_JOINED}".lstrip())
@@ -223,7 +223,7 @@ def refreshed(state: State, now: Now) -> State:
 
 
 def _failed_joiner(state: State) -> Optional[int]:
-    """Returns the local rank whose failure before joining was reported; a hung one may not have ended yet."""
+    """Returns the local rank whose failure before joining was reported. If it hung, it may not have ended yet."""
     run, report = state.run, state.report
     if run is None or report is None or report.rank is None or not (report.reason and joins(state, report.rank)):
         return None
@@ -231,5 +231,5 @@ def _failed_joiner(state: State) -> Optional[int]:
 
 
 def _kept(run: Run, present: tuple[int, ...]) -> list[int]:
-    """Returns the local ranks whose processes continue: the group's members and those that wait to join."""
+    """Returns the local ranks whose processes continue: the group's members and the ranks that wait to join."""
     return [rank for rank in (*present, *run.absent) if rank not in run.endings]

@@ -1,8 +1,8 @@
 """Events come from sockets, processes, files, timers and signals, through the executor's queue.
 
-The executor handles them one by one (`update.update`, then `plan.plan`), so turns never nest. The leader's messages are
-events themselves (`wire.joining`), and so is this worker's own `Environment`, once it is known. A few events are the
-immediate results of the executor's actions (`Launched`, `RankExamined`, `SaveFailed` …).
+The executor handles them one by one (`update.update`, then `plan.plan`). The leader's messages (`wire.joining`) serve
+as events directly, and so does this worker's own `Environment`, once it is known. A few events are the immediate
+results of the executor's actions (`Launched`, `RankExamined`, `SaveFailed` …).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LeaderJoined(NamedTuple):
 
 
 class CodeFetched(NamedTuple):
-    """The folder of the user's code has this archive's files."""
+    """The folder of the user's code contains this archive's files."""
 
     digest: str
 
@@ -74,14 +74,14 @@ class Launched(NamedTuple):
     pid: int
     """0: there is no launcher."""
     wraps_ranks: bool
-    """Whether ranks announce themselves; else the launcher is the only rank that is known."""
+    """Whether ranks announce themselves; if not, the launcher is the only known rank."""
     first_rank: int
     continuable: bool = False
     """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
 
 
 class LauncherStarted(NamedTuple):
-    """The launcher runs after all, because the warm process has forked no ranks."""
+    """The launcher has been started after all, because the warm process has forked no ranks."""
 
     pid: int
 
@@ -95,13 +95,13 @@ class RanksForked(NamedTuple):
 
 
 KILLED = "killed"
-"""The agent itself has ended the warm process, which says nothing of the next one."""
+"""The agent itself has ended the warm process, so the next one may work."""
 FAILED = "failed"
-"""It has ended by itself, was killed by somebody else, or didn't answer in time. Another one may fare better."""
+"""The warm process ended by itself, was killed from outside, or didn't answer in time. Another one may work."""
 LACKING = "lacking"
-"""It lacks something: memory, room on the disk, processes, or torch. The next attempt may find it."""
+"""The warm process lacked something: memory, room on the disk, processes, or torch. It may work at the next attempt."""
 HOPELESS = "hopeless"
-"""Another one would fare the same: the command, the Python, torch itself or the ranks' own memory are the reason."""
+"""Another warm process would fail too, because of the command, the Python, torch, or the ranks' need of memory."""
 
 
 class WarmProcessKilled(NamedTuple):
@@ -109,10 +109,10 @@ class WarmProcessKilled(NamedTuple):
 
 
 class WarmProcessEnded(NamedTuple):
-    """There is no warm process any more, or it couldn't be started."""
+    """The warm process has ended, or couldn't be started."""
 
     verdict: str
-    """What it means for the next one: one of the four above."""
+    """The prospects of the next process: one of the four constants above."""
 
 
 class ModulesLearned(NamedTuple):
@@ -139,9 +139,9 @@ class ProcessEnded(NamedTuple):
 
     pid: int
     ending: Optional[Ending]
-    """None if its parent has reaped it, and this kernel keeps no status for others."""
+    """None if the process's parent has reaped it, and this kernel doesn't show the status to others."""
     unseen: frozenset[int] = frozenset()
-    """Pids of ranks that have ended too, of which no event has come yet."""
+    """Pids of other ranks that have ended, but whose events haven't been handled yet."""
 
 
 class RankExamined(NamedTuple):
@@ -150,12 +150,12 @@ class RankExamined(NamedTuple):
     local_rank: int
     ending: Ending
     was_ended: bool
-    """Whether the agent or torchrun had ended it."""
+    """Whether the agent or torchrun had ended the rank."""
     raised: bool
-    """Whether it left an exception of its own, other than that its peer was gone."""
+    """Whether the rank left an exception of its own, and not only because its peer was gone."""
     evidence: str
     oom_kills: int
-    """Kills for memory in this container since the attempt began."""
+    """Out-of-memory kills in this container since the attempt began."""
 
 
 class LauncherExamined(NamedTuple):
@@ -186,7 +186,7 @@ class SavingRanksFound(NamedTuple):
     """The check for ranks that are writing their state has ended."""
 
     seconds: Mapping[int, float]
-    """The seconds that each of them asks for, by local rank; 0: it has written."""
+    """The seconds that each rank requests, by local rank; 0 if the rank has written its state."""
 
 
 class RunEmptied(NamedTuple):
@@ -194,7 +194,7 @@ class RunEmptied(NamedTuple):
 
 
 class RanksUp(NamedTuple):
-    """All ranks of this worker have been started and have shown life."""
+    """All ranks of this worker have been started and have shown a sign of life."""
 
     attempt: int
 
@@ -221,7 +221,7 @@ class Progressed(NamedTuple):
 
     line: ProgressLine
     first_step_at: Optional[float] = None
-    """When all ranks of this worker had done the attempt's first step (seconds since the epoch)."""
+    """When all ranks of this worker had finished the attempt's first step (seconds since the epoch)."""
 
 
 class RankProvoked(NamedTuple):
@@ -238,7 +238,7 @@ class AttemptFailed(NamedTuple):
     error: str
     rank: Optional[int] = None
     silent: float = 0.0
-    """For how long the rank had made no progress (seconds)."""
+    """How long the rank had made no progress (seconds)."""
 
 
 _FromOutside = Union[AssignmentReceived, TerminationRequested, DeadlinePassed, LeaderContactChanged, LeaderJoined]

@@ -1,9 +1,9 @@
-"""The plan compares the desired state with the present one: `plan(state, now)` returns the next actions. Pure.
+"""`plan(state, now)` compares the desired state with the present state, and returns the next actions. Pure.
 
-It is level-triggered: the last event doesn't matter, and after all actions of a plan the next one is empty until
-something changes. `plan` asks the steps in the order of `_STEPS`; the first that returns actions is the whole plan. So
-the order of the steps is the order of their effects: progress before the report of the end, the saved report before the
-published one, the report of one attempt before the start of the next.
+It is level-triggered: the last event doesn't matter, and once a plan's actions are performed, the next plan is empty
+until something changes. `plan` calls the steps in the order of `_STEPS`; the first step that returns actions determines
+the whole plan. So effects happen in the order of the steps: progress before the report of the end, the saved report
+before the published one, the report of one attempt before the start of the next.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from trainmaster_operator.wire.report import EXIT_TERMINATED, Report
 
 Actions = tuple[actions.Action, ...]
 MAX_WARM_FAILURES = 12
-"""In a row: a process that fails again and again is of no use."""
+"""After this many failures in a row no other warm process is started."""
 PATIENCE_SECONDS = 3.0
-"""How long a report waits for its acknowledgement or a newer assignment before it is made by exiting."""
+"""How long a report waits for its acknowledgement or a newer assignment before the agent exits to report."""
 FORGOTTEN_SECONDS = 30.0
-"""Without any operator for this long, one that had acknowledged a report, or had said Hold, may have died."""
+"""If no operator watches for this long, the operator that acknowledged a report, or sent Hold, may have died."""
 
 
 def plan(state: State, now: Now) -> Actions:
-    """Returns the next actions, in order; none if there is nothing to do until an event or `wake_at`."""
+    """Returns the next actions, in order; empty if there is nothing to do until an event or `wake_at`."""
     if state.exit_code is not None:
         return ()
     for step in _STEPS:
@@ -40,7 +40,7 @@ def plan(state: State, now: Now) -> Actions:
 
 
 def wake_at(state: State, now: Now) -> float | None:
-    """Returns the next time after `now`, the plan's, at which the plan changes without an event (monotonic clock)."""
+    """Returns when the plan made at `now` next changes without an event (monotonic clock)."""
     times = [exit_at(state), continuing.alone_until(state)]
     if state.run is not None:
         times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]
@@ -126,7 +126,7 @@ def _end_ranks(state: State, now: Now) -> Actions:
     if run is None:
         return ()
     if run.terminate_at is not None and now.steady >= run.terminate_at:
-        # torchrun would wait up to 30 s for its ranks; without it they become our own children.
+        # torchrun would wait up to 30 s for its ranks. Once it is killed, they become the agent's own children.
         planned = run.grace if run.grace >= ranks.PLANNED_GRACE else 0.0
         needed = run.launcher_knows_more or planned
         kill = run.wraps_ranks and not needed and run.launcher_ending is None
@@ -152,7 +152,7 @@ def _warm_up(state: State, _now: Now) -> Actions:
         # Cold-starting ranks need the processors for themselves.
         return ()
     if state.run is not None and warm.lacking:
-        # The previous attempt's ranks may still use the memory that it lacked.
+        # The previous attempt's ranks may still use the memory that the warm process lacked.
         return ()
     return (actions.WarmUp(state.environ),)
 
@@ -193,7 +193,7 @@ def _start(state: State, now: Now) -> Actions:
 
 
 def _declined(state: State, report: Report, continues: int) -> Report:
-    """Returns the end of ranks that ended before the attempt began, with the cause if it was reported."""
+    """Returns the report for ranks that ended before the attempt began, with the cause if it was reported."""
     ended = state.ended
     if ended is not None and ended.state in ("Failed", "Finished") and ended.attempt >= continues:
         return ended._replace(attempt=report.attempt, at=report.at, able=False)
@@ -227,11 +227,11 @@ def _leave(state: State, now: Now) -> Actions:
 
 
 def exit_at(state: State) -> float | None:
-    """Returns when the last report has to be made by exiting, on the monotonic clock; None: never.
+    """Returns when the agent must exit to send its last report, on the monotonic clock; None: never.
 
     The kubelet then writes the code and the termination message of an unacknowledged report to the API server
-    (docs/protocol.md, "The sure way"). Exits cost a restart of the container and, repeated, a back-off, so the agent
-    delays them as long as an operator may still record the report.
+    (docs/protocol.md, "The sure way"). An exit costs a restart of the container, and repeated exits a back-off, so the
+    agent waits as long as an operator may still record the report.
     """
     report, assignment = state.report, state.assignment
     if report is None or report.state not in ("Failed", "Finished"):

@@ -1,4 +1,4 @@
-"""Ranks' ends become this worker's end here; this module also decides when ranks get SIGTERM and SIGKILL.
+"""This module derives the worker's end from its ranks' ends, and decides when ranks get SIGTERM and SIGKILL.
 
 A failure is reported as soon as it is seen, long before the last process is gone. Ranks of the same worker may still
 reveal a better cause later: the agent often sees a bystander's broken connection before the exit of the rank that
@@ -18,18 +18,18 @@ from trainmaster_operator.agent.planner.state import Ending, Examination, Run
 from trainmaster_operator.wire.report import Report
 
 FAILURE_GRACE = 0.4
-"""Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has
-exited, and its code is what matters."""
+"""The seconds that ranks get to exit once another rank has failed. The rank at fault often closes its sockets before it
+exits, and its exit code is needed."""
 CONTINUE_SECONDS = 3.0
 """Ranks that can continue live for this long after another has failed, so that an operator can continue the attempt.
-Ranks of a deleted pod train for this long, and at most a quarter of their grace period, so that an operator can
-continue without them: their SIGTERM would end all ranks with a checkpoint."""
+Ranks of a deleted pod keep training for this long, but at most a quarter of their grace period, so that an operator can
+continue without them. An immediate SIGTERM would end all ranks with a checkpoint."""
 PLANNED_GRACE = 2.0
-"""A stop with at least so many seconds lets the launcher live and end with its ranks."""
+"""If a stop allows at least this many seconds, the launcher isn't killed, and ends with its ranks."""
 SAVING_POLL_SECONDS = 0.02
-"""Time between two checks whether a rank is still writing its state."""
+"""The time between two checks whether a rank is still writing its state."""
 PROVOKED_SECONDS = 0.5
-"""A rank that was provoked has this long to print its stacks."""
+"""A provoked rank has this long to print its stacks."""
 
 # torchrun's summary: "failed (exitcode: -9) local_rank: 0 (pid: 1234)".
 _TORCHRUN_FAILURE = r"exitcode: (-?\d+)\) local_rank: (\d+)"
@@ -38,7 +38,7 @@ _NO_TORCH = r"No module named '?torch'?(?![.\w])"
 
 
 def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
-    """Stop the ranks: SIGTERM after `delay`, SIGKILL `grace` seconds later. The earliest deadline applies."""
+    """Stop the ranks: SIGTERM after `delay`, SIGKILL `grace` seconds later. Earlier deadlines stay."""
     if delay > 0:
         return run if run.stopping else run._replace(terminate_at=now + delay, grace=grace)
     if not run.terminated:
@@ -48,7 +48,7 @@ def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
 
 
 def leave(run: Run, now: float, grace: float) -> Run:
-    """Stop the ranks up to CONTINUE_SECONDS later than `stop` does, and shorten their grace by that delay."""
+    """Stop the ranks like `stop`, but up to CONTINUE_SECONDS later, and shorten their grace by that delay."""
     if run.terminated:
         return stop(run, now, grace)
     later = min(CONTINUE_SECONDS, grace / 4)
@@ -73,7 +73,7 @@ def terminated(run: Run, now: float, grace: float) -> Run:
 
 
 def rank_started(run: Run, event: RankStarted) -> Run:
-    """Record that a rank has announced itself; if the others were sent SIGTERM, it gets one too."""
+    """Record that a rank has announced itself. If the others were sent SIGTERM, this rank gets it too."""
     late = (*run.late, event.pid) if run.terminated else run.late
     return run._replace(ranks={**run.ranks, event.local_rank: event.pid}, late=late)
 
@@ -92,7 +92,7 @@ def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
 
 
 def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
-    """Returns whether the launcher's last lines add nothing, because the failed rank is known for certain."""
+    """Returns whether the launcher's last lines aren't needed, because the failed rank is known for certain."""
     if run.provoked or run.planned or launcher.exit_code == 0 or (ended is not None and ended.culprit):
         return True
     return run.terminated and not run.launcher_knows_more
@@ -105,11 +105,11 @@ def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending 
     left_well = run.sweeping if joins else ending is not None and ending.exit_code == 0
     if run.provoked or left_well:
         return run
-    # If the status isn't known, the exception in the rank's error file still counts.
+    # If the status isn't known, the exception in the rank's error file is still used.
     was_ended = ending is None or _was_ended(run, ended, ending, unseen)
     if was_ended:
-        # Not a cause, unless the rank had failed by itself before: the rank at fault can end later than one that lost
-        # the connection to it, here or on another worker.
+        # This isn't a cause, unless the rank had failed by itself before: the rank at fault can end later than a rank
+        # that lost the connection to it, here or on another worker.
         known = run.planned if ended is None else ended.culprit
         if known:
             return run
@@ -117,7 +117,7 @@ def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending 
 
 
 def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset[int]) -> bool:
-    """Returns whether we or torchrun ended the rank; torchrun sends SIGTERM to the others once one has failed."""
+    """Returns whether the agent or torchrun ended the rank; torchrun sends SIGTERM to all ranks once one has failed."""
     if run.terminated:
         return True
     if not run.launcher or not run.wraps_ranks or ending.signal != signal.SIGTERM:
@@ -127,7 +127,7 @@ def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset
 
 
 def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | None:
-    """Returns this worker's end as the examined rank shows it; None if the rank was only stopped."""
+    """Returns this worker's end according to the examined rank; None if the rank was only stopped."""
     ending = event.ending
     if event.was_ended:
         if not event.raised:
@@ -142,11 +142,11 @@ def grace_before_stop(run: Run, report: Report) -> float:
 
 
 def launcher_examined(run: Run, ended: Report | None, report: Report, event: LauncherExamined) -> Run | Report:
-    """Use the launcher's last lines: they name the failed rank, to examine next, or are the cause themselves."""
+    """Use the launcher's last lines. They name the failed rank, which is examined next, or are the cause themselves."""
     match = re.search(_TORCHRUN_FAILURE, event.evidence)
     settled = ended is not None or run.terminated
     if match is not None:
-        # We were too late to see this rank's end ourselves.
+        # The agent was too late to see this rank's end itself.
         code, local_rank = int(match[1]), int(match[2])
         if settled and run.endings.get(local_rank) is not None:
             return run
@@ -163,7 +163,7 @@ def launcher_examined(run: Run, ended: Report | None, report: Report, event: Lau
 
 
 def first_bad_ending(run: Run) -> Ending | None:
-    """Returns the first rank's end that wasn't an exit with 0, else the launcher's."""
+    """Returns the first end of a rank that wasn't an exit with 0, else the launcher's end."""
     return next((ending for ending in run.endings.values() if ending and ending.exit_code != 0), run.launcher_ending)
 
 
@@ -176,8 +176,8 @@ def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Ru
     """Delay SIGKILL for ranks that are writing their state, as long as they request, within the job's grace.
 
     A failing collective reveals the fault to a rank a moment before SIGKILL, and the next attempt continues from the
-    state that the rank then writes. SIGKILL doesn't wait for ranks that have written theirs (0 seconds); for ranks that
-    do neither it waits until the grace is over.
+    state that the rank then writes. SIGKILL doesn't wait for ranks that have written their state (0 seconds). For ranks
+    that aren't writing, it waits until the grace is over.
     """
     until = {}
     for local_rank in run.ranks:

@@ -39,16 +39,16 @@ class MasterContact(NamedTuple):
     reached: bool
     resolved: bool
     problem: str = ""
-    """Name, address, port and the last error, for a person."""
+    """Name, address, port and the last error, as text for people."""
 
 
 class LeaderContact(NamedTuple):
     """LeaderContact is this worker's view of its leader."""
 
     leader: Optional[int] = None
-    """Which worker leads; None while that isn't known."""
+    """The leading worker; None while unknown."""
     watched: bool = True
-    """Whether an operator watches the leader, or may: while the leader isn't known, one may."""
+    """Whether an operator may be watching the leader; also true while the leader is unknown."""
     master: MasterContact = MasterContact(False, False, "not tried yet")
 
 
@@ -57,7 +57,7 @@ class SavedReport(NamedTuple):
 
     report: Report
     exited: bool
-    """Whether this report has been made by exiting already: then it isn't made that way again."""
+    """Whether the agent has already exited to send this report; it doesn't do so twice."""
 
 
 class Preparation(NamedTuple):
@@ -67,11 +67,11 @@ class Preparation(NamedTuple):
     node_rank: int
     begun_at: float
     resolved_at: Optional[float] = None
-    """Since when worker 0's name is known."""
+    """When worker 0's name was first known."""
 
 
 class Examination(NamedTuple):
-    """Examination searches for the cause of an end; `local_rank` None: the launcher's end."""
+    """Examination is a search for the cause of a rank's end, or of the launcher's if `local_rank` is None."""
 
     local_rank: Optional[int]
     ending: Ending
@@ -79,30 +79,30 @@ class Examination(NamedTuple):
 
 
 class Regrouping(NamedTuple):
-    """Regrouping lists a continued attempt's orders for its processes, once its report is published."""
+    """Regrouping lists the changes of processes for a continued attempt, made once its report is published."""
 
     assignment: Assignment
     node_rank: int
     killed: tuple[int, ...]
-    """Pids of absent ranks that still live: a stopped process's sockets close only when it ends."""
+    """Pids of absent ranks that still live; a stopped process's sockets close only when the process ends."""
     restarted: tuple[int, ...]
-    """Local ranks whose processes are started again, to join."""
+    """Local ranks to start again, so that they join."""
 
 
 class Run(NamedTuple):
-    """Run has the processes of an attempt. Times are on the monotonic clock."""
+    """Run describes the processes of an attempt. Times are on the monotonic clock."""
 
     launcher: int
-    """0: the ranks are forked from the warm process, and the agent's own children."""
+    """The launcher's pid; 0 if there is none, because the ranks are forked from the warm process."""
     wraps_ranks: bool
     first_rank: int
     """The global rank of local rank 0."""
     ranks: Mapping[int, int] = {}
-    """Pids by local rank, as far as known."""
+    """The known pids by local rank."""
     awaited: int = 0
-    """So many ranks are forked; 0: a launcher waits for the ranks."""
+    """The number of forked ranks; 0 if a launcher waits for the ranks."""
     endings: Mapping[int, Optional[Ending]] = {}
-    """How ranks ended, in the order of their ends; None if only the launcher, which has reaped them, knows how."""
+    """The ranks' ends, in order; None for a rank whose end only the launcher knows, because it reaped the rank."""
     launcher_ending: Optional[Ending] = None
     examinations: tuple[Examination, ...] = ()
     terminate_at: Optional[float] = None
@@ -111,24 +111,24 @@ class Run(NamedTuple):
     """The seconds from SIGTERM to SIGKILL."""
     terminated: bool = False
     planned: bool = False
-    """Whether it was a plan that ended the ranks: what they raise then is how they leave."""
+    """Whether a planned stop ended the ranks, so that their exceptions don't count as causes."""
     late: tuple[int, ...] = ()
     """Ranks that started after SIGTERM was sent."""
     kill_at: float = NEVER
-    """When to check next which ranks SIGKILL still waits for."""
+    """When to check next which ranks still delay SIGKILL."""
     grace_ends_at: float = NEVER
     """When ranks that aren't writing their state get SIGKILL."""
     last_kill_at: float = NEVER
-    """When ranks that are writing their state get SIGKILL too: the job's own grace is over."""
+    """When even ranks that are writing their state get SIGKILL, because the job's own grace is over."""
     saving: Mapping[int, float] = {}
-    """Since when ranks have been writing their state, by local rank."""
+    """When ranks began to write their state, by local rank."""
     spared: Mapping[int, float] = {}
-    """Until when SIGKILL waits for ranks, by local rank."""
+    """The time until which SIGKILL waits for a rank, by local rank."""
     sweeping: bool = False
     emptied: bool = False
     """Whether no process is left."""
     provoked: bool = False
-    """Whether a hung rank was ended to make it print its stacks; how the ranks then end isn't classified."""
+    """Whether a hung rank was ended to make it print its stacks. The ranks' ends aren't classified after that."""
     conclude_at: Optional[float] = None
     continuable: bool = False
     """Whether the agent has started the ranks itself, so that they can continue in another attempt."""
@@ -137,11 +137,11 @@ class Run(NamedTuple):
     present: tuple[int, ...] = ()
     """Local ranks that are in the attempt's group."""
     absent: tuple[int, ...] = ()
-    """Local ranks that aren't."""
+    """Local ranks that aren't in the attempt's group."""
     words: Mapping[int, str] = {}
-    """The ranks' words about continuing, `able` or `ready`, by local rank."""
+    """The ranks' readiness to continue, `able` or `ready`, by local rank."""
     groups: Mapping[int, int] = {}
-    """The attempt whose group ranks are in, as far as they say so, by local rank."""
+    """The attempt of each rank's group, if the rank reports it, by local rank."""
 
     @property
     def stopping(self) -> bool:
@@ -171,13 +171,13 @@ class CodeState(NamedTuple):
     """CodeState describes the folder of the user's code. Archives are identified by their digests."""
 
     has: str = ""
-    """Empty: nothing, or it is being replaced."""
+    """The archive in the folder; empty if there is none, or while it is being replaced."""
     before: str = ""
-    """The archive before that one."""
+    """The archive that was in the folder before."""
     wanted: str = ""
-    """The archive asked for last."""
+    """The archive that was requested last."""
     problem: str = ""
-    """Why that can't be had."""
+    """Why the requested archive can't be unpacked."""
 
 
 class Warm(NamedTuple):
@@ -185,25 +185,25 @@ class Warm(NamedTuple):
 
     runs: bool = False
     failures: int = 0
-    """How often in a row it has failed without having forked an attempt's ranks."""
+    """The number of failures in a row without a successful fork of an attempt's ranks."""
     lacking: int = 0
-    """The attempt for which it lacked something."""
+    """The attempt for which the warm process lacked something."""
     modules: Optional[Modules] = None
-    """The modules it imports beside torch and those that the job names; None: unknown."""
+    """The modules to import besides torch and the modules that the job names; None: unknown."""
     ending: bool = False
-    """Whether it was killed and is still there: no attempt may wait for what it forks."""
+    """Whether the process was killed but hasn't ended yet. No attempt may use it then."""
     hopeless: bool = False
-    """Whether another one would fare the same."""
+    """Whether another warm process would fail too."""
 
 
 class State(NamedTuple):
-    """State has everything that influences the agent's next actions."""
+    """State contains everything that influences the agent's next actions."""
 
     settings: AgentSettings
     assignment: Optional[Assignment] = None
-    """The newest one."""
+    """The newest assignment."""
     applied: Optional[Assignment] = None
-    """The one that the leader's table and the way to the leader know."""
+    """The assignment that was applied to the leader's table and the follower last."""
     contact: LeaderContact = LeaderContact()
     started: int = 0
     """The newest attempt that was started here, in this life of the agent or an earlier one."""
@@ -211,7 +211,7 @@ class State(NamedTuple):
     run: Optional[Run] = None
     regrouping: Optional[Regrouping] = None
     environ: Optional[Mapping[str, str]] = None
-    """The environment that the setup line leaves, found once in an agent's life."""
+    """The environment after the setup line, which runs once in an agent's life."""
     setup_runs: bool = False
 
     code: CodeState = CodeState()
@@ -220,39 +220,39 @@ class State(NamedTuple):
     report: Optional[Report] = None
     """The last report of the newest attempt that was started here, or `Waiting`."""
     previous: Optional[Report] = None
-    """The last report of the attempt before that one: a leader that is joined later doesn't have it."""
+    """The last report of the previous attempt, kept for a leader that is joined later and lacks it."""
     saved: Optional[SavedReport] = None
     published: Optional[Report] = None
     unflushed: bool = False
-    """Whether the ranks' progress has to be read once more."""
+    """Whether the ranks' progress must be read once more."""
     progress: Optional[ProgressLine] = None
     """The newest line of progress."""
     way: Optional[Way] = None
-    """The way from the last fault to the next attempt's first step."""
+    """The times from the last fault to the next attempt's first step."""
     environment: Optional[Environment] = None
     """The environment of the attempt's ranks, once it is known."""
     printed_environment: str = ""
-    """The same by a rank's own words, which know its device and backend."""
+    """The environment as a rank printed it, with its device and backend."""
 
     ended_at: float = 0.0
     """When this worker's attempt ended, on the monotonic clock."""
     acknowledged: int = 0
     """The newest attempt whose report an operator has recorded."""
     unwatched_at: Optional[float] = None
-    """Since when no operator watches."""
+    """When the last operator stopped watching; None while an operator watches."""
     known_leader: Optional[int] = None
     new_leader_until: float = 0.0
-    """Until when an operator is assumed to be on its way to a leader that is new."""
+    """The time until which a new leader is assumed to get an operator soon."""
 
     leftovers: bool = False
-    """Whether processes of an agent before this one may live."""
+    """Whether processes of an earlier agent may still live."""
     introducing: bool = False
     outbox: tuple[Action, ...] = ()
-    """Actions to do once, in this order, before anything else."""
+    """Actions to perform once, in this order, before all others."""
     terminating: bool = False
-    """Whether SIGTERM has come: nothing is started any more."""
+    """Whether SIGTERM has arrived; nothing is started after it."""
     exit_code: Optional[int] = None
-    """The exit code, once the process ends."""
+    """The exit code, once it is decided that the process ends."""
 
     @property
     def ended(self) -> Optional[Report]:
@@ -266,7 +266,7 @@ class State(NamedTuple):
 
     @property
     def can_hang(self) -> bool:
-        """Returns whether ranks run that aren't being stopped."""
+        """Returns whether there are running ranks that aren't being stopped."""
         run = self.run
         return run is not None and bool(run.present) and not run.stopping and self.ended is None
 
@@ -285,7 +285,7 @@ class State(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Way has the times of one recovery, in seconds since the epoch, because the ranks use that clock."""
+    """Way contains the times of one recovery, in seconds since the epoch, because the ranks use that clock."""
 
     attempt: int
     """The attempt that ended."""
@@ -309,7 +309,7 @@ class Way(NamedTuple):
 
 
 def begin(known: Optional[Way], attempt: int, detected_at: float, silent: float = 0.0) -> Way:
-    """Returns the way that begins at the first sign of an attempt's end. `silent`: the seconds of silence in a hang."""
+    """Returns the way that begins at the first sign of an attempt's end. `silent`: a hung rank's seconds of silence."""
     return known if known is not None and known.attempt == attempt else Way(attempt, detected_at - silent, detected_at)
 
 
@@ -332,6 +332,6 @@ def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[flo
 
 
 def _last(moments: Iterable[Optional[float]]) -> Optional[float]:
-    """Returns the latest time; None if one isn't known."""
+    """Returns the latest time; None if any of the times is unknown."""
     known = list(moments)
     return None if not known or None in known else max(at for at in known if at is not None)

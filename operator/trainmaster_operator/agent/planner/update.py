@@ -1,4 +1,4 @@
-"""Only `update(state, event, now)` applies events: it returns the state after one. Pure."""
+"""`update(state, event, now)` returns the state after an event; nothing else applies events. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainmaster_operator.wire.stream import EvidenceLine, Ping
 from trainmaster_operator.wire.values import last_lines
 
 NEW_LEADER_SECONDS = 2.0
-"""An operator is assumed to be on its way to a leader that is new: without that, the loss of the leader makes each
-worker with a report exit before anybody could have watched, into the kubelet's back-off (measured: 10, 20, 40 s)."""
+"""A new leader is assumed to get an operator within this time. Otherwise, when a leader is lost, each worker with a
+report would exit before an operator could watch, and wait for the kubelet's back-off (measured: 10, 20, 40 s)."""
 RESOLVED_SECONDS = 2.0
-"""With worker 0's name known but its agent silent for so long (a network policy may keep agents apart), the ranks start
-all the same: their own rendezvous waits for the master too, only less patiently."""
+"""If worker 0's name is known but its agent doesn't answer for this long (a network policy may separate agents), the
+ranks start anyway, because their own rendezvous also waits for the master, though not as long."""
 
 
 def initial(settings: AgentSettings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
@@ -78,8 +78,7 @@ def _termination_requested(state: State, _event: events.TerminationRequested, no
 
 def _stop_requested(state: State, event: Stop, now: Now) -> State:
     if event.report is not None and event.report.worker != state.settings.worker:
-        # An operator that watches this worker, not the leader, must read of the failure before the stops that it
-        # causes.
+        # An operator that watches this worker, not the leader, must receive the failure before the stops that follow.
         state = changes.post(state, actions.KeepReport(event.report))
     if event.attempt != state.started or continuing.is_absent(state):
         return state
@@ -97,7 +96,7 @@ def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
 
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:
     if isinstance(event, Collect):
-        # At once, because collecting may take longer than a leader waits.
+        # Answer at once, because collecting may take longer than a leader waits.
         state = changes.post(state, actions.SendToLeader(Ping()))
     if state.can_hang and event.attempt == state.started:
         return changes.post(state, actions.Diagnose(event))
@@ -208,7 +207,7 @@ def _launched(state: State, event: events.Launched, now: Now) -> State:
     run = Run(event.pid, event.wraps_ranks, event.first_rank, known, awaited, continuable=event.continuable)
     run = continuing.assigned(run, state)
     state = state._replace(way=way, run=run)
-    # After the start, which must not wait for the description.
+    # This happens after the start, so that the start doesn't wait for the description.
     return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
 
 
@@ -278,7 +277,7 @@ def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -
 
 
 def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
-    """End the attempt: without a store the ranks would search for each other until their own timeouts."""
+    """End the attempt, because without a store the ranks would search for each other until their own timeouts."""
     run = state.run
     if run is None or event.attempt != state.started or run.continued or run.stopping or run.sweeping:
         return state

@@ -1,11 +1,11 @@
-"""An attempt's processes on this worker put events into the executor's queue; nothing is decided here.
+"""This package runs an attempt's processes on this worker, and puts events into the executor's queue.
 
 - `setup_line` runs the shell line before the first attempt, and keeps the environment that it leaves.
-- `launcher` makes the command line and the environment of a launcher, or of ranks that start without one. Pure.
-- `run` has the processes of one attempt and of its continuations: it starts, signals and examines them.
-  `rank_processes` starts the ranks among them, and watches them until they end.
-- `output` prints and keeps their output; `stacks` finds stacks in it.
-- `state_folder` has the files that connect an agent's lives, and the agent with its ranks.
+- `launcher` makes the command line and the environment of a launcher, or of ranks without a launcher. Pure.
+- `run` starts, signals and examines the processes of one attempt and of the attempts that continue it.
+  `rank_processes` starts the ranks, and watches them until they end.
+- `output` prints and keeps the processes' output; `stacks` finds stacks in it.
+- `state_folder` reads and writes the files that an agent leaves for the next one, and those shared with ranks.
 - `children` starts and reaps processes; `kernel` reads the kernel's data about them, and about memory.
 - `environment` describes the ranks' environment, for comparison across workers.
 - `code` unpacks code that isn't part of an image, into the common working directory.

@@ -1,4 +1,4 @@
-"""This module starts and reaps processes, and leaves none over.
+"""This module starts and reaps processes, and finds leftover ones.
 
 The agent is PID 1 of its container, so every orphan becomes its child; elsewhere (tests, a pod with a shared process
 namespace) it makes itself the subreaper, see prctl(2), PR_SET_CHILD_SUBREAPER. All processes below it can then be found
@@ -20,14 +20,14 @@ from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.planner.state import Ending
 
 _RESET_SIGNALS = [
-    # torchrun handles these itself, so its ranks have them in their initial state.
+    # torchrun handles these signals itself, so in its ranks they are in their initial state.
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
 ]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
-# Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), in its first version, which begins with the
-# mask of the wanted fields (64 bits) and ends with the status as in wait(2) (32 bits).
+# Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info). The first version of the struct begins with the
+# mask of the requested fields (64 bits), and ends with the status as in wait(2) (32 bits).
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_BYTES = 64
@@ -87,8 +87,8 @@ def spawn(
 ) -> int:
     """Start a process in its own process group or session; returns its pid.
 
-    `streams`: descriptor in the child -> ours. Raises LaunchError if the kernel refuses (no such interpreter, not
-    executable, out of processes).
+    `streams` maps the child's descriptors to the agent's. Raises LaunchError if the kernel refuses (no such
+    interpreter, not executable, out of processes).
     """
     actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in streams.items()
@@ -106,7 +106,7 @@ def spawn(
 
 @contextlib.contextmanager
 def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
-    """Yields descriptors for reading a child's stdout and stderr, and its streams, which are closed afterwards."""
+    """Yields descriptors for reading a child's stdout and stderr, and `streams` for `spawn`; closes the latter."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     try:
@@ -117,7 +117,7 @@ def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
 
 
 def reap() -> dict[int, Ending]:
-    """Collect all children that have ended since the last call, orphans included."""
+    """Reap all children that have ended since the last call, including orphans."""
     ended: dict[int, Ending] = {}
     while True:
         try:
@@ -139,7 +139,7 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def spare_core(pid: int) -> None:
-    """Prevent a process's core file; core handlers respect a limit of 1 byte too (core(5))."""
+    """Prevent a process's core file, by a limit of 1 byte, which core handlers respect too (core(5))."""
     import resource
 
     try:
@@ -211,8 +211,8 @@ def session_members(leaders: Collection[int]) -> list[int]:
 def rank_processes(root: int) -> dict[int, int]:
     """Returns the pids, by local rank, of the ranks that a user's own launcher started: `root` or its descendants.
 
-    A rank's environment contains its number and differs in that from the launcher's, which may have inherited a rank
-    from the manifest. A rank precedes its own children (loaders). Empty if there are none.
+    A rank's environment contains its number. The launcher may have inherited another number from the manifest, so the
+    two must differ. A rank precedes its own children (loaders). Empty if there are none.
     """
     outside = _launchers_variables(root)
     found: dict[int, int] = {}
@@ -233,8 +233,8 @@ def _launchers_variables(pid: int) -> dict[str, str]:
 def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
     """Returns the process that a signal (SIGTERM) for the rank `pid` should reach.
 
-    A shell that waits for one program doesn't act on the signal until the program has ended, so the program would never
-    save its checkpoint: then the program is the target. A shell with a trap for the signal is the target itself.
+    A shell that waits for a program handles the signal only after the program has ended, so the program would never
+    save its checkpoint. Therefore the program is the target, unless the shell has a trap for the signal.
     """
     table = process_table()
     while pid in table and table[pid].name in _SHELLS and not catches(pid, number):
@@ -271,7 +271,7 @@ def zombie_ending(pid: int) -> Ending | None:
 
 
 def reaped_ending(pidfd: int) -> Ending | None:
-    """Returns the ending of a process reaped by its parent; None before Linux 6.15, and in a sandbox that refuses."""
+    """Returns the ending of a process that its parent reaped; None before Linux 6.15, or if a sandbox refuses."""
     asked = _PIDFD_INFO_EXIT.to_bytes(8, sys.byteorder)
     try:
         info = fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked.ljust(_PIDFD_INFO_BYTES, b"\0"))
@@ -283,7 +283,7 @@ def reaped_ending(pidfd: int) -> Ending | None:
 
 
 def leftovers(state_dir: str) -> list[int]:
-    """Returns the processes of an earlier agent's attempts, by the state folder and an attempt in their environment.
+    """Returns the processes of an earlier agent's attempts: their environment names the state folder and an attempt.
 
     A separate container has none: the kernel kills a PID namespace with its PID 1.
     """

@@ -1,11 +1,11 @@
 """The user's code is unpacked from the pod's mounted archive into a folder with a constant path and inode.
 
-It is the working directory of all the agent's children, so old files are replaced in place, and only while no rank
-lives. The ranks' own files stay; the old archive's files and bytecode are removed. All files of an archive get the same
-new time: programs that compare times (Python's bytecode, the warm process) never take old code for new.
+The folder is the working directory of all the agent's children, so old files are replaced in place, and only while no
+rank lives. The ranks' own files stay; the old archive's files and bytecode are removed. All files of an archive get the
+same new time, so that programs that compare times (Python's bytecode, the warm process) never mistake old code for new.
 
-The archive must match the digest that the operator has signed. It is bounded and checked all the same: members are
-written one by one, none outside the folder or through a link, and only files, folders and links inside it.
+The archive must match the digest that the operator has signed. It is still checked and bounded: only files, folders and
+links inside the folder are written, one by one, and never through a link.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from trainmaster_operator.wire.names import CODE_ARCHIVE
 
 POLL_SECONDS = 0.05
 WAIT_SECONDS = 60.0
-"""A volume that hasn't followed by then has been touched awake several times."""
+"""The limit of the wait for an archive. By then a late volume has been refreshed several times (`touched`)."""
 _CHUNK = 1 << 20
 _HEADERS = 4096
-"""Bytes of a member's headers, at most; so much more than its files may an archive have."""
+"""The most bytes of a member's headers, which count towards the limit of an unpacked archive."""
 
 
 class RefusedArchive(Exception):
-    """RefusedArchive: the archive has content that an archive of code can't have."""
+    """RefusedArchive: the archive contains something that an archive of code can't contain."""
 
 
 class UnreadableArchive(Exception):
@@ -45,7 +45,7 @@ class Installed(NamedTuple):
     """Installed describes an archive's files in the folder."""
 
     digest: str
-    """Empty: it was being replaced."""
+    """The archive's digest; empty if the files were being replaced."""
     time: int
     """The files' modification time (whole seconds)."""
     files: tuple[str, ...]
@@ -65,9 +65,9 @@ class CodeFolder:
         self._wanted = ""
         self._limit: Optional[Timer] = None
         self._works = False
-        """Whether there is a thread."""
+        """Whether a thread is running."""
         self._reads = ""
-        """The file that the thread reads; empty while it waits, and once it unpacks what it has read."""
+        """The file that the thread is reading; empty before and after that."""
         self._unpacks = False
         self._problem = ""
         """Why the thread couldn't read a file."""
@@ -112,7 +112,7 @@ class CodeFolder:
         except RefusedArchive as error:
             event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {error}")
         except OSError as error:
-            # Not the error's own file name: a full disk gives none, and a failed rename gives the source's.
+            # The error's own file name isn't used: a full disk gives none, and a failed rename gives the source's name.
             event = CodeRefused(digest, f"cannot unpack the code into {self.folder}: {error.strerror or error}")
         except Exception as error:
             # Otherwise the attempt would wait for a dead thread.
@@ -156,7 +156,7 @@ class CodeFolder:
 
     def _give_up(self) -> None:
         if self._unpacks:
-            # Unpacking may take as long as the disk needs.
+            # There is no limit for unpacking, which may take as long as the disk needs.
             self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
         else:
             self._end(CodeRefused(self._wanted, self._not_there(self._wanted)))
@@ -181,9 +181,9 @@ class CodeFolder:
 
 
 def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[], None] = lambda: None) -> bool:
-    """Unpack an archive's files into the folder; False: the file is another archive.
+    """Unpack an archive's files into the folder; returns False if the file is another archive.
 
-    `unpack` is called once it matches.
+    `unpack` is called once the digest matches.
 
     Raises RefusedArchive, UnreadableArchive, and OSError if the folder can't be written.
     """
@@ -198,7 +198,7 @@ def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[]
         try:
             _install(file, digest, folder, stamp, staging)
         finally:
-            # Otherwise a full disk would stay full.
+            # Without this, a full disk would stay full.
             shutil.rmtree(staging, ignore_errors=True)
     return True
 
@@ -275,7 +275,7 @@ class _Hashing:
         self._file, self._found, self._size = file, hashlib.sha256(), 0
 
     def read(self, size: int = _CHUNK) -> bytes:
-        """Returns the next bytes. Raises RefusedArchive if an archive can't be this long."""
+        """Returns the next bytes. Raises RefusedArchive if the file is too long for an archive."""
         data = self._file.read(size)
         self._found.update(data)
         self._size += len(data)
@@ -284,7 +284,7 @@ class _Hashing:
         return data
 
     def digest(self) -> str:
-        """Reads the rest, and returns the whole file's digest."""
+        """Reads the rest of the file, and returns the file's digest."""
         while self.read():
             continue
         return self._found.hexdigest()

@@ -29,7 +29,7 @@ def describe(
 ) -> dict[str, str]:
     """Returns this worker's environment: names and versions, for the command's own interpreter.
 
-    `code`: the digest of the brought code; empty if the image has the code. `root`: the parent of /proc and /sys.
+    `code`: the digest of the unpacked code; empty if the image contains the code. `root`: the parent of /proc and /sys.
     """
     found = {"machine": os.uname().machine, **_devices(root)}
     interpreter = _interpreter(command, environ)
@@ -75,7 +75,7 @@ def _devices(root: str) -> dict[str, str]:
 
 
 def mismatches(environments: Mapping[int, Mapping[str, str]]) -> list[str]:
-    """Returns a line for each difference that isn't allowed: its name, and its value by worker."""
+    """Returns a line for each forbidden difference: the name, and the value of each worker."""
     lines = []
     for name in sorted({name for environment in environments.values() for name in environment} - _WARN_ONLY):
         by_value: dict[str, list[int]] = {}
@@ -103,7 +103,7 @@ def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:
 def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
     """Returns the folders of this interpreter's packages, in the order of its search, without starting it.
 
-    A virtual environment's interpreter is a link into another prefix, whose packages it doesn't see.
+    A virtual environment's interpreter is a link into another prefix, but doesn't use the packages there.
     """
     folders = [folder for folder in environ.get("PYTHONPATH", "").split(":") if folder]
     if interpreter:

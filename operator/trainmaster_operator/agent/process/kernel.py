@@ -9,7 +9,7 @@ from trainmaster_operator.agent.process import children
 
 _V1_LIMIT = "memory.limit_in_bytes"
 _V1_NO_LIMIT = 1 << 62
-"""Without a limit v1 shows a number that is a page or so below the largest of 64 bits."""
+"""If there is no limit, v1 shows a number slightly below the largest 64-bit number."""
 
 
 def oom_kill_count(cgroup_root: str) -> int:
@@ -99,7 +99,7 @@ def describe_process(pid: int) -> str:
 def _at(place: str, thread: int) -> str:
     """Returns the kernel function in which a thread waits, else the thread's state.
 
-    The kernel gives 0 if the thread doesn't wait, or for lack of permission (fs/proc/base.c, `proc_pid_wchan`).
+    The kernel shows 0 if the thread isn't waiting, or without permission (fs/proc/base.c, `proc_pid_wchan`).
     """
     if place not in ("", "0"):
         return f"waits in {place}"

@@ -1,9 +1,9 @@
 """This module makes an attempt's command lines and environments. It is pure: it starts nothing.
 
 torchrun is used with a static rendezvous and without its own restarts: its in-place restart fails with
-"connectFullMesh" (torch 2.13 on gloo), and attempts are the operator's. Each rank starts through a one-line shell that
-reports its pid to the agent and gives it its own pipes, then becomes the rank by `exec`: so the agent sees every rank's
-output and end at once, in any version of torch, without waiting for torchrun's polling.
+"connectFullMesh" (torch 2.13 on gloo), and the operator decides about attempts. Each rank starts through a one-line
+shell that reports its pid to the agent, connects the rank's own pipes, and then becomes the rank by `exec`. So the
+agent sees every rank's output and end at once, in any version of torch, without waiting for torchrun's polling.
 
 Ranks that start without torchrun get the same variables as from torchrun (torch 2.13: torch.distributed.run,
 `config_from_args`; torch.distributed.launcher.api, `launch_agent`;
@@ -25,8 +25,8 @@ from trainmaster_operator.wire.names import TORCHRUN_MODULES, is_python
 
 _TORCHRUN = "torchrun"
 
-# $0 is the attempt's folder, "$@" the user's command. The pid is read from /proc, because torchrun replaces every $$ by
-# $ (torch.distributed.elastic.utils.api.macros).
+# $0 is the attempt's folder, and "$@" is the user's command. The pid is read from /proc, because torchrun replaces
+# every $$ by $ (torch.distributed.elastic.utils.api.macros).
 RANK_WRAPPER = (
     'read -r pid rest </proc/self/stat && printf "%s %s\\n" "$LOCAL_RANK" "$pid" >"$0/ranks" && '
     'exec "$@" >"$0/rank-$LOCAL_RANK.out" 2>"$0/rank-$LOCAL_RANK.err"'
@@ -34,7 +34,7 @@ RANK_WRAPPER = (
 
 
 class CommandLine(NamedTuple):
-    """CommandLine is a launcher's; `wraps_ranks`: whether ranks announce themselves through the attempt's pipes."""
+    """CommandLine is a launcher's command; `wraps_ranks`: whether ranks announce themselves through the FIFO."""
 
     arguments: tuple[str, ...]
     wraps_ranks: bool
@@ -52,7 +52,7 @@ def command_line(
     if not command or not command[0]:
         raise LaunchError("command not found: the command is empty; set spec.command")
     if settings.launcher == "exec" or starts_torchrun(command):
-        # A command that starts torchrun itself is configured by PET_*: two launchers must not be nested.
+        # A command that starts torchrun itself is configured by PET_*, because launchers must not be nested.
         return CommandLine(tuple(command), False)
     folder = attempt_dir(settings, assignment.attempt)
     python = _python_of(command)
@@ -83,13 +83,13 @@ def command_line(
 
 
 def _rank_zero(variables: Mapping[str, str]) -> str:
-    """Returns a shell line that sets these variables in rank 0 only: torchrun has one environment for all ranks."""
+    """Returns a shell line that sets these variables in rank 0 only, because torchrun's ranks share an environment."""
     pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return f'[ "$RANK" != 0 ] || export {pairs}; ' if pairs else ""
 
 
 def find_launcher(line: CommandLine, environ: Mapping[str, str]) -> str:
-    """Returns the path of a command's program; raises LaunchError, with its own text if the agent chose torchrun."""
+    """Returns the path of a command's program; raises LaunchError (NO_TORCH's text if the agent chose torchrun)."""
     try:
         return find_program(line.arguments[0], environ)
     except LaunchError:
@@ -99,7 +99,7 @@ def find_launcher(line: CommandLine, environ: Mapping[str, str]) -> str:
 
 
 def starts_torchrun(command: Sequence[str]) -> bool:
-    """Returns whether the user's command is a launcher already."""
+    """Returns whether the user's command is itself a launcher."""
     if os.path.basename(command[0]) == _TORCHRUN:
         return True
     return _python_of(command) is not None and any(
@@ -113,19 +113,19 @@ def rank_environment(
     """Returns the environment of an attempt's children: `base` with the attempt's changes."""
     environ = {**base, **attempt_variables(settings, assignment, node_rank, base, trainer_port)}
     if settings.launcher != "exec":
-        # torchrun sets it for each rank; the manifest's RANK is for programs that run without a launcher.
+        # torchrun sets RANK for each rank; the manifest's value is for programs that run without a launcher.
         environ.pop("RANK", None)
     environ["TRAINMASTER_STATE_DIR"] = settings.state_dir
-    # Without it a killed rank loses its buffered last lines, which matter most.
+    # Otherwise a killed rank loses its buffered last lines, which are the most important ones.
     environ.setdefault("PYTHONUNBUFFERED", "1")
-    # An image seldom has a name for a pod's user, and without one getpass.getuser() raises KeyError.
+    # An image seldom contains a name for a pod's user, and without a name getpass.getuser() raises KeyError.
     if not any(environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) and not _has_name(os.getuid()):
         environ["USER"] = environ["LOGNAME"] = str(os.getuid())
     # A rank killed by a fatal signal then prints its position (docs.python.org/3/library/faulthandler.html).
     environ.setdefault("PYTHONFAULTHANDLER", "1")
-    # After an error or a timeout NCCL's watchdog (torch 2.11 and 2.13) waits a minute and ends the process. With 1,
-    # torchrun's value, it aborts the communicator first: that ends the collective, and a queued optimizer step then
-    # changes the weights by unreduced gradients, perhaps while a survivor is copying them.
+    # With 3, NCCL's watchdog (torch 2.11 and 2.13) waits a minute after an error or a timeout, and ends the process.
+    # With 1, torchrun's value, it first aborts the communicator. This ends the collective, and a queued optimizer step
+    # then changes the weights by unreduced gradients, perhaps while a survivor is copying them.
     environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     return environ
 
@@ -135,7 +135,7 @@ def attempt_variables(
 ) -> dict[str, str]:
     """Returns the variables that differ between attempts or workers.
 
-    `base` has the user's own; `trainer_port` is the port for Hugging Face's Trainer's reports, 0: none.
+    `base` contains the user's own variables; `trainer_port` is the port for reports of Hugging Face's Trainer, or 0.
     """
     nodes, processes = len(assignment.workers), settings.processes
     folder = attempt_dir(settings, assignment.attempt)
@@ -193,15 +193,15 @@ def _python_of(command: Sequence[str]) -> Optional[str]:
 
 
 WANDB_VARIABLES = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
-"""A user who sets one of these decides about runs, and a sweep gives its own ids."""
+"""If the user or a sweep sets one of these, the agent sets none of its own."""
 
 
 def run_variables(settings: AgentSettings, rank: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that make all attempts of a job one Weights & Biases run; `base` has the user's own.
+    """Returns the variables that make all attempts of a job one Weights & Biases run; `base`: the user's variables.
 
     W&B starts a run for a new id and continues a known one (docs.wandb.ai, "Resume a run": an id has at most 64
-    characters and none of / \\ # ? % :). Only rank 0 gets the id: scripts that log from every rank have a run for each,
-    which would overwrite each other.
+    characters and none of / \\ # ? % :). Only rank 0 gets the id: if a script logs from every rank, runs with the same
+    id would overwrite each other.
     """
     if rank != 0 or not settings.job_uid or any(name in base for name in WANDB_VARIABLES):
         return {}
@@ -224,7 +224,7 @@ def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[
     if settings.processes > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")
     environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = SIGNALS
-    # As in the shell that becomes the rank.
+    # The shell that becomes a rank sets this too.
     environ["PWD"] = os.getcwd()
     return {name: value for name, value in environ.items() if name not in own}, frozenset(own)
 
@@ -232,7 +232,7 @@ def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[
 def rank_variables(
     settings: AgentSettings, assignment: Assignment, node_rank: int, local_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns a rank's own variables. `base` has the user's own."""
+    """Returns a rank's own variables. `base` contains the user's variables."""
     processes, nodes = settings.processes, len(assignment.workers)
     world_size = str(assignment.world_size(processes))
     number = assignment.first_rank(node_rank, processes) + local_rank
@@ -252,7 +252,7 @@ def rank_variables(
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": f"attempt-{assignment.attempt}",
-        # A process of the first worker's agent serves the store, not rank 0.
+        # A process of the first worker's agent, and not rank 0, serves the store.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": os.path.join(error_folder(settings, assignment.attempt, local_rank), "error.json"),
         **run_variables(settings, number, base),
@@ -260,12 +260,12 @@ def rank_variables(
 
 
 def error_folder(settings: AgentSettings, attempt: int, local_rank: int) -> str:
-    """Returns the folder of a rank's error file, the same as torchrun's."""
+    """Returns the folder of a rank's error file, which torchrun uses too."""
     return os.path.join(attempt_dir(settings, attempt), "torchrun", "warm", "attempt_0", str(local_rank))
 
 
 PIPE_VARIABLE, DUMP_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
-"""By these a rank's flight recorder is asked (`progress/recorder`)."""
+"""These name the files through which the agent asks a rank's flight recorder (`progress/recorder`)."""
 
 
 def recorder_environment(folder: str) -> dict[str, str]:
@@ -282,7 +282,7 @@ _PROXIES, _NO_PROXIES = ("http_proxy", "HTTP_PROXY"), ("no_proxy", "NO_PROXY")
 def trainer_environment(port: int, token_file: str, base: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that make a Trainer report to this port; none if the user has chosen another server.
 
-    Unless `no_proxy` contains the loopback address, an HTTP proxy would get requests for it too (urllib.request).
+    If an HTTP proxy is set, they extend `no_proxy`, because it would get these requests too (urllib.request).
     """
     if not port or any(name in base for name in (URL, TOKEN)):
         return {}

@@ -1,8 +1,8 @@
 """This module forwards the ranks' output line by line with a prefix, and keeps its newest part in the state folder.
 
-A pump reads one pipe. The agent writes to its own stdout only when that accepts more, so a slow container runtime slows
-the ranks (their pipes fill) and never the agent. `AttemptOutput` has all pumps of an attempt, and finds the reason of a
-rank's end in the kept output.
+A pump reads one pipe. The agent writes to its own stdout only when stdout accepts more, so a slow container runtime
+slows the ranks (their pipes fill) and never the agent. `AttemptOutput` owns all pumps of an attempt, and finds the
+reason for a rank's end in the kept output.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from trainmaster_operator.wire.values import last_lines
 CHUNK_BYTES = 65_536
 MAX_LINE_BYTES = 16_384
 MAX_PENDING_BYTES = 1_048_576
-"""Where this much waits to be passed on, pipes are read no further."""
+"""When this much output is waiting to be written, pipes aren't read."""
 LOG_BYTES = 1_048_576
-"""A kept log is turned over at this size; one older part is kept beside it."""
+"""A kept log is rotated at this size; one older part is kept."""
 TAIL_LINES = 60
-# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It isn't
-# one, so it is left out of the user's log and the evidence, and is no sign of life.
+# torch logs this as an error for each dump of its flight recorder (torch 2.11 to 2.15, ProcessGroupNCCL.cpp). It is no
+# error, so it is left out of the user's log and the evidence, and doesn't count as a sign of life.
 _DUMP = (
     rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
     rb"|trace successfully dumped)"
@@ -46,7 +46,7 @@ _DUMP = (
 
 
 Reader = Callable[[bytes, Sequence[bytes], bytes], None]
-"""Gets what has come of a stream, the lines that it ends, and the beginning of the next one."""
+"""Takes a stream's new data, the lines that it completes, and the beginning of the next line."""
 
 
 class PrintedEnd:
@@ -57,7 +57,7 @@ class PrintedEnd:
         self._size = 0
 
     def add(self, data: bytes) -> None:
-        """Add whole lines with the present time."""
+        """Add complete lines with the present time."""
         self._pieces.append((time.time(), data))
         self._size += len(data)
         while self._size > MAX_OUTPUT_BYTES and len(self._pieces) > 1:
@@ -85,7 +85,7 @@ class Printer:
 
     @property
     def full(self) -> bool:
-        """Returns whether to stop reading for this stream for now."""
+        """Returns whether to stop reading more output for this stream for now."""
         return len(self._pending) >= MAX_PENDING_BYTES
 
     def when_room(self, call: Callable[[], None]) -> None:
@@ -93,13 +93,13 @@ class Printer:
         self._on_room.append(call)
 
     def write(self, data: bytes) -> None:
-        """Write whole lines in order, now or when the stream accepts them."""
+        """Write complete lines in order, now or when the stream accepts them."""
         self._end.add(data)
         self._pending += data
         self._flush(0)
 
     def drain(self, seconds: float) -> None:
-        """Wait at most `seconds` for a reader of the last lines before the agent exits."""
+        """Wait at most `seconds`, before the agent exits, until the last lines are read."""
         while self._pending and self._ready(seconds):
             self._write_some()
 
@@ -129,18 +129,18 @@ class Printer:
         return bool(poller.poll(seconds * 1_000))
 
     def _write_some(self) -> None:
-        # A ready pipe accepts PIPE_BUF bytes without blocking (pipe(7)), whatever its mode.
+        # A ready pipe accepts PIPE_BUF bytes without blocking (pipe(7)), even in blocking mode.
         size = select.PIPE_BUF if self._waits else len(self._pending)
         try:
             written = os.write(self._fd, self._pending[:size])
         except OSError:
-            # There is no reader any more: the output is lost, but the training continues.
+            # The reader is gone, so the output is lost, but the training continues.
             written = len(self._pending)
         del self._pending[:written]
 
 
 class Printers(NamedTuple):
-    """Printers has one printer for each of the agent's standard streams."""
+    """Printers contains a printer for each of the agent's standard streams."""
 
     stdout: Printer
     stderr: Printer
@@ -155,7 +155,7 @@ class RotatedLog:
         self._size = self._file.tell()
 
     def write(self, data: bytes) -> None:
-        """Append; a full disk only loses the kept copy, and the training continues."""
+        """Append the data. If the disk is full, only the kept copy is lost."""
         try:
             if self._size + len(data) > LOG_BYTES:
                 self._file.close()
@@ -174,7 +174,7 @@ class RotatedLog:
 class Pump:
     """Pump reads a pipe's lines, prefixes, prints and keeps them, and remembers the last ones.
 
-    `read` gets the new data (`Reader`).
+    `read` is called with the new data (`Reader`).
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Pump:
                 return
 
     def restart(self) -> None:
-        """Start a new line, because another process will write into the named pipe."""
+        """Start a new line, because another process will write into the same pipe."""
         self.drain()
         if self._partial:
             self._pass_on(b"\n")
@@ -232,7 +232,7 @@ class Pump:
             self._loop.watch(self.fd, READ, self._readable)
 
     def _read(self) -> bool:
-        """Read one chunk; False if there is none: `_more` then distinguishes an empty pipe from a closed one."""
+        """Read one chunk; returns False if there is none, and then `_more` is whether the pipe is still open."""
         try:
             data = os.read(self.fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -244,7 +244,7 @@ class Pump:
         return bool(data)
 
     def _pass_on(self, data: bytes) -> None:
-        # A carriage return ends a line too: a progress bar would otherwise be one endless line.
+        # A carriage return ends a line too, because a progress bar would otherwise be an endless line.
         *lines, self._partial = (self._partial + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         while len(self._partial) > MAX_LINE_BYTES:
             lines.append(self._partial[:MAX_LINE_BYTES])
@@ -271,7 +271,7 @@ class Pump:
 
 
 class AttemptOutput:
-    """AttemptOutput prints the processes' output, keeps its tail in the attempt's folder, and reads it again.
+    """AttemptOutput prints the processes' output, keeps its tail in the attempt's folder, and reads that tail.
 
     A process's streams have the names `<process>.out` and `<process>.err`.
     """
@@ -307,12 +307,12 @@ class AttemptOutput:
             self._pumps[f"rank-{local_rank}.{suffix}"].restart()
 
     def print_separator(self, attempt: int) -> None:
-        """Print a line between attempts: several may share one container's log."""
+        """Print a line between attempts, because a container's log may contain several."""
         if attempt > 1:
             self._printers.stdout.write(b"--- attempt %d ---\n" % attempt)
 
     def say(self, sentence: str) -> None:
-        """Print a sentence of the agent itself."""
+        """Print a message of the agent itself."""
         self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
 
     def log_path(self, name: str) -> str:
@@ -327,7 +327,7 @@ class AttemptOutput:
                 pump.drain()
                 text = conclusion(pump.last_lines(MAX_STACKS_BYTES))
                 if STACKS_MARK in text:
-                    # The stacks are longer than the text before them, which explains the rank's end.
+                    # The stacks are longer than the preceding text, which explains the rank's end.
                     text = shorten_stacks(without_additions(self._tail(name))) or text
                 if text:
                     return text
@@ -370,7 +370,7 @@ class AttemptOutput:
 def named_pipe(path: str) -> int:
     """Make a named pipe and open it for reading.
 
-    It is open for writing here too, so it has no end, even between two processes that write into it (fifo(7)).
+    It is opened for writing here too, so reading never finds its end, even between two writers (fifo(7)).
     """
     try:
         os.mkfifo(path, 0o600)

@@ -43,15 +43,15 @@ class RankProcesses:
         exited: Callable[[int, Optional[Ending]], None],
     ) -> None:
         self.pids: dict[int, int] = {}
-        """The ranks' processes, as far as known."""
+        """The known processes of ranks."""
         self.started_at: dict[int, float] = {}
-        """When each was started last, on the monotonic clock."""
+        """When each rank was started last, on the monotonic clock."""
         self.ended: set[int] = set()
         """The ranks whose end has been seen."""
         self.store_pid = 0
         """The process that serves torch's store; 0: this worker has none."""
         self.below_launcher = False
-        """Whether a launcher has started the ranks, so that it reaps them and not the agent."""
+        """Whether a launcher has started the ranks, so that the launcher reaps them, not the agent."""
         self._loop = loop
         self._processes = processes
         self._started = started
@@ -73,7 +73,7 @@ class RankProcesses:
             data = os.read(self._announcements, 65_536)
         except BlockingIOError:
             return False
-        # Lines are shorter than PIPE_BUF, so they arrive whole (pipe(7)).
+        # Lines are shorter than PIPE_BUF, so they aren't split (pipe(7)).
         for line in data.decode("ascii", "replace").splitlines():
             local_rank, _, pid = line.partition(" ")
             if local_rank == STORE and pid.isdigit():
@@ -95,7 +95,7 @@ class RankProcesses:
             self._exited(pid, None)
             return
         except (AttributeError, OSError):
-            # This Python, kernel or sandbox has no pidfd: torchrun's own report arrives 0.1 s after the end.
+            # This Python, kernel or sandbox doesn't support pidfd, but torchrun reports the end 0.1 s later.
             return
         self._pidfds[local_rank] = fd
         self._loop.watch(fd, READ, lambda _events: self._rank_exited(local_rank))
@@ -137,7 +137,7 @@ class RankProcesses:
 
 
 STORE = "store"
-"""By this name the process that serves torch's store announces itself (`warm/stage/forking`), and its log is kept."""
+"""The process that serves torch's store announces itself by this name (`warm/stage/forking`), also used for its log."""
 
 
 class RankStarts:
@@ -153,7 +153,7 @@ class RankStarts:
         trainer_port: int,
     ) -> None:
         self.assignment = assignment
-        """The newest attempt's."""
+        """The newest attempt's assignment."""
         self.folder = launcher.attempt_dir(settings, assignment.attempt)
         self.group_file = os.path.join(self.folder, "group")
         self._settings = settings
@@ -176,9 +176,9 @@ class RankStarts:
 
     @property
     def serves_store(self) -> bool:
-        """Returns whether this worker serves torch's store: the first one does, as with torchrun.
+        """Returns whether this worker serves torch's store. As with torchrun, the first worker does.
 
-        In a continued attempt the lowest rank of the group serves it itself.
+        In a continued attempt the group's lowest rank serves the store.
         """
         return self._node_rank == 0 and self.assignment.continues is None
 
@@ -198,7 +198,7 @@ class RankStarts:
         return {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
 
     def store_order(self, log: str) -> Optional[dict[str, Any]]:
-        """Returns the order for the process that serves the store and prints into `log`; None if there is none."""
+        """Returns the order for the process that serves the store and prints into `log`; None if none is needed."""
         if not self.serves_store:
             return None
         return {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
@@ -212,7 +212,7 @@ class RankStarts:
         return self._spawn(self._command, local_rank, streams)
 
     def spawn_store(self, log: str, warm: WarmProcess) -> int:
-        """Start the process that serves the store, 0 if there is none. Raises LaunchError or OSError."""
+        """Start the process that serves the store; returns 0 if none is needed. Raises LaunchError or OSError."""
         if not self.serves_store or warm.lacks_torch:
             return 0
         stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -238,7 +238,7 @@ class RankStarts:
                 os.close(stream)
 
     def _own_variables(self, local_rank: int) -> dict[str, str]:
-        """Returns a rank's own environment variables; makes the folder in them."""
+        """Returns a rank's own environment variables, and makes the folder that they name."""
         settings, node_rank, base = self._settings, self._node_rank, self._base_environ
         os.makedirs(launcher.error_folder(settings, self._started_for, local_rank), exist_ok=True)
         assignment = self.assignment._replace(attempt=self._started_for)

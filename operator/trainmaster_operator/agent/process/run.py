@@ -1,6 +1,6 @@
-"""An attempt's processes on this worker are its launcher and its ranks, with their output and files.
+"""This module runs an attempt's launcher and ranks on this worker, with their output and files.
 
-This is the executor's part: it starts, watches, signals and reads, and queues its observations. `planner/ranks.py`
+It starts, watches and signals the processes for the executor, reads their files, and queues events. `planner/ranks.py`
 decides the meaning of an end and the times of signals.
 """
 
@@ -36,7 +36,7 @@ SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class RunProcesses:
-    """RunProcesses has the processes of one attempt. All its methods run in the loop's thread."""
+    """RunProcesses owns the processes of one attempt. All its methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class RunProcesses:
         self.node_rank = node_rank
         self.started_at = 0.0
         self.regrouped_at = 0.0
-        """When the ranks were woken for a continued attempt (seconds since the epoch): what they said before of
-        their start was said of another attempt."""
+        """When the ranks were woken for a continued attempt (seconds since the epoch). Earlier reports of their start
+        are about another attempt."""
         self._loop = loop
         self._settings = settings
         self._put = put
@@ -64,15 +64,15 @@ class RunProcesses:
         )
         self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
         self.folder = self._starts.folder
-        """The folder of the attempt that the processes were started for, and keep in later ones."""
+        """The folder of the attempt for which the processes were started; they keep it in later attempts."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
         self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(assignment.attempt, line))
         self._warm = warm
         self._trainer_port = trainer_port
-        """Where Hugging Face's Trainer reports; 0: nowhere."""
+        """The port for reports of Hugging Face's Trainer; 0: none."""
         self._line = launcher.CommandLine((), False)
         self._launcher_pid = 0
-        """0: there is none, because the ranks are forked from the warm process."""
+        """The launcher's pid; 0 if there is none, because the ranks are forked from the warm process."""
         self._launcher_ended = False
         self._ordered: set[int] = set()
         """Local ranks that the warm process was ordered to fork last."""
@@ -81,7 +81,7 @@ class RunProcesses:
         self._terminated = False
         self._sweeps = 0
         self._emptied = False
-        """Whether nothing is left of the attempt: what is below the agent then is the next one's."""
+        """Whether no process of the attempt is left; processes below the agent then belong to the next attempt."""
         self._oom_kills_before = 0
         self._environ: Mapping[str, str] = {}
         self._base_environ = base_environ
@@ -117,7 +117,7 @@ class RunProcesses:
         self._environ = launcher.rank_environment(settings, starts.assignment, self.node_rank, base, self._trainer_port)
         children.find_program(command[0], self._environ)
         if self._needs_launcher:
-            # First, so that nothing has been made if it fails.
+            # This comes first, so that no file has been made if it fails.
             launcher.find_launcher(self._line, self._environ)
         os.makedirs(self.folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
@@ -149,10 +149,9 @@ class RunProcesses:
     def _needs_launcher(self) -> bool:
         """Returns whether a launcher starts the ranks, which depends on the job's spec alone.
 
-        torchrun's agents wait in the store for one another, each for a key of all others (torch 2.13,
-        local_elastic_agent, `_assign_worker_ranks`), so it never meets workers whose ranks start without it. So a
-        worker's own circumstances (no memory, a Python that ignores `sitecustomize`, a killed process) must not cause
-        the use of torchrun.
+        Each torchrun waits in the store for a key of all others (torch 2.13, local_elastic_agent,
+        `_assign_worker_ranks`), so workers with and without torchrun never meet. So a worker's own circumstances (no
+        memory, a Python that ignores `sitecustomize`, a killed process) must not cause the use of torchrun.
         """
         return self._warm is None or self._warm.needs_launcher
 
@@ -164,10 +163,10 @@ class RunProcesses:
         warm.fork(self.attempt, self.folder, ranks, store, self._forked)
 
     def _forked(self, reason: str) -> None:
-        """Handle the answer to the order to fork ranks: an empty reason, or the one why there are none."""
+        """Handle the answer to the order to fork ranks. `reason` is why there are none; empty on success."""
         self._announced(0)
         if self.up:
-            # Even if the warm process has ended since.
+            # This is true even if the warm process has ended since.
             self.output.say(f"attempt {self.attempt} starts warm")
             self._put(events.RanksForked())
         else:
@@ -175,7 +174,7 @@ class RunProcesses:
         self._restart_next()
 
     def _retreat(self, reason: str) -> None:
-        """Start cold, once no process that the warm process may have forked is left."""
+        """Start cold, once all processes that the warm process may have forked have ended."""
         self._ranks.store_pid = 0
         if self._remain((), lambda: self._retreat(reason)):
             return
@@ -244,7 +243,7 @@ class RunProcesses:
         self._announced(0)
         taken = self._warm is not None and pid == self._warm.pid and not self._warm.was_killed
         if taken and ending is not None and ending.signal == signal.SIGKILL and self._oom_kills() > 0:
-            # By its OOM score the kernel killed the warm process, and no rank.
+            # The kernel chose the warm process by its OOM score, so this wasn't a kill of a rank.
             self._oom_kills_before += 1
         if pid == self._launcher_pid:
             self._launcher_ended = True
@@ -265,7 +264,7 @@ class RunProcesses:
         """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
         self._terminated = True
         if self._warm is not None and self._warm.busy:
-            # It may hang, and must not fork its ranks later.
+            # The warm process may hang, and must not fork its ranks later.
             self._warm.kill()
         if action.planned_seconds:
             state_folder.announce_stop(os.path.join(self.folder, "saving"), action.planned_seconds)
@@ -319,7 +318,7 @@ class RunProcesses:
         self._restart_next()
 
     def _retreat_one(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
-        """Start a rank cold, once no process that the warm process may have forked is left."""
+        """Start a rank cold, once all processes that the warm process may have forked have ended."""
         if self._terminated:
             return
         if not self._remain(self._ranks.living, lambda: self._retreat_one(local_rank, warm, reason)):
@@ -354,7 +353,7 @@ class RunProcesses:
         self._sweeps += 1
 
     def examine_rank(self, action: ExamineRank) -> events.RankExamined:
-        """Returns an ended rank's output and files."""
+        """Examines an ended rank's output and files."""
         rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
         raised = was_ended and self.output.raised(rank, by_torchrun=self._line.wraps_ranks)
         if was_ended and not raised:
@@ -362,7 +361,7 @@ class RunProcesses:
         return events.RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> events.LauncherExamined:
-        """Returns an ended launcher's last output."""
+        """Examines an ended launcher's last output."""
         return events.LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
@@ -390,8 +389,8 @@ class RunProcesses:
     def provoke(self, local_rank: int) -> bool:
         """End a rank in a way that makes Python print its stacks; False if it wouldn't print.
 
-        The rank would be ended anyway, and there was no other way to get its stacks. A core file is prevented, because
-        it could be as large as the rank.
+        The rank would be ended anyway, and there is no other way to get its stacks. A core file is prevented, because
+        it could be as large as the rank's memory.
         """
         pid = children.signal_target(self.pid_of(local_rank), signal.SIGABRT)
         if local_rank in self._ranks.ended or not children.catches(pid, signal.SIGABRT):
@@ -405,7 +404,7 @@ class RunProcesses:
         return self.output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
 
     def _rank_pids(self) -> dict[int, int]:
-        """Returns pids by local rank; only the launcher's if no rank is known."""
+        """Returns pids by local rank, or only the launcher's pid if no rank is known."""
         if self._line.wraps_ranks or self._launcher_ended:
             return self._ranks.pids
         below = children.rank_processes(self._launcher_pid).items()
@@ -436,7 +435,7 @@ class RunProcesses:
 
 
 def problem_of(error: Union[LaunchError, OSError]) -> str:
-    """Returns the reason of a failed start."""
+    """Returns the reason why a start failed."""
     if isinstance(error, OSError):
         return f"cannot write {error.filename}: {error.strerror}"
     return last_lines(str(error), MAX_ERROR_CHARACTERS)

@@ -18,11 +18,11 @@ from trainmaster_operator.wire.values import last_lines
 
 MAX_ENVIRONMENT_BYTES = 4_194_304
 MIN_QUOTE = 3
-"""Characters of a command of the setup line from which on its appearance in a message is a quotation."""
+"""A command of the setup line with at least this many characters counts as quoted if a message contains it."""
 
 
 class SetupLine:
-    """SetupLine runs the line; it puts `SetupEnded` once for each start that wasn't cancelled."""
+    """SetupLine runs the line, and puts `SetupEnded` once for each start that wasn't cancelled."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SetupLine:
         self._environment_fd, env_write = os.pipe()
         os.set_blocking(self._environment_fd, False)
         self._loop.watch(self._environment_fd, READ, self._read_environment)
-        # No `set -e`: vendors' scripts are written for a terminal, and many would exit at a failing test.
+        # `set -e` isn't used: vendors' scripts are written for a terminal, and many would exit at a failing test.
         script = f"{{ {self._line}\n}} || exit $?\nexec env -0 >&9"
         try:
             with children.output_streams() as (ends, streams):
@@ -125,10 +125,10 @@ class SetupLine:
 
 
 def _unquoted(text: str, line: str) -> str:
-    """Returns the setup line's output without the shell's quotes of it (as in a syntax error).
+    """Returns the setup line's output without the parts where the shell quotes the line (as in a syntax error).
 
-    Reports are copied into statuses, events and evidence, and the line may hold secrets that their readers must not
-    see.
+    Reports are copied into statuses, events and evidence, and the line may contain secrets that their readers must
+    not see.
     """
     parts = [part for part in map(str.strip, re.split(r"[\n;&|]+", line)) if len(part) >= MIN_QUOTE]
     return "\n".join(

@@ -1,8 +1,8 @@
-"""This module requests ranks' stacks without harm, finds them in the output, and shortens them.
+"""This module requests ranks' stacks safely, finds them in the output, and shortens them.
 
-A Python rank prints the stacks of all its threads at SIGUSR2 if it has registered `faulthandler` for it (as the bundled
-loop does); the signal's default action would kill it, so the agent first asks the kernel whether the rank catches it.
-The rank chooses the file: `TRAINMASTER_STACKS_FILE.<rank>`, or stderr, which is kept too.
+A Python rank prints the stacks of all its threads at SIGUSR2 if it has registered `faulthandler` for the signal (as the
+bundled loop does). The signal's default action would kill the rank, so the agent first asks the kernel whether the rank
+catches it. The rank prints into `TRAINMASTER_STACKS_FILE.<rank>`, or into stderr, which is kept too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 
 
 def ask_for_stacks(pid: int) -> bool:
-    """Ask a rank to print its stacks; False if it has no handler, because the signal would kill it."""
+    """Ask a rank to print its stacks; returns False if it has no handler, because the signal would kill it."""
     target = children.signal_target(pid, STACKS_SIGNAL)
     if not children.catches(target, STACKS_SIGNAL):
         return False
@@ -39,7 +39,7 @@ def ask_for_stacks(pid: int) -> bool:
 def shorten_stacks(text: str) -> str:
     """Returns the text before the stacks of a fatal error, and the stack of the thread at fault.
 
-    Empty without a fatal error: stacks that a rank was asked for don't explain a later end.
+    Returns "" without a fatal error, because stacks that the agent requested don't explain a later end.
     """
     at = text.rfind(FATAL_ERROR)
     if at < 0:
@@ -84,7 +84,7 @@ def _thread(text: str) -> str:
 
 
 def main_thread_first(text: str) -> str:
-    """Returns the same stacks with the main thread in front, so that it is the last to be cut off."""
+    """Returns the same stacks with the main thread first, so that it is cut off last."""
     return "\n".join(threads_of(text)) or text.strip("\n")
 
 
@@ -102,7 +102,7 @@ def tail_of(path: str, limit: int, start: int = 0) -> str:
     try:
         with open(path, "rb") as file:
             end = file.seek(0, os.SEEK_END)
-            # A rotated log is shorter than before.
+            # The log was rotated, and is shorter than before.
             start = start if start <= end else 0
             file.seek(max(start, end - limit))
             return file.read(limit).decode("utf-8", "replace")

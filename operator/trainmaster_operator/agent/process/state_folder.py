@@ -1,12 +1,12 @@
-"""The state folder has the files that connect an agent's lives, and an agent with its ranks.
+"""The state folder contains the files that an agent leaves for the next one, and those shared with its ranks.
 
-The saved report names the attempt started here last; in the pod's emptyDir it outlives the agent's process. It is
-written before the children start and again after their end. An agent that finds it never runs that attempt again: a
-StatefulSet's pods have `restartPolicy: Always`, so every exit is followed by a new start.
+The saved report names the attempt started here last. It is in the pod's emptyDir, so it outlives the agent's process.
+It is written before the children start and again after their end. An agent that finds it never runs that attempt again;
+this is necessary because a StatefulSet's pods have `restartPolicy: Always`, so a new start follows every exit.
 
-A file lists the ranks of the group, and a FIFO wakes ranks to read it (docs/protocol.md, "Continuing"). A rank that
-writes its state leaves the seconds that it needs, and reads whether a stop is planned ("State in memory"). Its
-exception is in torch's error file.
+A file describes the group, and a FIFO wakes ranks to read it (docs/protocol.md, "Continuing"). When a rank writes its
+state, it requests time in a file, and reads from another whether a stop is planned ("State in memory"). Its exception
+is in torch's error file.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def write_report(state_dir: str, report: Report, *, exited: bool = False) -> Non
 
 
 def write_atomically(path: str, text: str) -> None:
-    """Write a temporary file and rename it. No fsync: the emptyDir is lost with the node anyway. Raises OSError."""
+    """Write a temporary file and rename it, without fsync: a node's crash loses the emptyDir anyway. Raises OSError."""
     folder, name = os.path.split(path)
-    # In a pod the agent is process 1, and other files' names end with a rank's number.
+    # In a pod the agent's pid is 1. Other files' names end with a rank's number.
     temporary = os.path.join(folder, f".{name}.{os.getpid()}")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -59,7 +59,7 @@ def write_atomically(path: str, text: str) -> None:
 
 
 def prune_attempts(state_dir: str, keep: int) -> None:
-    """Remove the folders of all but the newest `keep` attempts: an emptyDir has a limit, and restarts don't."""
+    """Remove the folders of all but the newest `keep` attempts, because an emptyDir is limited and restarts aren't."""
     attempts = sorted(
         int(name[8:]) for name in os.listdir(state_dir) if name.startswith("attempt-") and name[8:].isdigit()
     )
@@ -113,7 +113,7 @@ def described(assignment: Assignment) -> str:
 
 
 def wake(path: str, rank: int) -> None:
-    """Make a rank read the file, if it listens."""
+    """Make a rank read the group's file, if the rank listens."""
     with contextlib.suppress(OSError):  # no reader (ENXIO), or one that hasn't read 64 KiB of wake-ups
         fd = os.open(f"{path}.{rank}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -132,7 +132,7 @@ MAX_SECONDS_BYTES = 64
 
 
 def announce_stop(path: str, seconds: float) -> None:
-    """Announce a planned stop to the ranks, with the `seconds` that they have; precedes SIGTERM."""
+    """Announce a planned stop to the ranks before SIGTERM, with the `seconds` that they have."""
     with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
         partial = f"{path}.planned.partial"
         with open(partial, "w") as stream:
@@ -149,7 +149,7 @@ def saving_ranks(path: str, ranks: Sequence[int]) -> dict[int, float]:
 def saving_seconds(path: str) -> Optional[float]:
     """Returns the seconds that a rank requests, 0 after it has written; None without a valid request."""
     try:
-        # A rank may have left any kind of file; a named pipe would wait for its writer.
+        # A rank may have left any kind of file, and opening a named pipe would wait for its writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             seconds = float(os.read(fd, MAX_SECONDS_BYTES))

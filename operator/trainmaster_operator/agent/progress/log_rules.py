@@ -1,19 +1,19 @@
 """This module matches the lines that one rank prints with a framework's preset, or with the job's own pattern. Pure.
 
-Progress is a level, so of many lines that came at once only the newest match counts. A line belongs to a framework if
-it has its `mark`, which is searched first because that costs next to nothing. Lines that only training prints are
-recognised by themselves (`auto`).
+If many lines arrive at once, only the newest match counts. A line belongs to a framework if it contains the framework's
+`mark`, which is searched first because this is cheap. Lines that only training prints are recognised without a setting
+(`auto`).
 
-- Hugging Face: transformers 5, `trainer_callback.py` (`PrinterCallback` and `ProgressCallback`): a dictionary, whose
-  values are texts since version 5, and tqdm's bar.
-- Lightning 2: `callbacks/progress/tqdm_progress.py`, a bar for each epoch, from 0; with a logger it shows `v_num`.
+- Hugging Face: transformers 5, `trainer_callback.py` (`PrinterCallback` and `ProgressCallback`): tqdm's bar, and a
+  dictionary whose values are texts since version 5.
+- Lightning 2: `callbacks/progress/tqdm_progress.py`, a bar for each epoch, from 0, which shows `v_num` with a logger.
 - DeepSpeed 0.19: `runtime/engine.py` (`_report_progress`), `utils/timer.py` (`ThroughputTimer`),
   `runtime/pipe/engine.py`.
 - torchtune 0.6: `recipes/*.py`, the description of each epoch's bar.
 
-tqdm: a training has one bar for all its steps, or a new one for each epoch. Bars of epochs are added up, so that steps
-never go back: `Epoch 3:` names its epoch, and without such a name a bar that begins again is the next epoch's. Then the
-number of all steps is only known if that of the epochs is (`Epoch 3/10:`).
+tqdm: a training has one bar for all its steps, or a new bar for each epoch. The bars of epochs are added up, so that
+steps never decrease. `Epoch 3:` names the epoch; without a name, a bar that begins again belongs to the next epoch.
+With bars of epochs, the total of steps is only known if the number of epochs is (`Epoch 3/10:`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from trainmaster_operator.wire.log_rules import AUTO, compile_pattern
 from trainmaster_operator.wire.ranks import RankProgress
 
 MAX_LINE_CHARACTERS = 1_000
-"""So much of a line is matched."""
+"""The most characters of a line that are matched."""
 MAX_BARS = 16
-"""Bars of different lengths that are remembered for Hugging Face's Trainer, whose reports say which one is its own."""
+"""The most bars of different lengths to remember. The reports of Hugging Face's Trainer identify its own bar."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WHOLE = ("step", "totalSteps")
 
 
 class LineMatcher:
-    """LineMatcher collects the values in one rank's lines. `preset`: its name; a pattern takes precedence."""
+    """LineMatcher collects the values in one rank's lines. `preset` is a preset's name; a pattern takes precedence."""
 
     def __init__(self, pattern: str, preset: str) -> None:
         self._own = compile_pattern(pattern) if pattern else None
@@ -45,15 +45,15 @@ class LineMatcher:
         self._sums = Bars(found.first_epoch)
         self._fields: dict[str, float] = {}
         self.progress: Optional[RankProgress] = None
-        """The lines' progress together; None until one has matched."""
+        """The progress of all lines together; None until a line has matched."""
         self.bars: dict[int, Bar] = {}
         """The newest bar of each length."""
 
     def read(self, data: bytes, lines: Sequence[bytes], unfinished: bytes = b"") -> bool:
         """Match new output; returns whether it contains new values.
 
-        `data`: all of it, for one search for marks; `unfinished`: a line that may grow; only a complete bar in it
-        counts.
+        `data`: all output, to search it once for marks. `unfinished`: a line that may grow, in which only a complete
+        bar counts.
         """
         before, bars_before = dict(self._fields), dict(self.bars)
         if self._own is not None:
@@ -136,15 +136,15 @@ BAR = re.compile(
     rf"\[[0-9:]+<[0-9:?]+,\s*(?P<rate>{NUMBER}|\?)\s?(?P<unit>it/s|s/it)(?P<rest>.*)\]\s*$",
     re.ASCII,
 )
-"""tqdm's own format with its own unit: what counts bytes, files or examples isn't training. A bar below another one
-ends with an escape sequence, which goes back to the other's line, and doesn't match (tqdm 4.70: std.py, `format_meter`
-and `display`)."""
+"""tqdm's default format with its default unit, because a bar that counts bytes, files or examples isn't a training's.
+A bar below another one ends with an escape sequence that moves up to the other's line, and so it doesn't match (tqdm
+4.70: std.py, `format_meter` and `display`)."""
 EPOCH = re.compile(r"[Ee]poch\s+(?P<epoch>[0-9]+)(?:/(?P<epochs>[0-9]+))?", re.ASCII)
 LOSS = re.compile(rf"\b(?:train[_/])?loss(?:_step)?[=:]\s*(?P<loss>{NUMBER})", re.ASCII)
 
 
 class Bar(NamedTuple):
-    """Bar has the values of a bar in one line."""
+    """Bar contains the values of a bar in one line."""
 
     n: int
     total: int
@@ -156,7 +156,7 @@ class Bar(NamedTuple):
 
 
 def read_bar(line: str) -> Optional[Bar]:
-    """Returns a line's bar; None if it has none."""
+    """Returns a line's bar; None if it contains none."""
     found = BAR.search(line)
     if found is None:
         return None
@@ -186,10 +186,10 @@ class Bars:
         self._total = 0
         self._last: Optional[Bar] = None
         self._before = 0
-        """Bars before this one."""
+        """The number of bars before the present one."""
 
     def add(self, bar: Bar) -> dict[str, float]:
-        """Returns a bar's fields of progress; none if it isn't the training's."""
+        """Returns a bar's fields of progress; empty if it isn't the training's bar."""
         if bar.total < max(self._total, 1) or bar.n > bar.total:
             return {}
         if bar.total > self._total:
@@ -230,13 +230,13 @@ class LineRule(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """Preset has a framework's lines and bars."""
+    """Preset describes a framework's lines and bars."""
 
     lines: tuple[LineRule, ...] = ()
     bars: bytes = b""
-    """The mark of a line with the training's bar; empty: bars say nothing of steps."""
+    """The mark of a line with the training's bar; empty if bars don't show steps."""
     first_epoch: Optional[int] = None
-    """The number that the first epoch's bar shows, where that is known."""
+    """The number that the first epoch's bar shows, if known."""
 
 
 def _line(mark: bytes, pattern: str) -> LineRule:

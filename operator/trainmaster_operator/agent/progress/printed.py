@@ -1,8 +1,8 @@
 """This module matches the ranks' output with the log rules, within a bounded time.
 
-It aborts a match that takes longer than MATCH_SECONDS of CPU time: Python's matcher checks for signals while it runs
-(CPython, Modules/_sre), and a timer of the process's CPU time sends one. Then the rules are off until the next attempt,
-and none of their results is watched: a pattern can make its job's agent blind, never slow.
+It aborts a match that takes longer than MATCH_SECONDS of CPU time: a timer of the process's CPU time sends a signal,
+and Python's matcher checks for signals while it runs (CPython, Modules/_sre). The rules are then off until the next
+attempt, and their results aren't watched. So a bad pattern costs the agent its view of progress, but never much time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster_operator.agent.progress.log_rules import Bar, LineMatcher
 
 MATCH_SECONDS = 0.1
-"""For what a rank has printed at once, at most 64 KiB. Ordinary patterns need 2 ms for that."""
+"""The limit for one chunk of a rank's output, at most 64 KiB. Ordinary patterns need 2 ms for it."""
 ENVIRONMENT_MARK = b"environment: "
 
 
@@ -31,25 +31,25 @@ class TooSlow(Exception):
 
 
 class Printed:
-    """Printed has the progress in the output of one attempt's ranks. `say` prints a sentence of the agent."""
+    """Printed finds the progress in the output of one attempt's ranks. `say` prints a message of the agent."""
 
     def __init__(self, settings: AgentSettings, say: Callable[[str], None]) -> None:
         self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
         self._say = say
         self._rules: dict[int, LineMatcher] = {}
         self.on_environment: Callable[[str], None] = lambda _line: None
-        """Gets the first line that says what the ranks run on (trainloop.distributed.diagnostics), once."""
+        """Called once, with the first line that describes devices and libraries (trainloop.distributed.diagnostics)."""
         self._has_environment = False
         self._matching = False
         self.given_up = False
         self.changed = False
-        """Whether there is anything new since somebody has last set it to false."""
+        """Whether there is new progress since the caller last set this to False."""
         self.progressed_at: dict[int, float] = {}
-        """When each rank has last printed anything new of its progress, on the monotonic clock."""
+        """When each rank last printed new progress, on the monotonic clock."""
         self.printed_at: dict[int, float] = {}
-        """When each rank has last printed anything at all."""
+        """When each rank last printed anything."""
         self.first_step_at: dict[int, float] = {}
-        """When each rank was first seen to have done a step (seconds since the epoch)."""
+        """When each rank was first seen to have finished a step (seconds since the epoch)."""
         signal.signal(signal.SIGVTALRM, self._break_off)
 
     @property

@@ -1,14 +1,13 @@
-"""torch's flight recorder has a rank's last collectives; the agent requests them from outside.
+"""torch's flight recorder records a rank's last collectives; the agent requests them from outside.
 
 A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. After a write into it, it
 dumps its records to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the bundled loop does the same for
-gloo. The dump is a pickle of plain values. It is made by a user's process, so the agent never builds anything but plain
-values from it.
+gloo. The dump is a pickle of plain values. A user's process makes it, so the agent only ever unpickles plain values.
 
-`Counters` asks a silent rank's recorder from time to time. A rank without progress may be in one collective for longer
-than any step may take: that is a hang, whatever the script does (torch's own limit is 10 minutes with NCCL, torch 2.13,
-`default_pg_nccl_timeout`). A rank without collectives may be doing anything. `Counters` only asks ranks that answer by
-themselves (NCCL's process groups, and ranks that serve the pipe), one after the other.
+`Counters` asks a silent rank's recorder from time to time. If a rank without progress stays in one collective for
+longer than any step may take, it hangs, whatever the script does (torch's own limit is 10 minutes with NCCL, torch
+2.13, `default_pg_nccl_timeout`). A rank without collectives may be doing anything. `Counters` only asks ranks that
+serve the pipe (as NCCL's process groups do), one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from trainmaster_operator.agent.process.launcher import DUMP_VARIABLE, PIPE_VARI
 from trainmaster_operator.agent.process.rank_processes import RankProcess
 from trainmaster_operator.wire.limits import MAX_SECONDS
 
-# Versions before TORCH_FR_DUMP_TEMP_FILE write it here.
+# torch versions without TORCH_FR_DUMP_TEMP_FILE write the dump here.
 OLD_DUMP = "/tmp/nccl_trace_rank_"
 ANSWER_SECONDS = 3.0
 """A rank's first dump takes 1.7 to 1.9 s (torch 2.11, one H200): torch reads the pipe once a second, and names the
@@ -34,16 +33,16 @@ NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
 
 
 class Recorded(NamedTuple):
-    """Recorded has a rank's last collective of the default group, and a message about its oldest unfinished one."""
+    """Recorded describes a rank's last collective of the default group, and its oldest unfinished collective."""
 
     collective: Optional[int]
     message: str
     newest: int = -1
-    """The number of the newest operation of any group; -1 where none is known. It only grows."""
+    """The number of the newest operation of any group, which only grows; -1 if unknown."""
     oldest_open: Optional[int] = None
-    """The number of the oldest one that isn't done."""
+    """The number of the oldest unfinished operation."""
     timeout: float = 0.0
-    """The seconds that the script itself gives that one; 0 if it says nothing, and torch's default holds."""
+    """The script's own timeout for that operation, in seconds; 0 if torch's default applies."""
 
 
 class FlightRecorder:
@@ -119,7 +118,7 @@ def summarize(dump: bytes) -> Recorded | None:
 
 
 def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
-    """Returns the newest operation's number, the oldest unfinished one's over all groups, and that one's timeout."""
+    """Returns the numbers of the newest and the oldest unfinished operation of all groups, and the latter's timeout."""
     numbers = {entry["record_id"]: entry for entry in entries if isinstance(entry.get("record_id"), int)}
     oldest = min((number for number, entry in numbers.items() if not _is_done(entry)), default=None)
     timeout = 0.0 if oldest is None else _own_timeout(numbers[oldest])
@@ -173,23 +172,23 @@ def _version(path: str) -> tuple[int, int]:
 
 
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
-"""Between two questions to a rank: a tenth of the limit, within these. An answer costs the rank 5 ms in a thread of
-torch's own, and the agent 10 ms (measured with 2,000 collectives on record)."""
+"""The bounds of the time between two questions to a rank, which is a tenth of the limit. An answer costs the rank 5 ms
+in a thread of torch, and the agent 10 ms (measured with 2,000 recorded collectives)."""
 PART_OF_LIMIT = 10
 
 
 class Waiting(NamedTuple):
-    """Waiting describes a rank's wait in a collective, by the rank's answers."""
+    """Waiting describes a rank's wait in a collective, according to the rank's answers."""
 
     has_done_some: bool
-    """Whether it has done collectives before."""
+    """Whether the rank has finished collectives before."""
     seconds: float
     timeout: float
     """The script's own limit for the collective, in seconds; 0: none."""
 
 
 class Counters:
-    """Counters has the answers of one attempt's ranks. `ranks` returns the living ones."""
+    """Counters keeps the answers of one attempt's ranks. `ranks` returns the living ranks."""
 
     def __init__(self, ranks: Callable[[], Sequence[RankProcess]], limit: float) -> None:
         self._ranks = ranks
@@ -198,10 +197,10 @@ class Counters:
         self._recorder: Optional[tuple[int, FlightRecorder, float]] = None
         self._last: dict[int, Recorded] = {}
         self._since: dict[int, float] = {}
-        """When a rank was first seen to be where it was when it answered last."""
+        """When each rank was first seen in the state of its last answer."""
         self._answered_at: dict[int, float] = {}
         self.moved_at: dict[int, float] = {}
-        """When a rank last had advanced since the question before, on the monotonic clock."""
+        """When a rank's answer last showed that it had advanced, on the monotonic clock."""
 
     def poll(self, silent: Iterable[int], now: float) -> None:
         """Read the pending answer, or ask one of the ranks that have been silent for long."""
@@ -225,7 +224,7 @@ class Counters:
                 self._recorder = rank, recorder, now
 
     def waiting(self, rank: int) -> Optional[Waiting]:
-        """Returns a rank's collective at the last question; None if it was in none, or can't answer."""
+        """Returns a rank's wait in a collective at the last question; None if it was in none, or can't answer."""
         last = self._last.get(rank)
         if last is None or last.oldest_open is None:
             return None

@@ -1,18 +1,18 @@
-"""This module decides which source of a rank's progress counts, and for how long the rank has shown no sign of life.
+"""This module decides which source of a rank's progress counts, and how long the rank has shown no sign of life.
 
-In this order; a source closer to the script itself takes precedence:
+The sources in order of precedence, the closest to the script first:
 
 1. The progress file (`Heartbeats`), which the script itself writes.
-2. The reports of Hugging Face's Trainer. The rank's output completes them: its bar, the one with the total of the
-   Trainer's reports, shows steps earlier.
+2. The reports of Hugging Face's Trainer. The Trainer's bar in the rank's output, recognised by the same total, shows
+   steps earlier.
 3. The rank's output, matched with the job's `spec.progress`, or with lines that only training prints.
-4. torch's collectives, which show no step, only that a rank waits.
+4. torch's collectives, which only show that a rank waits.
 
 If the rank never reports the duration of a step, it is derived from its steps (`StepTimes`).
 
-Only the first source is watched by itself. With the others a rank also counts as alive while it prints, and while its
-collectives advance, because an evaluation or a checkpoint between two reports may be long. With the job's own pattern
-only matching lines count, and lines that are recognised without a setting are shown and never watched.
+With the first source, only new progress is a sign of life. With the others, output and advancing collectives count too,
+because an evaluation or a checkpoint between two reports may be long. With the job's own pattern, only matching lines
+count. Lines that are recognised without a setting are shown and never watched.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from trainmaster_operator.wire.ranks import RankProgress, RankState
 from trainmaster_operator.wire.values import loads, whole
 
 REPORT_SECONDS = 0.2
-"""Reports of steps are so far apart: scripts spare the disk, and bars their terminal (tqdm: 0.1)."""
+"""The usual time between reports of steps: scripts spare the disk, and bars spare their terminal (tqdm: 0.1 s)."""
 
 
 class Sources:
-    """Sources has the progress of an attempt's ranks on this worker, started at `started_at`."""
+    """Sources combines the progress of an attempt's ranks on this worker, started at `started_at`."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Sources:
         self._changed = False
         self._first_report_with_step: Optional[float] = None
         self.ranks: dict[int, RankProgress] = {}
-        """The progress that counts, of each rank of which any is known."""
+        """The progress that counts, by rank, as far as known."""
 
     def receive(self, body: object, now: float) -> None:
-        """Record a report of the Trainer of this worker's first rank, which is the world's first rank if it has one."""
+        """Record a report of the Trainer in this worker's first rank; only the job's rank 0 reports."""
         if self._trainer.receive(body):
             self._reported_at = now
         step = None if self._trainer.progress is None else self._trainer.progress.step
@@ -89,23 +89,24 @@ class Sources:
         return changed
 
     def state(self, rank: int, now: float) -> RankState:
-        """Returns a rank's present state, with its silence if it is watched."""
+        """Returns a rank's present state, with its silence if the rank is watched."""
         if not self._is_watched(rank):
             return self._state_by_collectives(rank)
         progress = self.ranks.get(rank)
         return observe_rank(self._settings, progress, self.silent_seconds(rank, now), self._unreported(rank, progress))
 
     def _unreported(self, rank: int, progress: Optional[RankProgress]) -> int:
-        """Returns how many steps a rank may have done since its last report: 0 if it has a counter."""
+        """Returns how many steps a rank may have done since its last report; 0 if it writes every step."""
         if progress is None or progress.step is None or rank in self._heartbeats.counted:
             return 0
         seconds = self._step_times[rank].estimate(progress)
         return int(min(REPORT_SECONDS / seconds, progress.step)) if seconds and seconds > 0 else 0
 
     def silent_seconds(self, rank: int, now: float) -> float:
-        """Returns for how long a rank has shown no progress and, if that counts, no sign of life.
+        """Returns how long a rank has shown no progress and, if signs of life count, none of these.
 
-        If an unwatched rank hangs, the rank that waits for it was silent for the limit.
+        An unwatched rank counts as silent since the start, but at most for the limit, because a rank that waits for it
+        has been silent for the limit.
         """
         if not self._is_watched(rank):
             return min(now - self._started_at, self._settings.progress_timeout)
@@ -150,7 +151,7 @@ class Sources:
         return self._with_bar(rank, reported)
 
     def _with_bar(self, rank: int, reported: RankProgress) -> RankProgress:
-        """Returns the Trainer's report with the step of its bar, if that has advanced since."""
+        """Returns the Trainer's report with the step of the Trainer's bar, if the bar has advanced since the report."""
         total = reported.total_steps
         bar = None if self._printed is None or total is None else self._printed.bar(rank, total)
         if bar is None or total is None or bar.n < (reported.step or 0) or not bar.n:
@@ -170,7 +171,7 @@ class Sources:
         return rank in self.ranks and self._printed is not None and self._printed.is_asked_for
 
     def _may_wait(self, rank: int, now: float, limit: float) -> bool:
-        """Returns whether to ask a rank for its collectives, because it reports nothing, or nothing any more."""
+        """Returns whether to ask a rank for its collectives, because it has never reported or no longer reports."""
         if rank in self._heartbeats.ranks or not limit:
             return False
         return not self._is_watched(rank) or self.silent_seconds(rank, now) > limit / 2
@@ -181,7 +182,7 @@ class Sources:
 
 
 INTERVAL_SECONDS = 5.0
-"""Steps are seen up to 0.25 s late (`hang/observation`), which is a twentieth of this."""
+"""Steps are seen up to 0.25 s late (`hang/observation`), a twentieth of this interval."""
 INTERVALS = 7
 
 
@@ -191,17 +192,17 @@ class StepTimes:
     It counts steps over intervals of INTERVAL_SECONDS, or of one step if that takes longer, and uses the median of the
     last INTERVALS of them. So an evaluation or a checkpoint, which only lengthens one interval, changes nothing, and a
     change of speed shows within half a minute, or four steps. Between intervals the last value stays. The time before
-    the first step is setup and doesn't count, and a rank that reports 0 first may continue from its checkpoint's step.
+    the first step is setup and doesn't count. A rank that first reports 0 may continue from its checkpoint's step.
     """
 
     def __init__(self) -> None:
         self._says_them = False
-        """Whether the rank has ever said them itself: then nothing is derived."""
+        """Whether the rank has ever reported the seconds per step itself; then nothing is derived."""
         self._last: Optional[int] = None
         self._began: Optional[tuple[int, float]] = None
-        """The step at which the present interval began, and when that was."""
+        """The step at which the present interval began, and the time."""
         self._at = 0.0
-        """When the newest step came."""
+        """When the newest step was seen."""
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
 
     def complete(self, progress: RankProgress, now: float) -> RankProgress:
@@ -214,8 +215,8 @@ class StepTimes:
             self._observe(progress.step, progress.start_step or 0, now)
         if not self._intervals:
             return progress
-        # The median; of an even number the lower one, because pauses of training only lengthen intervals. It isn't
-        # taken from `statistics`, whose import costs 15 ms of an agent's start.
+        # The median (the lower of two, because pauses of training only lengthen intervals). The import of `statistics`
+        # would cost 15 ms of an agent's start.
         return progress._replace(step_seconds=sorted(self._intervals)[(len(self._intervals) - 1) // 2])
 
     def estimate(self, progress: RankProgress) -> Optional[float]:
@@ -246,33 +247,33 @@ COUNT_BYTES = 8
 class Heartbeats:
     """Heartbeats reads the newest progress of each rank from one attempt's files.
 
-    A rank may rewrite its file less often, and write its step to a second file in every step. Such steps are exact, so
-    ranks are compared by them in a hang.
+    A rank may rewrite its file less often, and write its step to a second file in every step. Such a step is exact, so
+    a hang's diagnosis compares ranks by it.
     """
 
     def __init__(self, path: str, ranks: range, since: float = 0.0) -> None:
         self._since = since
-        """Moments before this one (seconds since the epoch) were those of an earlier attempt."""
-        # The plain file belongs to the first rank, unless that writes its own.
+        """Earlier times than this (seconds since the epoch) belong to an earlier attempt."""
+        # The file without a rank's number belongs to the first rank, unless that rank has its own file.
         self._files = [(ranks[0], path), *((rank, f"{path}.{rank}") for rank in ranks)]
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._written: dict[str, RankProgress] = {}
         self._counts: dict[str, Optional[int]] = {}
         self.counted: set[int] = set()
-        """The ranks whose step is exact."""
+        """The ranks whose steps are exact."""
         self.ranks: dict[int, RankProgress] = {}
         """The newest well-formed progress of each rank that has written any."""
         self.progressed_at: dict[int, float] = {}
         """When each rank's `step` or `section` last changed, on the monotonic clock."""
         self.first_step_at: dict[int, float] = {}
-        """When each rank had done the attempt's first step (seconds since the epoch): as it says, else as its file."""
+        """When each rank finished the first step (seconds since the epoch), by its report, else by its file's time."""
 
     def poll(self, now: float) -> bool:
         """Read the changed files; returns whether there were any."""
         changed = False
         for rank, path in self._files:
             text = self._read(path)
-            # After the file, because a rank writes its step first.
+            # Read this after the file, because a rank writes its step first.
             count = _read_count(f"{path}.step")
             written = None if text is None else parse_progress(text)
             if written is None and (path not in self._written or count == self._counts.get(path)):
@@ -341,7 +342,7 @@ def parse_progress(text: bytes) -> Optional[RankProgress]:
 def observe_rank(
     settings: AgentSettings, progress: RankProgress | None, silent_seconds: float, unreported: int = 0
 ) -> RankState:
-    """Returns a rank's state by its progress file; None: it has never written one.
+    """Returns a rank's state by its progress file; `progress` is None if the rank has never written the file.
 
     `unreported`: how many steps the rank may have done since it wrote the file.
     """
@@ -353,7 +354,7 @@ def observe_rank(
 
 
 def observe_waiting(settings: AgentSettings, waiting: Waiting) -> RankState:
-    """Returns the state of a rank of which only the present collective is known."""
+    """Returns the state of a rank about which only its present collective is known."""
     limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
     if not waiting.has_done_some:
         limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"

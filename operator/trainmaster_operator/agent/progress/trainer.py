@@ -1,13 +1,13 @@
-"""Hugging Face's Trainer reports here, by HTTP on the loopback address, as it does to Kubeflow's controller.
+"""This server receives reports of Hugging Face's Trainer by HTTP on the loopback address, like Kubeflow's controller.
 
 A rank waits for the answer, so the loop answers at once and refuses excessive requests. An attempt's token is in a file
-that only the job's own user can read: on a node's own network (`interconnect.hostNetwork`) other programs reach the
-address too.
+that only the job's own user can read, because on a node's network (`interconnect.hostNetwork`) other programs can reach
+the address too.
 
 transformers 5 (`integrations/integration_utils.py`, `KubeflowCallback`) sends rank 0's progress if
 KUBEFLOW_TRAINER_SERVER_URL is set: at the beginning, after a step if the last report is 5 s old, and at the end. The
-protocol is Kubeflow Trainer's (kubeflow/trainer, KEP-2779): a percentage, the remaining seconds, and metrics by name,
-whose values are texts. Other programs may use it too, so the server relies only on the form of a report.
+protocol is Kubeflow Trainer's (kubeflow/trainer, KEP-2779): a percentage, the remaining seconds, and metrics by name
+with texts as values. Other programs may use it too, so the server relies only on the form of a report.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import is_number, loads, mapping, mappings, number
 
 MAX_CONNECTIONS = 8
-"""The oldest gives way: a Trainer opens a new one for each report."""
+"""A new connection replaces the oldest; a Trainer opens a connection for each report."""
 REQUEST_SECONDS = 5.0
 BURST, PER_SECOND = 20, 4.0
-"""Reports that are read: a Trainer sends one in 5 s. More are answered 429, which it passes over."""
+"""The limits of reports to read. A Trainer sends one every 5 s. Others get the answer 429, which it ignores."""
 
 
 class TrainerServer:
-    """TrainerServer listens until the agent ends. `receive` gets the bodies of the present attempt's reports."""
+    """TrainerServer listens until the agent ends. `receive` takes the bodies of the present attempt's reports."""
 
     def __init__(self, loop: Loop, receive: Callable[[Any], None]) -> None:
         self._loop = loop
@@ -57,7 +57,7 @@ class TrainerServer:
         return self.open()
 
     def open(self) -> int:
-        """Listen, and return the port; 0 on failure, and then no rank gets one."""
+        """Listen, and return the port; 0 on failure, and then ranks get no port."""
         if self._socket is None:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
@@ -179,17 +179,17 @@ _NUMBERS = {
 
 
 class TrainerReports:
-    """TrainerReports has the reports of one attempt's Trainer so far."""
+    """TrainerReports combines the reports of one attempt's Trainer."""
 
     def __init__(self) -> None:
         self.progress: Optional[RankProgress] = None
-        """The reports' progress; None until one has come."""
+        """The reports' progress; None until a report has arrived."""
         self.is_over = False
-        """Whether the training has ended: of what follows, nobody knows how long it may take."""
+        """Whether the training has ended. The duration of later work is unknown."""
         self._percent: Optional[float] = None
 
     def receive(self, body: object) -> bool:
-        """Read one report; returns whether it shows progress: a new step, or without steps a new percentage.
+        """Read one report; returns whether it shows progress (a new step, or a new percentage if there are no steps).
 
         A malformed report shows none.
         """

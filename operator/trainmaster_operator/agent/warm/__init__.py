@@ -1,11 +1,11 @@
-"""Ranks start warm: the agent keeps one process of the job's own Python, and forks the ranks from it.
+"""Ranks start warm: the agent keeps a process of the job's own Python, and that process forks the ranks.
 
-The agent starts it as the user's own command line with `stage` as its `sitecustomize`, so the interpreter stops before
-`__main__` exists, imports slow modules, and waits for orders. A forked rank returns from `sitecustomize`, and the
-interpreter continues as usual, so nothing has to imitate its treatment of a command line. In this order:
+The agent starts the process by the user's own command line with `stage` as its `sitecustomize`, so the interpreter
+stops before `__main__` exists, imports slow modules, and waits for orders. A forked rank returns from `sitecustomize`,
+and the interpreter then handles the command line as usual. In this order:
 
-- `command` decides whether a command can be warm, and why not; pure.
-- `stage/` is the half that runs in the job's Python; it imports nothing of the agent.
+- `command` decides whether a command can start warm, and why not; pure.
+- `stage/` runs in the job's Python; it imports nothing of the agent.
 - `learning` asks a rank for its imports at its first step.
-- `warm_process` is the agent's half: it starts the process, sends it orders, and survives all of its failures.
+- `warm_process` runs in the agent: it starts the process, sends it orders, and handles all of its failures.
 """

@@ -1,7 +1,7 @@
 """This module decides from a command whether its ranks can start without a launcher, and be forked.
 
-The decision depends on two facts: the interpreter imports `sitecustomize` from PYTHONPATH, and puts a known folder
-first on `sys.path` later (https://docs.python.org/3/using/cmdline.html).
+The interpreter must import `sitecustomize` from PYTHONPATH, and later put a known folder first on `sys.path`
+(https://docs.python.org/3/using/cmdline.html).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class WarmCommand(NamedTuple):
 
 
 class ScriptPath(NamedTuple):
-    """ScriptPath is the location of a script for Python."""
+    """ScriptPath is the location of a script that Python runs."""
 
     path: str
     """Python puts this first on sys.path; empty: nothing."""
     problem: str = ""
-    """Why no rank can be forked for it; empty: one can."""
+    """Why no rank can be forked for the script; empty if ranks can be forked."""
 
 
 def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
     """Returns how a command's ranks start without a launcher, or the reason why they can't.
 
-    Only its words count, which are the same on every worker: so a job's workers decide alike.
+    Only the command's words count. They are the same on every worker, so all workers of a job decide alike.
     """
     if not is_python(command[0]):
         return f"{os.path.basename(command[0])!r} is not Python"
@@ -88,7 +88,7 @@ def script_path(command: WarmCommand, folder: str) -> ScriptPath:
 
 
 def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns Python's own flags, one letter each with its value, and the words from the script or `-m` on."""
+    """Returns Python's flags (one letter each, with its value), and the words from the script or `-m` on."""
     flags: list[str] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":

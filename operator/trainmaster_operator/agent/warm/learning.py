@@ -19,22 +19,23 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import ProtocolError
 
 SILENT_SECONDS = 30.0
-"""A rank that says nothing of its steps is asked so long after it was started."""
+"""A rank that doesn't report its steps is asked this long after its start."""
 POLL_SECONDS = 0.1
 MAX_POLLS = 300
 MAX_BYTES = 4_194_304
 MAX_NAMES, MAX_CHARACTERS = 20_000, 2_000_000
-"""Before those are left out that others import: transformers and torch's compiler have 3,000 together."""
+"""The limits of an answer, which still includes modules that others import. transformers and torch's compiler import
+3,000 modules together."""
 
 
 class Learning:
-    """Learning asks one rank of an attempt, once. `learned` gets the names."""
+    """Learning asks one rank of an attempt, once, and calls `learned` with the names."""
 
     def __init__(self, loop: Loop, run: RunProcesses, path: str, learned: Callable[[Sequence[str]], None]) -> None:
         self._loop = loop
         self._run = run
         self._path = path
-        """The answer's, without the local rank."""
+        """The path of the answer, without the local rank."""
         self._learned = learned
         self._asked: Optional[int] = None
         self._polls = 0

@@ -1,8 +1,8 @@
-"""The agent's half of the warm process starts it, sends it orders, and watches it, all in the loop's thread.
+"""This module starts the warm process, sends it orders, and watches it, all in the loop's thread.
 
-The process may hang, die or refuse at any time. It answers an order in time or is killed: if it woke up later, it must
-not fork the ranks of an obsolete attempt. The stage's sources are copied into a folder for the job's Python, which
-needn't be the agent's.
+The process may hang, die or refuse at any time. If it doesn't answer an order in time, it is killed, because it must
+not fork the ranks of an obsolete attempt later. The stage's sources are copied into a folder for the job's Python,
+which may differ from the agent's.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from trainmaster_operator.wire.joining import Modules, module_names
 from trainmaster_operator.wire.values import ProtocolError
 
 ORDER_SECONDS = 5.0
-"""A process that imports nothing answers an order in so many seconds."""
+"""The limit for an answer while the process imports nothing."""
 IMPORT_SECONDS = 60.0
-"""One that still imports torch, or what was learned, is waited for as long: ranks would have to import it too."""
+"""The limit while the process imports torch or learned modules, which ranks would have to import too."""
 PRELOAD_SECONDS = 120.0
-"""And one that imports what spec.warmStart.preload names, which the ranks would else do themselves."""
+"""The limit at the start if the process also imports the modules in spec.warmStart.preload."""
 MIN_FREE_BYTES = 805_306_368
-"""torch with its compiler takes 0.4 GiB, most of which ranks share; the rest is for what they need themselves."""
+"""The free memory that a start needs. torch with its compiler takes 0.4 GiB, mostly shared with ranks."""
 LOOK_SECONDS = 1.0
-"""The memory left beside it is checked this often."""
+"""The time between two checks of the free memory."""
 SHORT_BYTES = 134_217_728
-"""Where less is left the ranks need what it has: the kernel would end the whole container (memory.oom.group)."""
+"""If less memory is free, the process is ended. The kernel might kill the whole container (memory.oom.group)."""
 MAX_ANSWER_BYTES = 1_048_576
 _MEBIBYTE = 1 << 20
 MODULES_FILE = "modules"
-"""In the warm process's folder the learned modules; in an attempt's folder a rank's answer, with its local rank."""
+"""The file of learned modules in the warm process's folder; in an attempt's folder, a rank's answer (numbered)."""
 _REQUIRED = "torch"
-"""Without it a warm process saves next to nothing."""
+"""Without torch a warm process saves almost nothing."""
 
 
 class WarmProcess:
-    """WarmProcess handles one process at a time. `put` gets `WarmProcessEnded`; an order's caller gets its result."""
+    """WarmProcess handles one process at a time. It puts `WarmProcessEnded`; an order's result goes to the caller."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class WarmProcess:
         self._probe_pid = 0
         self.pid = 0
         self.was_killed = False
-        """Whether the agent itself has ended it."""
+        """Whether the agent itself has ended the process."""
         self._channel: Optional[socket.socket] = None
         self._received = b""
         self._pumps: list[Pump] = []
@@ -83,24 +83,24 @@ class WarmProcess:
         self._order: Optional[bytes] = None
         self._sent = False
         self._attempt = 0
-        """The order's."""
+        """The present order's attempt."""
         self._answered: Callable[[str], None] = _nobody
         self._timer: Optional[Timer] = None
         self._look_timer: Optional[Timer] = None
         self._left_out: set[str] = set()
         """Modules that the next process doesn't import: those that can't be forked, and their importers."""
         self._problems: set[str] = set()
-        """The modules of which the log says why."""
+        """The modules whose problems were logged."""
         self._verdict = events.FAILED
         """The verdict of the process's end, as far as it is known."""
         self._importing = False
-        """Whether it imports what was learned."""
+        """Whether the process is importing learned modules."""
         self.modules: Optional[Modules] = None
-        """The modules learned; None: none yet."""
+        """The learned modules; None if there are none yet."""
         self.reason = "it was not started"
-        """Why there is none; empty if there is one, or will be."""
+        """Why there is no warm process; empty if there is one, or one is starting."""
         self.lacks_torch = False
-        """Whether that is why."""
+        """Whether the reason is that torch is missing."""
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
         """Start the process in this environment, which lacks each rank's own variables."""
@@ -149,10 +149,10 @@ class WarmProcess:
         store: Optional[Mapping[str, Any]],
         answered: Callable[[str], None],
     ) -> None:
-        """Order the process to fork an attempt's ranks. `ranks`: each one's `localRank`, `environ`, `stdout`, `stderr`.
+        """Order the process to fork an attempt's ranks; `ranks` lists each `localRank`, `environ`, `stdout`, `stderr`.
 
-        `folder` is the attempt's. `store`: the same for the process that serves the store, if this worker runs one.
-        `answered` is called once: with an empty text, or the reason why there are no ranks.
+        `folder` is the attempt's folder. `store`: the same fields for the process that serves the store, if this worker
+        runs one. `answered` is called once, with an empty text, or the reason why there are no ranks.
         """
         order = {
             "type": "fork",
@@ -172,7 +172,7 @@ class WarmProcess:
         self._send_order()
 
     def confirm(self) -> None:
-        """Record that all ordered ranks have announced themselves, whenever the answer arrives."""
+        """Record that all ordered ranks have announced themselves, even if the answer hasn't arrived yet."""
         self._answer("")
 
     @property
@@ -198,7 +198,7 @@ class WarmProcess:
 
     @property
     def busy(self) -> bool:
-        """Returns whether an order hasn't been answered."""
+        """Returns whether an order is unanswered."""
         return self._order is not None
 
     def private_bytes(self) -> Optional[int]:
@@ -206,7 +206,7 @@ class WarmProcess:
         return children.private_bytes(self.pid) if self.pid else None
 
     def kill(self, verdict: str = events.KILLED) -> None:
-        """End the process at once. `verdict`: the reason in its event."""
+        """Kill the process. `verdict`: the verdict in its event."""
         if self.pids:
             self.was_killed, self._verdict = True, verdict
             children.send(self.pids, signal.SIGKILL)
@@ -226,10 +226,10 @@ class WarmProcess:
     def _probed(self, ending: Ending) -> None:
         """Start the process itself, once it is certain that this Python stops before it runs the user's program.
 
-        Only the probe's own answers count: it may be killed at any moment, by us too, or end for lack of memory.
+        Only the probe's own answers count, because it may be killed at any moment, or end for lack of memory.
         """
         if self.was_killed:
-            # It may be too late, and nobody needs the process any more.
+            # The process may no longer be needed.
             self._end("it was ended while it started", self._verdict)
             return
         if ending.exit_code == EXIT_DEAF:
@@ -270,7 +270,7 @@ class WarmProcess:
         # An empty entry would be the working directory.
         environ["PYTHONPATH"] = ":".join(filter(None, (self._folder, environ.get("PYTHONPATH"))))
         environ[VARIABLE] = value
-        # By this and the state folder the next agent finds this one's leftovers.
+        # The next agent finds this one's leftovers by this variable and the state folder.
         environ[MARK] = "warm"
         with children.output_streams() as (ends, outputs):
             for name, fd, printer in zip(("out", "err"), ends, self._printers):
@@ -334,7 +334,7 @@ class WarmProcess:
             self._leave_out(answer["problems"], answer["leftOut"])
 
     def _leave_out(self, problems: Mapping[str, str], names: Sequence[str]) -> None:
-        """Leave these modules out of the next process; this one forks nothing, and only finds all such modules."""
+        """Leave these modules out of the next process. The present one can't fork, and only finds all such modules."""
         for name, problem in problems.items():
             if name not in self._problems:
                 self._problems.add(name)
@@ -360,7 +360,7 @@ class WarmProcess:
             write_atomically(path, json.dumps(list(names)))
             self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
         except OSError:
-            # The process is about to end, or hangs: an order to fork will show that.
+            # The process is about to end, or hangs; an order to fork will show it.
             return
         self._importing = bool(names)
 

@@ -1,12 +1,11 @@
-"""A child answers modules' questions about CUDA during their import, so that this process opens no device.
+"""A child answers modules' CUDA queries during their import, so that this process opens no device.
 
 torch 2.11's inductor calls `torch.cuda.is_available()` (`_inductor/runtime/benchmarking.py`), and packages with their
 own kernels query the capability. The answer requires cuInit, which opens /dev/nvidia* and may start a thread, and
-neither survives a fork. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and answers less. So a child
-answers.
+neither survives a fork. PYTORCH_NVML_BASED_CUDA_CHECK=1 would open /dev/nvidiactl instead, and answers fewer queries.
 
-The functions keep their identity, because torch's compiler and others hold references to them: only their code is
-replaced during imports. Any value that modules keep, such as a cached answer, is the one that a rank would get.
+During imports only the functions' code is replaced, because torch's compiler and others hold references to the
+functions. A value that a module keeps, such as a cached answer, is the same as a rank would get.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 from .this_process import fork
 
 ANSWER_SECONDS = 30.0
-"""How long the child may take: CUDA starts in 0.3 s, and in some seconds on a machine with many idle devices."""
+"""The child's time limit. CUDA starts in 0.3 s, or in some seconds on a machine with many idle devices."""
 
 
 def is_available() -> bool:
@@ -53,8 +52,8 @@ def get_device_properties(device: Any = None) -> Any:
 
 
 _ANSWERED = (is_available, device_count, current_device, get_device_properties)
-"""Their code runs with torch.cuda's globals. Where nothing is known they call what they stand for, with its own code.
-What else asks, such as `get_device_capability` and `is_bf16_supported`, calls these.
+"""The code of these functions runs with torch.cuda's globals. Without a known answer they call the replaced code. Other
+queries, such as `get_device_capability` and `is_bf16_supported`, call these functions.
 """
 _known: dict[str, Any] = {}
 _native: dict[FunctionType, Any] = {}
@@ -129,7 +128,7 @@ def _received(read: int, pid: int) -> dict[str, Any]:
     with open(read, "rb", buffering=0) as file:
         data, more = b"", b"."
         while more:
-            # A hanging driver keeps a process forever.
+            # If the driver hangs, the process never ends.
             more = file.read(65_536) if select.select([file], [], [], ANSWER_SECONDS)[0] else b""
             data += more
     os.kill(pid, signal.SIGKILL)

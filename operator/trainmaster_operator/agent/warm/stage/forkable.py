@@ -1,12 +1,12 @@
 """This module imports modules, finds those that a fork can't repeat, and so decides whether the process may fork.
 
-A module's import can't be undone if it does something that can't be forked (a thread, a socket, a device, a child), or
-reads a rank's own environment variables. The process then forks nothing any more: it imports the rest to find all such
+A process can no longer fork ranks if a module's import has created something that a fork can't copy (a thread, a
+socket, a device, a child), or has read a rank's own environment variables. It then imports the rest, to find all such
 modules at once, and is restarted without them.
 
-Each module is checked after its execution, so that the innermost one is blamed and not the package that imports it
-first. Modules that import a blamed one are remembered, because they can't be imported before a fork either. A thread is
-only blamed if it still runs when all imports are done.
+Each module is checked after its execution, so that the innermost module is blamed, and not the package that imports it
+first. Modules that import a blamed one are remembered, because they can't be imported before a fork either. A module is
+only blamed for a thread if the thread still runs after all imports.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .devices import answering
 from .this_process import descriptors, fork, has_children, target, thread_ids, threads
 
 THREAD_SECONDS = 1.0
-"""A thread that ends so soon after the imports harms no fork."""
+"""A thread that ends within this time after the imports harms no fork."""
 _HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
 _bootstrap: Any = importlib._bootstrap
 
 
 class Blame:
-    """Blame has the problems found in this process so far."""
+    """Blame collects the problems found in this process."""
 
     def __init__(self, own_variables: frozenset[str]) -> None:
         self._own_variables = own_variables
@@ -38,13 +38,13 @@ class Blame:
         self.problems: dict[str, str] = {}
         """The problem of each module's import, in words that follow its name."""
         self._importers: dict[str, set[str]] = {}
-        """The importers of modules that may be blamed, direct or not."""
+        """The direct and indirect importers of modules that may be blamed."""
         self._suspects: dict[int, str] = {}
-        """Threads, with the module whose import started them."""
+        """Threads by id, with the module whose import started each."""
         self._stack: list[str] = []
         """The modules that are being imported, the innermost one last."""
         self.open_before = self._descriptors = descriptors()
-        """The descriptors of before the first import."""
+        """The descriptors that were open before the first import."""
         self._listing: list[str] = []
         self._threads = thread_ids()
         self._has_children = has_children()
@@ -68,7 +68,7 @@ class Blame:
             try:
                 return load(name, import_)
             finally:
-                # Its package, which was imported first.
+                # The module's package was imported first.
                 self._follow(name)
                 self._stack.pop()
                 self._look(name)
@@ -86,7 +86,7 @@ class Blame:
             self._follow(_bootstrap._resolve_name(name, package, level) if level else name)
             return found
 
-        # All imports that aren't in sys.modules pass here, from C as well (Python 3.9 to 3.14, import.c).
+        # All imports of modules that aren't in sys.modules call this, even from C (Python 3.9 to 3.14, import.c).
         _bootstrap._find_and_load = watched_load
         _bootstrap._gcd_import = gcd_import
         builtins.__import__ = import_
@@ -107,7 +107,7 @@ class Blame:
         running = self._suspects.keys() & threads().keys()
         until = time.monotonic() + THREAD_SECONDS
         if running:
-            # A BLAS library's threads end before a fork, in its own handler (pthread_atfork(3)).
+            # A BLAS library ends its threads before a fork, in its own handler (pthread_atfork(3)).
             _fork_and_wait()
         while running and time.monotonic() < until:
             running = self._suspects.keys() & threads().keys()
@@ -120,7 +120,7 @@ class Blame:
             self._importers.clear()
 
     def left_out(self) -> list[str]:
-        """Returns the modules that can't be imported before a fork: blamed ones, and those that import them."""
+        """Returns the modules that can't be imported before a fork: blamed modules and their importers."""
         found: set[str] = set()
         rest = list(self.problems)
         while rest:
@@ -131,7 +131,7 @@ class Blame:
         return sorted(found)
 
     def at_fork(self) -> str:
-        """Returns the present obstacle to a fork; empty: none."""
+        """Returns the present obstacle to a fork; empty if there is none."""
         if threads():
             _fork_and_wait()
         for name in threads().values():
@@ -149,7 +149,7 @@ class Blame:
             self._suspects[number] = name
             self._suspect(name)
         self._threads = now
-        # The listing has one more descriptor, the first free one.
+        # Listing the folder itself opens one more descriptor, the first free one.
         listing = os.listdir("/proc/self/fd")
         if listing != self._listing:
             open_now = descriptors()
@@ -171,7 +171,7 @@ class Blame:
         self._follow(name)
 
     def _follow(self, *names: str) -> None:
-        """Record that the modules being imported import these, too."""
+        """Record that the modules being imported also import these modules."""
         for name in names:
             while name:
                 if name in self._importers:
@@ -198,11 +198,11 @@ def _fork_and_wait() -> None:
 
 
 MOST_DRAWN = 100_000
-"""Words that a module may draw at its import; one that draws more counts as one that has seeded."""
+"""Random words that a module may draw at its import. If it draws more, it counts as having set a seed."""
 
 
 class Imports:
-    """Imports knows the imported modules, and the state before them."""
+    """Imports keeps track of the imported modules, and of the state before them."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str]) -> None:
         self._path: str = config["path"]
@@ -210,7 +210,7 @@ class Imports:
         self._left_out = frozenset(config["leftOut"])
         self._native = native
         self._users: dict[str, tuple[int, int]] = {}
-        """Files of modules that are no packages' of the image, as they were when they were imported."""
+        """The state, at their import, of files of modules outside the image's packages."""
         self.blame = Blame(frozenset(config["ownVariables"]))
 
     def is_missing(self, name: str) -> bool:
@@ -218,9 +218,10 @@ class Imports:
         return name not in sys.modules and name not in self._left_out and _is_packaged(name)
 
     def add(self, name: str, *, required: bool, users: bool) -> None:
-        """Import a module, and blame any that can't be imported before a fork.
+        """Import a module, and blame any module that can't be imported before a fork.
 
-        `required`: raise an error. `users`: the module may be among the user's files, and the user will see its error.
+        `required`: whether to raise an error. `users`: the module may be among the user's files, and the user will see
+        its error.
         """
         if name in self._left_out or name in sys.modules:
             return
@@ -236,7 +237,7 @@ class Imports:
                 print(f"spec.warmStart.preload: {name!r} cannot be imported: {problem}", file=sys.stderr, flush=True)
         now, new = _random_states(), set(sys.modules) - before
         if any(not _follows(state, now[of]) for of, state in random_states.items()):
-            # Ranks get new seeds, so a module's own seed would be lost. Any of these modules may have set it.
+            # Ranks get new seeds, so a seed that a module has set would be lost. Any of these modules may have set it.
             for each in (name, *new):
                 self.blame.blame(each, "seeded random numbers")
         self._remember_files(new)
@@ -255,11 +256,11 @@ class Imports:
         return not self._path or not (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
 
     def outdated(self) -> str:
-        """Returns the first user's file that a rank would import differently now; empty: none."""
+        """Returns the first of the user's files that a rank would import differently now; empty if there is none."""
         return self._shadowed() or self._changed()
 
     def _shadowed(self) -> str:
-        """Returns the first user's file whose name belongs to an imported module; empty: none."""
+        """Returns the first of the user's files whose name belongs to an imported module; empty if there is none."""
         if not self._path:
             return ""
         names = {name.partition(".")[0] for name in set(sys.modules) - self._native}
@@ -280,7 +281,7 @@ class Imports:
         return ""
 
     def _changed(self) -> str:
-        """Returns the first user's file that has changed since its import; empty: none."""
+        """Returns the first of the user's files that has changed since its import; empty if there is none."""
         for path, version in self._users.items():
             if _version(path) != version:
                 return f"{path} has changed since it was imported"
@@ -304,7 +305,7 @@ def _import(name: str, path: list[str]) -> None:
 
 
 def _random_states() -> dict[str, Any]:
-    """Returns the states of the random generators that a start seeds from the system, if they exist."""
+    """Returns the states of the existing random generators that are seeded from the system at a start."""
     modules: list[Any] = [sys.modules.get(name) for name in ("random", "numpy.random", "torch.random")]
     random, numpy, torch = modules
     states: dict[str, Any] = {}
@@ -318,7 +319,7 @@ def _random_states() -> dict[str, Any]:
 
 
 def _follows(before: Any, now: Any) -> bool:
-    """Returns whether drawing numbers, not seeding, led from one state to the other.
+    """Returns whether drawing numbers, and not seeding, led from one state to the other.
 
     Python's generator (`random`, a Mersenne Twister) uses 624 words and then computes the next 624 from them; the
     state's last value is the number of used words.

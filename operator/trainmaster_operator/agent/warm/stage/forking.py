@@ -1,4 +1,4 @@
-"""This module forks an attempt's ranks and the process of their store, and makes them equal to launched ones.
+"""This module forks an attempt's ranks and the process that serves their store, as if they had been launched.
 
 A forked rank renews its own state as a start would: its random numbers, its caches, its files.
 """
@@ -22,11 +22,11 @@ from .this_process import descriptors, fork, set_oom_score
 STORE = "store"
 """The name by which the process that serves the store is announced."""
 STORE_SECONDS = 60.0
-"""How long a rank waits for the store; after that torch's own client keeps trying."""
+"""How long a rank waits for the store. After that torch's own client keeps trying."""
 
 
 class Forks:
-    """Forks remembers the process's state before any import, to restore it in ranks."""
+    """Forks remembers the process's state before the first import, to restore it in ranks."""
 
     def __init__(self, config: dict[str, Any], oom_score: str, open_before: set[int], *, collects: bool) -> None:
         self._own_variables: list[str] = config["ownVariables"]
@@ -73,7 +73,7 @@ class Forks:
             if pid == 0:
                 os.close(go_write)
                 self._become(rank)
-                # Until its pid is announced and the agent is its parent, a rank does nothing.
+                # A rank waits until its pid is announced and the agent is its parent.
                 if not os.read(go_read, 1):
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.close(go_read)
@@ -94,7 +94,7 @@ class Forks:
         os._exit(0)
 
     def _become(self, rank: dict[str, Any]) -> None:
-        """Give this process the state of one that the launcher has started."""
+        """Give this process the state of a process that a launcher has started."""
         os.setsid()
         os.close(CHANNEL)
         for fd, path in ((1, rank["stdout"]), (2, rank["stderr"])):
@@ -141,13 +141,13 @@ def _wait_for_store(environ: dict[str, str]) -> None:
 
 
 STACKS_DESCRIPTOR = 500
-"""The first descriptor that may be the file for stacks."""
+"""The lowest descriptor for the file of stacks."""
 
 
 def renew() -> None:
-    """Draw the system's randomness again, and drop caches of folders and of this process.
+    """Seed random generators from the system again, and drop caches of folders and of this process.
 
-    `random` does that itself (os.register_at_fork).
+    Python's `random` seeds itself (os.register_at_fork).
     """
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -164,7 +164,7 @@ def renew() -> None:
         processes.current_process().authkey = os.urandom(32)
     logging = vars(sys.modules.get("logging", object))
     if "_startTime" in logging:
-        # %(relativeCreated)d counts from this; nanoseconds from Python 3.13 on.
+        # %(relativeCreated)d is relative to this time, in nanoseconds from Python 3.13 on.
         logging["_startTime"] = time.time_ns() if isinstance(logging["_startTime"], int) else time.time()
     for finder in (*sys.meta_path, *sys.path_importer_cache.values()):
         invalidate = getattr(finder, "invalidate_caches", None)
@@ -176,9 +176,10 @@ def renew() -> None:
 def _keep_default_group() -> None:
     """Keep the first default process group for the process's life, as in a rank that was started.
 
-    There DDP's first step imports torch.distributed.nn.functional, whose functions then keep the group as a default
-    argument; here that was imported before the group existed. Without the reference, a rank may hang at its end: DDP's
-    reducer joins gloo's threads with Python's lock held, and one of them waits for that lock (torch 2.13).
+    In a launched rank, DDP's first step imports torch.distributed.nn.functional, whose functions then keep the group as
+    a default argument. In a forked rank, this module was imported before the group existed. Without a reference to the
+    group, a rank may hang at its end: DDP's reducer joins gloo's threads while it holds Python's lock, and one of the
+    threads waits for that lock (torch 2.13).
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     update = getattr(c10d, "_update_default_pg", None)
@@ -195,8 +196,8 @@ def _keep_default_group() -> None:
 
 
 def collect_as_before(*, collects: bool) -> None:
-    """Put Python's collector into its state after a start: imported objects are old, and none count as new."""
-    # Moves all objects out of the collector's reach, resets the counts, and moves them to the oldest generation.
+    """Put Python's garbage collector into its state after a start, in which all imported objects are old."""
+    # These calls move all objects out of the collector's reach, reset the counts, and make all objects old.
     gc.freeze()
     gc.unfreeze()
     if collects:
@@ -204,7 +205,7 @@ def collect_as_before(*, collects: bool) -> None:
 
 
 def reopen(fd: int) -> None:
-    """Replace a shared open file by this process's own, because a shared one has one position for all ranks."""
+    """Open this process's own copy of a shared file, because a shared one has the same position in all ranks."""
     import fcntl
 
     try:
@@ -222,8 +223,8 @@ def reopen(fd: int) -> None:
 def print_stacks_when_asked() -> None:
     """Print the stacks of all threads at SIGUSR2, to the file that the agent reads (process/stacks.py).
 
-    A program that wants the signal can take it as if it still had its default, which `getsignal` returns. The
-    descriptor is above those that a program uses or counts on.
+    A program can still take the signal, because `getsignal` returns the default. The descriptor is above those that a
+    program uses or expects to get.
     """
     import faulthandler
     import fcntl

@@ -20,8 +20,8 @@ _SITECUSTOMIZE = "sitecustomize"
 def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
     """Run the stage. Returns only in a rank, without a trace of the stage.
 
-    `path` is sitecustomize's, `native` has the modules that Python itself had imported, and `collects` is whether
-    Python collects garbage.
+    `path` is sitecustomize's path, `native` contains the modules that Python itself had imported, and `collects` is
+    whether Python collects garbage.
     """
     config_file = os.environ.pop(VARIABLE, "")
     os.environ.pop(MARK, None)
@@ -29,7 +29,7 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
         os._exit(EXIT_PROBED)
     _leave_path(os.path.dirname(os.path.abspath(path)))
     if config_file:
-        # After any error, this process must not become the user's program.
+        # Even after an error, this process must not become the user's program.
         try:
             with open(config_file, encoding="utf-8") as file:
                 config = json.load(file)
@@ -39,7 +39,7 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
             _end_with_traceback()
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
-    # The image's own, if there is one. Otherwise `site` expects the resulting error.
+    # This imports the image's own, if there is one. Otherwise `site` expects the resulting error.
     sys.modules.pop(_SITECUSTOMIZE, None)
     __import__(_SITECUSTOMIZE)
 
@@ -68,30 +68,30 @@ def _end_with_traceback() -> NoReturn:
 OOM_SCORE = 800
 """Makes the kernel kill the warm process first when memory is short (proc(5), oom_score_adj)."""
 SCOUT_NICENESS = 19
-"""How much a process that forks nothing any more lets the ranks go first."""
+"""The niceness of a process that can't fork ranks any more, so that the ranks run first."""
 IDLE_SECONDS = 5.0
-"""The warm process collects its garbage when nobody has ordered anything for so long: it takes 0.2 s."""
+"""The warm process collects its garbage, which takes 0.2 s, once it has had no orders for this long."""
 
 
 class WarmLoop:
-    """WarmLoop imports and forks. A fork waits for the imports ordered before, which cost less here than in ranks."""
+    """WarmLoop imports and forks. A fork waits for earlier orders to import, which cost less here than in ranks."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str], *, collects: bool) -> None:
         self._required: list[str] = config["required"]
         self._preload: list[str] = config["preload"]
         self._later: list[str] = config["later"]
         self._orders: list[dict[str, Any]] = []
-        """Orders to fork, which wait for what is to be imported."""
+        """Orders to fork, which wait for pending imports."""
         self._littered = True
         """Whether there may be garbage."""
         self._received = b""
         self._imported: list[str] = []
-        """Learned names that weren't there when their turn came."""
+        """Learned names that weren't imported yet when they were processed."""
         self._oom_score = oom_score()
         self._imports = Imports(config, native)
         self._blame = self._imports.blame
         self._reported = False
-        """Whether the agent knows that this process forks nothing."""
+        """Whether the agent knows that this process can't fork ranks."""
         self._forks = Forks(config, self._oom_score, self._blame.open_before, collects=collects)
         os.set_inheritable(CHANNEL, False)
 
@@ -175,7 +175,7 @@ class WarmLoop:
                 if not _readable(0):
                     return None
             elif self._littered and not _readable(IDLE_SECONDS):
-                # So that ranks have fewer imported objects to collect and copy.
+                # Ranks then have fewer objects to collect and copy.
                 gc.collect()
                 self._littered = False
             data = os.read(CHANNEL, 1 << 20)

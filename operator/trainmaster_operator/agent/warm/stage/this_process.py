@@ -7,13 +7,13 @@ import sys
 import warnings
 
 _FORKED_WITH_CARE = frozenset({"jemalloc_bg_thd"})
-"""Threads that a child may lose, by the kernel's name for them: jemalloc's own handlers of a fork make the child do
-without (`background_thread_postfork_child`). pyarrow starts one, and pandas and scikit-learn import pyarrow.
+"""The kernel's names of threads that a child may lose. jemalloc's own fork handler makes the child work without its
+thread (`background_thread_postfork_child`). pyarrow starts this thread, and pandas and scikit-learn import pyarrow.
 """
 
 
 def fork() -> int:
-    """Fork without Python's warning about other threads: the stage itself checks which of them matter."""
+    """Fork without Python's warning about other threads, because the stage itself checks which of them matter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -72,7 +72,7 @@ def set_oom_score(text: str) -> None:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(text)
     except OSError:
-        # There is nothing to restore later either.
+        # There will be nothing to restore either.
         return
 
 
