@@ -47,7 +47,7 @@ START_RETRY = 2.0
 UNWATCHED_SECONDS = 300.0
 # Seconds for workers to finish their pass at a planned stop.
 STOP_SECONDS = 5.0
-# Workers for large jobs: while one writes, the next is decided on.
+# Number of workers for large jobs. While one worker writes, the other can decide.
 LARGE_WORKERS = 2
 _LEASE_LOST = "the lease was lost: another operator may lead now, so this one ends"
 
@@ -127,7 +127,7 @@ class Operator:
         await self._work(stop, parts, background)
 
     async def _work(self, stop: asyncio.Event, parts: Parts, background: list[asyncio.Task[None]]) -> None:
-        """Work until `stop` is set. Raises OperatorError when anything else ends first."""
+        """Work until `stop` is set. Raises OperatorError if a task ends first."""
         workers = [
             asyncio.create_task(parts.reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)
         ]
@@ -173,7 +173,7 @@ class Operator:
         except (Unreachable, Unauthorized) as error:
             raise OperatorError(connection.unusable(error)) from error
         except ClusterError:
-            # The API server answers; the lease reports any problem.
+            # The API server answers. Acquiring the lease will report any other problem.
             return
 
     async def _read_keys(self, cluster: KubernetesCluster, connection: ApiConnection) -> SigningKeys:

@@ -95,7 +95,7 @@ class LeaderLease:
                     return
 
     def is_held(self) -> bool:
-        """Returns whether no other candidate can lead yet, by the clock alone.
+        """Returns whether, according to the clock, no other candidate can lead yet.
 
         `hold` reports a lost lease only when it next runs. If the process was paused, or the event loop was blocked,
         other tasks may run first, so each write calls this method.

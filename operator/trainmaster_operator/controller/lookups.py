@@ -55,7 +55,7 @@ CONCURRENT_READS = 16
 # `Uids` are the unseen pods' uids; `Listed` contains all StatefulSets and pods with the job's label.
 Uids = frozenset[str]
 Listed = tuple[tuple[Resource, RawObject], ...]
-# In all other phases a lost pod doesn't count against its attempt.
+# The phases in which a lost pod counts against its attempt.
 ATTEMPT_PHASES = RUN_PHASES | {"Restarting"}
 # Many clients may create Events with any text, so the pattern only accepts a valid object name.
 _EXCEEDED_QUOTA = re.compile(r"exceeded quota: ([a-z0-9][-a-z0-9.]{0,252}), ")

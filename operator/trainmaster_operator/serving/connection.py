@@ -71,7 +71,7 @@ class PeerConnection(web.RequestHandler):
         self._received = 0
         """Bytes received since the previous answer began."""
         self._answered: StreamReader | None = None
-        """The body of the last request, once its answer has begun."""
+        """The body of the last request, set when the answer begins."""
         self._open: asyncio.Transport | None = None
         """The transport, until the connection is lost. aiohttp drops its own reference when it begins to close."""
         self._head_timer: asyncio.TimerHandle | None = None
@@ -86,7 +86,7 @@ class PeerConnection(web.RequestHandler):
         return body is not None and not body.is_eof()
 
     def has_answer(self) -> bool:
-        """Returns whether the last request that began here has an answer, at least the beginning of one."""
+        """Returns whether an answer to the last request has at least begun."""
         return self._answered is not None
 
     def answered(self, body: StreamReader) -> None:

@@ -115,7 +115,7 @@ class JobObjects:
         self._changed(key)
 
     def set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
-        """Set a job that is left alone; its status reports why."""
+        """Set an unreadable job, which the operator leaves alone; the job's status reports the reason."""
         metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
         # Of such a status, which may be large, the operator writes only the conditions.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
@@ -170,7 +170,7 @@ class Unreadable:
 
 
 def readable_part(raw: Mapping[str, Any]) -> JobStatus:
-    """Returns the readable part of an unreadable status: its conditions, so that one can be added."""
+    """Returns the readable part of an unreadable status: the conditions, so that a condition can be added."""
     return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
 
 

@@ -34,7 +34,7 @@ from trainmaster_operator.wire.report import Report, merge
 from trainmaster_operator.wire.stream import Recovery
 from trainmaster_operator.wire.values import mapping, text, whole
 
-# Deleted StatefulSets that are remembered for each job: one or two are being deleted at a time.
+# Number of deleted StatefulSets to remember for each job; only one or two are being deleted at a time.
 FORMER_SETS = 8
 # Number of attempts whose reports are kept: the status's attempt, the previous one, and some that the status doesn't
 # contain yet. The number is limited because a pod's report may name any attempt.
@@ -78,7 +78,7 @@ class Versioned:
 
 @dataclass(frozen=True)
 class Pod:
-    """Holds a pod with the job's label, and its controller's uid, which decides its owner (`Record.owns`)."""
+    """Holds a pod with the job's label, and the uid of its controller, by which `Record.owns` decides."""
 
     view: PodView
     version: Versioned
@@ -167,7 +167,7 @@ class Record:
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
     reported_attempts: set[int] = field(default_factory=set)
     progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
-    # Each worker's recovery from the fault before this attempt, with times.
+    # By worker, the times of its recovery from the fault before this attempt.
     recoveries: dict[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
@@ -306,7 +306,7 @@ class Record:
         self.lookups = LookupResults()
 
     def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
-        """Returns `decide`'s input; None without a job. `listed`: kinds whose objects are all known."""
+        """Returns `decide`'s input; None without a job. `listed` contains the kinds whose objects are all known."""
         if self.job is None or self.job_version is None:
             return None
         job = self.job

@@ -68,7 +68,7 @@ class _Kept:
     task: asyncio.Task[None] | None = None
     # By attempt, the evidence that existed at the attempt's end, until it is written.
     early: dict[int, AttemptEvidence] = field(default_factory=dict)
-    # (attempt, whether its culprit's pod was included) of evidence that was written before pods were deleted.
+    # The attempt of each evidence written before a deletion of pods, and whether it includes the culprit's pod.
     secured: set[tuple[int, bool]] = field(default_factory=set)
 
     def forget_stalls(self, attempt: int) -> None:
@@ -145,7 +145,7 @@ class EvidenceKeeper:
                 kept.forget_attempt(each.attempt)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
-        """Write the evidence that would be lost with a pod that the operator is about to delete.
+        """Write the evidence that would be lost when the operator deletes a pod.
 
         This takes at most LAST_WRITE_SECONDS. One write serves all pods of an attempt, except the culprit's.
         """

@@ -187,7 +187,7 @@ class LeaderStream:
         self._failures = 0
         self._faults = 0
         self._logged_at = float("-inf")
-        # When the leader's hello arrived, by the event loop's clock.
+        # The time (the event loop's clock) at which the leader's hello arrived.
         self._connected_at: float | None = None
         self._prefer_first = False
         # Whether a report of this stream wasn't recorded, because its attempt or worker isn't known (yet).
@@ -203,7 +203,7 @@ class LeaderStream:
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
     def update(self, target: StreamTarget) -> None:
-        """Continue with other candidates, or a newer attempt."""
+        """Set other candidates, or a newer attempt."""
         before, self.target = self.target, target
         if (target.workers, target.world) != (before.workers, before.world):
             self._budget.resize(len(target.workers), target.world)

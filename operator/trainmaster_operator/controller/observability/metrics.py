@@ -47,7 +47,7 @@ _NAMES = ("namespace", "job_name")
 
 
 class OperatorMetrics:
-    """Holds all metrics. Names and labels are part of the interface: dashboards and alerts use them."""
+    """Holds all metrics. Dashboards and alerts use their names and labels, so these are part of the interface."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry = CollectorRegistry()

@@ -33,7 +33,7 @@ OVERHEAD = 300
 Outcome = Literal["sent", "dropped", "refused"]
 """The outcome of a record: `dropped` if there was no room for the record, `refused` if the history refused it."""
 EntryKind = Literal["job", "sample", "other"]
-# Limits on the bytes of a line with its end, and of a request: a history accepts 8 MiB.
+# Limits on the bytes of a line with its line break, and of a request. A history accepts requests of 8 MiB.
 MAX_LINE = 1024 * 1024
 # If a job is too large, status fields larger than this (lists with an entry for each worker) are left out.
 MAX_STATUS_FIELD = 16 * 1024

@@ -51,7 +51,7 @@ MUCH_WAITS = MAX_BYTES // 4
 READ_AGAIN, CHECK_AGAIN = 30.0, 1.0
 # Limit on the ranks of one job whose figures are recorded each second.
 RANKS_A_SECOND = 1_000.0
-# Samples of at least this many ranks are made in the thread for large jobs: they take 1 ms.
+# Samples of at least this many ranks, which take 1 ms, are computed in the thread for large jobs.
 MANY_RANKS = 256
 # Jobs that are checked in one turn of the event loop.
 JOBS_A_TURN = 8
@@ -120,7 +120,7 @@ class HistoryRecorder:
             metadata = mapping(raw.get("metadata"))
             known = self._known.get(text(metadata.get("uid")))
             if LEFT_OUT in raw:
-                # The answer to the next status write contains it.
+                # The answer to the next status write will contain the new spec.
                 return
             if known is not None and known.generation not in (None, metadata.get("generation", 0)):
                 self._record_job(raw)
@@ -218,7 +218,7 @@ class HistoryRecorder:
                 await asyncio.sleep(READ_AGAIN)
 
     async def _read_all(self) -> bool:
-        """Record each job whose current state isn't recorded; returns whether there was room for all."""
+        """Record each job whose current state isn't recorded; returns whether there was room for all jobs."""
         for namespace in self.namespaces or (None,):
             async for page in self.cluster.pages(RECORDED_JOBS, namespace):
                 for raw in page:

@@ -26,7 +26,7 @@ from trainmaster_operator.wire.values import loads, mapping
 logger = logging.getLogger(__name__)
 # Seconds that a record waits for others to share its batch.
 BATCH_SECONDS = 0.5
-# Timeout in seconds for an answer, which the history sends after its commit.
+# Timeout in seconds for an answer, which the history sends after it has stored the records.
 ANSWER_SECONDS = 15.0
 FIRST_RETRY = 0.5
 # Seconds for sending waiting records when the operator stops.

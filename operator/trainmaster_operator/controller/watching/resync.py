@@ -76,7 +76,7 @@ class WatchedTypes:
 
 @dataclass(eq=False)
 class Resync:
-    """Sweeps every `interval` seconds, and soon after a call of `soon` (a watch was listed again)."""
+    """Sweeps every `interval` seconds, and soon after a call of `soon` (after a watch was listed again)."""
 
     cluster: Cluster
     store: Store
@@ -108,7 +108,7 @@ class Resync:
             try:
                 async with asyncio.timeout(self.interval):
                     await self._asked.wait()
-                # Several watches are listed again together; one sweep serves them all.
+                # Several watches are usually listed again together, and one sweep is enough for all of them.
                 await asyncio.sleep(1.0)
             except TimeoutError:
                 logger.debug("Periodic sweep.")
@@ -120,7 +120,7 @@ class Resync:
                 logger.exception("The sweep failed.")
 
     async def sweep(self) -> None:
-        """Compare once. A list that fails is repeated at the next sweep."""
+        """Compare once. If a list fails, the next sweep repeats it."""
         for resource in self.watched:
             for namespace in self.namespaces or (None,):
                 try:

@@ -93,7 +93,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
     }
     patch: dict[str, Any] = {}
     if action.release is not None:
-        # QuotaReserved and Admitted end with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
+        # QuotaReserved and Admitted become false with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
         wanted["QuotaReserved"] = (False, "Pending", action.release)
         wanted["Admitted"] = (False, "NoReservation", "The workload has no reservation")
         patch["admission"] = None
