@@ -97,7 +97,7 @@ class Operator:
             self.health_port = await self._serve_health(stack, settings.health_port)
         if settings.metrics_port is not None:
             self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
-        # This takes seconds on a slow processor, so it runs before the lease is acquired and needs renewals.
+        # This takes seconds on a slow processor, so it runs before the lease is acquired and has to be renewed.
         await asyncio.to_thread(zipapp_bytes)
         holding: asyncio.Task[None] | None = None
         if lease is not None:

@@ -180,7 +180,7 @@ class Place(Protocol):
         ...
 
     def has_answer(self) -> bool:
-        """Returns whether the last request that began here has an answer, at least the beginning of one."""
+        """Returns whether an answer to the last request has at least begun."""
         ...
 
     def leave(self) -> None:

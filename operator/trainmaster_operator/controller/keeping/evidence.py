@@ -160,7 +160,7 @@ class EvidenceKeeper:
         await self._write_now(kept, key, snapshot, failure, with_log=culprits)
 
     async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None:
-        """Add a pod's last output to the evidence of the attempt that the pod's end ended. Raises ClusterError.
+        """Add a pod's last output to the evidence of the attempt in which the pod ended. Raises ClusterError.
 
         `attempt` is the attempt that was the newest when the pod began to end.
         """

@@ -344,5 +344,5 @@ def _together(ended: Iterable[_Ended]) -> dict[int, KeptLog]:
 
 
 def _is_ending(pod: PodView) -> bool:
-    """Returns whether a pod's containers end for good, because the pod is being deleted or its kubelet gave it up."""
+    """Returns whether a pod's containers end permanently: it is being deleted, or its phase is Failed or Succeeded."""
     return pod.deleting or pod.phase in ("Failed", "Succeeded")

@@ -99,7 +99,7 @@ class Sender:
             logger.info("The history: %d records weren't sent.", len(self._batch) + len(self.outbox))
 
     async def _send_batch(self, session: aiohttp.ClientSession) -> None:
-        """Send a batch repeatedly until the history accepts it or refuses it for good."""
+        """Send a batch repeatedly until the history accepts it or refuses it permanently."""
         self._batch = self._batch or self.outbox.take(MAX_LINE)
         if not self._batch:
             return
