@@ -117,7 +117,7 @@ class JobObjects:
     def set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
         """Set an unreadable job, which the operator leaves alone; the job's status reports the reason."""
         metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
-        # Of such a status, which may be large, the operator writes only the conditions.
+        # The operator writes only the conditions of such a status, which may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
         record.parsed = record.without_spec = None
         record.job = Job(
