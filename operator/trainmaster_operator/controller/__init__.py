@@ -1,4 +1,4 @@
-"""The controller has all of the operator's I/O: it receives events, carries out decisions, and writes status.
+"""The controller does all of the operator's I/O: it receives events, carries out decisions, and writes status.
 
 Read `app` (an operator's life) and `wiring` (its parts), then follow an event: `watching` passes it to the `cache`,
 which puts the job's key on the `workqueue`; the `reconciler` takes the key, asks `reconciling.decide`, and `writing`
@@ -9,7 +9,7 @@ carries out the decision.
 | `main`, `settings` | the program `trainmaster-operator`, and its options |
 | `app`, `wiring` | start and end of an operator; its parts |
 | `lease` | leader election |
-| `workqueue`, `reconciler` | keys of jobs that wait for a pass; a pass over a job |
+| `workqueue`, `reconciler` | the keys of jobs that wait for a pass; the passes |
 | `apiserver` | the interface to the API server: `Cluster`, its client, its errors |
 | `watching` | kopf, sweeps, and types that are watched only if a job uses them |
 | `cache` | the operator's knowledge of each job, as small frozen views |

@@ -1,7 +1,7 @@
-"""An operator takes its lease, reads everything once, watches and works, and ends in order.
+"""An operator acquires its lease, reads everything once, watches and works, and shuts down in order.
 
-`wiring` makes its parts. Nothing here is global: tests run several operators in one process, each with its own stop
-event.
+`wiring` constructs the operator's parts. Nothing here is global, so tests can run several operators in one process,
+each with its own stop event.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ START_RETRY = 2.0
 UNWATCHED_SECONDS = 300.0
 # Seconds for workers to finish their pass at a planned stop.
 STOP_SECONDS = 5.0
-# Workers for large jobs: while one writes, the next is decided on.
+# Number of workers for large jobs. While one worker writes, the other can decide.
 LARGE_WORKERS = 2
 _LEASE_LOST = "the lease was lost: another operator may lead now, so this one ends"
 
 
 class OperatorError(Exception):
-    """The operator can't continue; one sentence gives the reason."""
+    """The operator can't continue; the message gives the reason."""
 
 
 class _Stopped(Exception):
@@ -72,7 +72,7 @@ class Operator:
         self.health_port: int | None = None
         self._decide = decide
         self._standby = settings.leader_elect
-        # Set once it leads.
+        # Set once this operator leads.
         self._parts: Parts | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -91,13 +91,13 @@ class Operator:
         leads: Callable[[], bool] = lease.is_held if lease is not None else lambda: True
         cluster = self._client(stack, connection, may_write=leads)
         background: list[asyncio.Task[None]] = []
-        # This runs last: kopf's threads take time to end, and the lease is released before.
+        # This runs last, after the lease is released, because kopf's threads take time to end.
         stack.push_async_callback(_all_ended, background)
         if settings.health_port is not None:
             self.health_port = await self._serve_health(stack, settings.health_port)
         if settings.metrics_port is not None:
             self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
-        # This runs before the lease is taken, because it takes seconds on a slow processor, without renewals.
+        # This takes seconds on a slow processor, so it runs before the lease is acquired and has to be renewed.
         await asyncio.to_thread(zipapp_bytes)
         holding: asyncio.Task[None] | None = None
         if lease is not None:
@@ -105,7 +105,7 @@ class Operator:
                 await self._require_answer(cluster, connection)
             await _unless(stop, lease.acquire())
             stack.push_async_callback(lease.release)
-            # Renewals begin here: reading everything, or waiting for the custom resource, may outlast a lease.
+            # Renewals begin here because the steps below (reading everything, waiting for the CRD) can outlast a lease.
             holding = asyncio.create_task(lease.hold(), name="lease")
             stack.push_async_callback(_all_ended, [holding])
             self._standby = False
@@ -127,7 +127,7 @@ class Operator:
         await self._work(stop, parts, background)
 
     async def _work(self, stop: asyncio.Event, parts: Parts, background: list[asyncio.Task[None]]) -> None:
-        """Work until `stop` is set. Raises OperatorError when anything else ends first."""
+        """Work until `stop` is set. Raises OperatorError if a task ends first."""
         workers = [
             asyncio.create_task(parts.reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)
         ]
@@ -163,18 +163,21 @@ class Operator:
         return client
 
     async def _require_answer(self, cluster: KubernetesCluster, connection: ApiConnection) -> None:
-        """Raises OperatorError if nothing answers: on a laptop the kubeconfig is wrong, and waiting doesn't help."""
+        """Raises OperatorError if the API server doesn't answer.
+
+        On a laptop, the kubeconfig is then wrong, and waiting doesn't help.
+        """
         settings = self.settings
         try:
             await cluster.get(LEASES, settings.lease_namespace, settings.lease_name)
         except (Unreachable, Unauthorized) as error:
             raise OperatorError(connection.unusable(error)) from error
         except ClusterError:
-            # The API server answers; the lease reports any problem.
+            # The API server answers. Acquiring the lease will report any other problem.
             return
 
     async def _read_keys(self, cluster: KubernetesCluster, connection: ApiConnection) -> SigningKeys:
-        """Read the operator's keys, or make them. Raises OperatorError if they can't be used."""
+        """Read the operator's keys, or create them. Raises OperatorError if they can't be used."""
         namespace = self.settings.lease_namespace
         alone = not self.settings.leader_elect and not connection.in_cluster
 
@@ -192,7 +195,7 @@ class Operator:
         return await self._insist(read, connection)
 
     async def _insist(self, work: Callable[[], Awaitable[Result]], connection: ApiConnection) -> Result:
-        """Repeat API server requests until they succeed; log each obstacle in one sentence."""
+        """Repeat API server requests until they succeed, and log each new obstacle."""
         reported = ""
         while True:
             try:
@@ -228,12 +231,12 @@ class Operator:
     async def _serve_health(self, stack: AsyncExitStack, port: int) -> int:
         def ready() -> str | None:
             if self._standby or self.ready.is_set():
-                # A standby is ready: it takes over when the leader ends.
+                # A standby counts as ready because it takes over when the leader ends.
                 return None
             return "not every job has been read yet"
 
         def healthy() -> str | None:
-            # A response proves that the event loop runs. Watching repairs itself; if not, a restart may.
+            # A response proves that the event loop runs. Watching repairs itself; if it doesn't, a restart may help.
             dead = self._parts.watcher.dead_seconds() if self._parts is not None else 0.0
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 
@@ -245,7 +248,7 @@ class Operator:
     async def _serve_metrics(self, stack: AsyncExitStack, port: int, connection: ApiConnection) -> int:
         scrapers = None
         if self.settings.metrics_require_token:
-            # A standby asks too.
+            # This client can write without the lease, because a standby reviews tokens too.
             client = KubernetesCluster(connection, timeout=self.settings.request_seconds)
             stack.push_async_callback(client.close)
 
@@ -260,7 +263,7 @@ class Operator:
         return bound
 
     def _refresh_metrics(self) -> None:
-        """Update the metrics that are only counted on request."""
+        """Update the metrics that are only computed when they are scraped."""
         if self._parts is not None:
             self.metrics.count_jobs(self._parts.store.jobs())
             self.metrics.queue_depth.set(len(self._parts.queue))
@@ -268,7 +271,7 @@ class Operator:
 
 
 async def _listen(stack: AsyncExitStack, server: HttpServer, host: str, port: int, option: str) -> int:
-    """Returns the port; for 0 it is a free one. Raises OperatorError."""
+    """Listens and returns the port, which is a free one if `port` is 0. Raises OperatorError."""
     stack.push_async_callback(server.close)
     try:
         return (await server.start(host, port))[1]
@@ -291,7 +294,7 @@ async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, A
 
 
 async def _finish(workers: Collection[asyncio.Task[None]], holding: Collection[asyncio.Task[None]]) -> None:
-    """Let the workers finish their pass, unless the lease is lost: another operator may lead then."""
+    """Let the workers finish their pass, unless the lease is lost, because another operator may lead then."""
     finished = asyncio.create_task(asyncio.wait(workers))
     await asyncio.wait({finished, *holding}, timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     await _all_ended([finished])
@@ -299,7 +302,7 @@ async def _finish(workers: Collection[asyncio.Task[None]], holding: Collection[a
 
 async def _all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
-        # Cancel once only: a second cancellation would interrupt a task's cleanup.
+        # Cancel only once, because a second cancellation would interrupt a task's cleanup.
         if not task.cancelling():
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

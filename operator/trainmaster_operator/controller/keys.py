@@ -1,12 +1,12 @@
 """The operator signs assignments with keys, and agents derive their jobs' tokens from a Secret in their namespace.
 
 The Secret with the operator's keys is in the namespace of the lease. The operator creates it at its first start and
-reads it at every later one. If two replicas start at once, both try to create it; the second one finds it and reads it.
-Only the rotation (`trainmaster-operator keys`) changes it, in two steps: `rotate` and `prune`. The operator has to be
-restarted after each.
+reads it at every later start. If two replicas start at once, both try to create it, and the one that fails reads it.
+Only the rotation (`trainmaster-operator keys`) changes the keys, in two steps: `rotate` and `prune`. The operator has
+to be restarted after each step.
 
-The agents' Secret is made with the first StatefulSet of its namespace in an operator's life. The operator has no right
-to read it and no need to: it derives the content.
+After its start, an operator creates the agents' Secret of a namespace before the first StatefulSet there. It can't read
+that Secret and doesn't need to, because it derives the content from its keys.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from trainmaster_operator.wire.values import mapping, mappings
 
 logger = logging.getLogger(__name__)
 SECRET_NAME = "trainmaster-signing-keys"
-# The Secret's data: private keys, one in a line and the newest first, and one seed; 32 bytes each, in base64.
+# The Secret's data: the private keys (one a line, newest first) and one seed. Each is 32 bytes in base64.
 PRIVATE_KEYS, AGENTS_SEED = "private-keys", "agents-seed"
 # Each signature adds 110 bytes to an annotation, and each agent reads one more key.
 MAX_KEYS = 4
 
 
 async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -> SigningKeys:
-    """Read the Secret; make it if it is missing.
+    """Read the Secret; create it if it is missing.
 
-    `make_namespace`: make its namespace too, for an operator that a person runs without a lease from outside of the
-    cluster. Raises ClusterError, or DamagedKeys.
+    `make_namespace`: create its namespace too, for an operator that a person runs outside of the cluster without a
+    lease. Raises ClusterError, or DamagedKeys.
     """
     try:
         return (await read_keys(cluster, namespace))[0]
@@ -67,15 +67,15 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
 
 
 class DamagedKeys(Exception):
-    """The Secret can't be read; one sentence gives the problem and the remedy."""
+    """The Secret can't be read; the message gives the problem and the remedy."""
 
 
 class TooManyKeys(Exception):
-    """Another key can't be added; one sentence gives the reason."""
+    """Another key can't be added; the message gives the reason."""
 
 
 async def read_keys(cluster: Cluster, namespace: str) -> tuple[SigningKeys, RawObject]:
-    """Returns the keys, and the Secret that holds them. Raises NotFound if it doesn't exist, or DamagedKeys."""
+    """Returns the keys and their Secret. Raises NotFound if the Secret doesn't exist, or DamagedKeys."""
     secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
     return parse_keys(secret), secret
 
@@ -95,19 +95,19 @@ def new_keys() -> SigningKeys:
 
 
 def rotated(keys: SigningKeys) -> SigningKeys:
-    """Returns the keys with a new one in front: all of them sign from now on. Raises TooManyKeys."""
+    """Returns the keys with a new key in front; each key signs every assignment. Raises TooManyKeys."""
     if len(keys.private) >= MAX_KEYS:
         raise TooManyKeys(f"there are {len(keys.private)} keys, and {MAX_KEYS} is the maximum; prune them first")
     return SigningKeys((os.urandom(SEED_BYTES), *keys.private), keys.agents_seed)
 
 
 def pruned(keys: SigningKeys) -> SigningKeys:
-    """Returns the newest key alone. Pods that were made before that key accept no further assignment."""
+    """Returns only the newest key. Pods created before it accept no further assignment."""
     return SigningKeys(keys.private[:1], keys.agents_seed)
 
 
 def knows_newest(pod: RawObject, keys: SigningKeys) -> bool:
-    """Returns whether a pod knows the newest key; pods without keys count as well."""
+    """Returns whether a pod knows the newest key, or has no keys at all."""
     newest = keys.public_keys.partition(",")[0]
     for container in mappings(mapping(pod.get("spec")).get("containers")):
         for variable in mappings(container.get("env")):
@@ -171,7 +171,7 @@ def _seed(name: str, line: str) -> bytes:
     except binascii.Error:
         seed = b""
     if len(seed) != SEED_BYTES:
-        # The line isn't quoted: it may be most of a key.
+        # The message doesn't quote the line, which may contain most of a key.
         raise DamagedKeys(_damaged(name, f"a line is not {SEED_BYTES} bytes in base64"))
     return seed
 
@@ -184,7 +184,7 @@ def _damaged(name: str, problem: str) -> str:
 
 
 class AgentsSecrets:
-    """Makes the Secret of each namespace once."""
+    """Creates the agents' Secret of each namespace once."""
 
     def __init__(self, cluster: Cluster, keys: SigningKeys) -> None:
         self._cluster = cluster
@@ -193,9 +193,9 @@ class AgentsSecrets:
         self._refused: set[str] = set()
 
     async def make(self, namespace: str) -> None:
-        """Make the namespace's Secret once, before pods need it. Raises ClusterError.
+        """Create the namespace's Secret once, before pods need it. Raises ClusterError.
 
-        A refusal is logged, and the namespace has no Secret: agents then report by exiting, and jobs run.
+        A refusal is only logged: without the Secret, jobs still run, and their agents report by exiting.
         """
         if namespace in self._made:
             return
@@ -215,15 +215,15 @@ class AgentsSecrets:
         self._made.add(namespace)
 
     def doubt(self, namespace: str) -> None:
-        """Recreate the namespace's Secret with the next pods, if it is missing.
+        """Create the namespace's Secret with the next pods, if it is missing.
 
-        An agent there has no token or a wrong one: the Secret was deleted, or the namespace was deleted and recreated.
+        Call this if an agent has no token or a wrong one, because the Secret or its namespace may have been deleted.
         """
         self._made.discard(namespace)
 
 
 class KeysError(Exception):
-    """The keys were not changed. The text is one sentence with the reason."""
+    """The keys were not changed; the message gives the reason."""
 
 
 async def rotate(cluster: KubernetesCluster, namespace: str) -> str:
@@ -233,7 +233,10 @@ async def rotate(cluster: KubernetesCluster, namespace: str) -> str:
 
 
 async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> str:
-    """Removes all keys but the newest; refuses while pods don't know that one. Returns the next step for the user."""
+    """Removes all keys but the newest, and returns the next step for the user.
+
+    Raises KeysError if pods don't know the newest key, unless `force` is set.
+    """
     current = (await read_keys(cluster, namespace))[0]
     old = []
     async for page in cluster.pages(PODS_ENVIRONMENTS, label_selector=JOB_UID_LABEL):
@@ -251,7 +254,7 @@ async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> s
 async def with_cluster(
     work: Callable[[KubernetesCluster], Awaitable[str]], kubeconfig: str | None, context: str | None
 ) -> str:
-    """Runs the work in the cluster, and returns its report. Raises KeysError."""
+    """Calls `work` with a client of the cluster, and returns its result. Raises KeysError."""
     try:
         connection = await connect(kubeconfig, context)
         cluster = KubernetesCluster(connection)

@@ -1,14 +1,13 @@
 """Leader election uses a Lease, with the rules of client-go's `tools/leaderelection`.
 
-`kubernetes.aio.leaderelection` isn't used: in version 37 a connection error ends its loop, a request may hang beyond
-the time in which the lease has to be renewed, times are written in local time as if they were UTC, and the lease isn't
-released on exit. The rules:
+`kubernetes.aio.leaderelection` isn't used, because in version 37 a connection error ends its loop, a request can hang
+past the renewal deadline, local times are written as UTC, and the lease isn't released on exit. The rules:
 
-- A lease of another holder may be taken if it hasn't changed for `lease_seconds` by *our* clock since we first saw
-  this version; clocks of different nodes are never compared. A released one (no holder) may be taken at once.
-- The leader renews every `retry_seconds`. When it can't for `renew_seconds`, which is less than `lease_seconds`, it has
-  lost: `hold` returns, and the process must end.
-- Writes carry the resourceVersion, so of two simultaneous writers one gets a Conflict.
+- A candidate may take another holder's lease once it has seen the same version of the lease for `lease_seconds`, by its
+  own clock. Clocks of different nodes are never compared. A released lease (without a holder) can be taken at once.
+- The leader renews the lease every `retry_seconds`. If it fails to renew for `renew_seconds`, which is less than
+  `lease_seconds`, the lease is lost: `hold` returns, and the process must end.
+- Writes carry the resourceVersion, so if two candidates write at once, one of them gets a Conflict.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from trainmaster_operator.controller.apiserver.errors import AlreadyExists, Clus
 
 logger = logging.getLogger(__name__)
 
-# Tries to release a lease: a renewal that is still on its way may be carried out first.
+# Tries to release a lease. Several may be needed, because a renewal that is still on its way may be carried out first.
 RELEASE_TRIES = 3
 
 
 @dataclass(frozen=True)
 class LeaseSettings:
-    """Names the lease, and its times in seconds. client-go's defaults are 15, 10 and 2."""
+    """Holds the lease's name and its times in seconds. client-go's defaults are 15, 10 and 2."""
 
     namespace: str
     name: str
@@ -50,8 +49,8 @@ class LeaderLease:
         self._settings = settings
         self._seen: RawObject | None = None
         self._seen_at = 0.0
-        # When the last successful renewal was sent. Other candidates count from a later time, when they see its result;
-        # its answer may be later still.
+        # The time at which the last successful renewal was sent. This is earlier than the time from which other
+        # candidates count (when they see the renewal), and than the time of the answer.
         self._renewed_at = 0.0
         self.leading = False
 
@@ -74,11 +73,11 @@ class LeaderLease:
                 if problem != reported_problem:
                     logger.warning("The lease can't be taken; trying again: %s", problem)
                     reported_problem = problem
-            # Jitter as client-go's (factor 1.2), so that candidates don't try in step.
+            # The jitter (factor 1.2, as in client-go) keeps candidates from trying at the same moment.
             await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
 
     async def hold(self) -> None:
-        """Renew until that fails for `renew_seconds`; then the lease is lost. Call it as soon as it is acquired."""
+        """Renew the lease until that fails for `renew_seconds`: the lease is then lost. Call this after `acquire`."""
         loop = asyncio.get_running_loop()
         while True:
             deadline = self._renewed_at + self._settings.renew_seconds
@@ -96,10 +95,10 @@ class LeaderLease:
                     return
 
     def is_held(self) -> bool:
-        """Returns whether no other candidate can lead yet, by the clock alone.
+        """Returns whether, according to the clock, no other candidate can lead yet.
 
-        `hold` reports a lost lease only once it runs again. If the process was stopped for a while, or the event loop
-        was blocked, other tasks may run first, so each write asks here.
+        `hold` reports a lost lease only when it next runs. If the process was paused, or the event loop was blocked,
+        other tasks may run first, so each write calls this method.
         """
         until = self._renewed_at + self._settings.renew_seconds
         return self.leading and asyncio.get_running_loop().time() < until
@@ -113,8 +112,8 @@ class LeaderLease:
         problem: ClusterError | None = None
         for _ in range(RELEASE_TRIES):
             try:
-                # Read the lease as it is now: a renewal that was cancelled a moment ago may have been carried out, or
-                # still be.
+                # Read the current lease, because a renewal that was just cancelled may have changed it, or may still
+                # change it.
                 found = await self._cluster.get(*place)
                 spec = found.get("spec") or {}
                 if spec.get("holderIdentity") == self._settings.identity:
@@ -161,8 +160,8 @@ class LeaderLease:
             self._observe(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
         except Conflict:
             if self.leading:
-                # Either our own write whose answer was lost, or another candidate's: the next try shows. Nothing is
-                # renewed.
+                # The lease was changed by another candidate, or by our own write whose answer was lost. The next try
+                # shows which; this one renewed nothing.
                 raise
             return False
         self._renewed_at = started

@@ -1,11 +1,11 @@
-"""A lookup reads by name the objects that a decision needs beyond the job's own, when a job needs them.
+"""Lookups read the objects that a decision needs and that don't belong to the job, only when a job needs them.
 
-A `Lookup` declares a job's questions, how to answer them, where to record the answers, and how long those are fresh.
+A `Lookup` declares a job's questions, how to answer them, where to record the answers, and how long answers are fresh.
 `Lookups` runs all of them in each pass over a job.
 
 | lookup | question |
 |---|---|
-| `UNSEEN_PODS` | do the pods exist that the status names and no watch has shown? |
+| `UNSEEN_PODS` | do pods that the status names, but that no watch has shown, exist? |
 | `MISSING_PODS` | why don't a StatefulSet's pods exist (a quota, a webhook)? |
 | `KILLED_CONTAINERS` | why did the kubelet kill a worker's container (a probe)? |
 | `NODE_DOMAINS` | in which rack or zone is a node? |
@@ -52,14 +52,14 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 # Limit on the objects that are read at the same time.
 CONCURRENT_READS = 16
-# The unseen pods' uids, and all sets and pods of the job.
+# `Uids` are the unseen pods' uids; `Listed` contains all StatefulSets and pods with the job's label.
 Uids = frozenset[str]
 Listed = tuple[tuple[Resource, RawObject], ...]
-# In all other phases a lost pod doesn't count against its attempt.
+# The phases in which a lost pod counts against its attempt.
 ATTEMPT_PHASES = RUN_PHASES | {"Restarting"}
-# Any client that may create Events can write one, so the pattern only accepts an object's name.
+# Many clients may create Events with any text, so the pattern only accepts a valid object name.
 _EXCEEDED_QUOTA = re.compile(r"exceeded quota: ([a-z0-9][-a-z0-9.]{0,252}), ")
-# Seconds for which the decision waits for the reason at most: the job also recovers without it.
+# Limit in seconds on the decision's wait for the reason. The job recovers even without the reason.
 PATIENCE = 5.0
 
 
@@ -67,8 +67,8 @@ PATIENCE = 5.0
 class Lookup(Generic[Question, Answer]):
     """Declares one kind of question.
 
-    `read` returns the answer to each question, None if there is none, and omits questions that can't be answered now.
-    It raises ClusterError only if no decision may be made without an answer.
+    `read` returns the answer to each question (None if there is no answer), and omits questions that can't be answered
+    now. It raises ClusterError only if no decision may be made without an answer.
     """
 
     name: str
@@ -80,10 +80,10 @@ class Lookup(Generic[Question, Answer]):
     before_decision: bool = False
     # Seconds until a question without an answer is asked again.
     retry_seconds: float = 5.0
-    # Whether None is an answer; otherwise the question is asked again.
+    # Whether None counts as a final answer. If not, the question is asked again.
     none_is_final: bool = True
-    # Seconds after which an answer that is still needed is read again; None: an answer holds as long as the job lives.
-    # An answer that is no longer needed is recorded as None.
+    # Seconds after which an answer that is still needed is read again. If None, an answer stays valid while the job
+    # exists; otherwise an answer that is no longer needed is recorded as None.
     fresh_seconds: float | None = None
     # Seconds for which an answer must be needed before it is read; only for answers that expire.
     patience_seconds: float = 0.0
@@ -91,7 +91,7 @@ class Lookup(Generic[Question, Answer]):
 
 @dataclass
 class _Asked(Generic[Question]):
-    """Holds the time when a job began to need such answers, the time of the last read, and the answered questions."""
+    """Holds when a job began to need such answers, when they were last read, and which questions were answered."""
 
     since: float
     at: float = float("-inf")
@@ -114,7 +114,7 @@ class Lookups:
         self._asked.pop(uid, None)
 
     async def before_decision(self, key: JobKey, snapshot: Snapshot) -> bool:
-        """Read the answers that the decision waits for; returns whether anything was recorded."""
+        """Read the answers that the decision needs first; returns whether anything was recorded."""
         recorded = False
         for lookup in self.lookups:
             questions = lookup.needed(snapshot) if lookup.before_decision else ()
@@ -124,7 +124,7 @@ class Lookups:
         return recorded
 
     async def after_decision(self, key: JobKey, snapshot: Snapshot) -> float | None:
-        """Read answers for a later decision; returns the seconds until the next read, None if none is needed."""
+        """Read answers for a later decision; returns the seconds until the next read, None without one."""
         waits = [await self._run(lookup, key, snapshot) for lookup in self.lookups if not lookup.before_decision]
         return min((wait for wait in waits if wait is not None), default=None)
 
@@ -168,9 +168,9 @@ class Lookups:
 def get_each(
     resource: Resource, name: Callable[[Question], str], answer: Callable[[Question, RawObject], Answer | None]
 ) -> Callable[[Cluster, JobKey, Collection[Question]], Awaitable[Mapping[Question, Answer | None]]]:
-    """Returns the `read` of a lookup whose questions are each answered by one object without a namespace.
+    """Returns the `read` of a lookup that answers each question by one cluster-scoped object.
 
-    The answer is None for an object that doesn't exist or may not be read.
+    The answer is None if the object doesn't exist or may not be read.
     """
 
     async def read(cluster: Cluster, key: JobKey, questions: Collection[Question]) -> Mapping[Question, Answer | None]:
@@ -196,7 +196,7 @@ def get_each(
 def recorded_as(
     results: Callable[[Mapping[Question, Answer | None]], LookupResults],
 ) -> Callable[[Store, JobKey, Mapping[Question, Answer | None]], None]:
-    """Returns the `record` of a lookup that stores its answers as these results."""
+    """Returns the `record` of a lookup; `results` converts the answers to the results that are stored."""
     return lambda store, key, answers: store.record_lookups(key, results(answers))
 
 
@@ -277,7 +277,7 @@ async def _read_pod_refusals(
 
 
 async def _touch(cluster: Cluster, key: JobKey, lacking: LackingSet, quota: str) -> None:
-    """Wakes the controller of a set if its quota has changed since."""
+    """Changes a StatefulSet so that its controller tries again, if the quota has changed since its refusal."""
     try:
         found = await cluster.get(RESOURCE_QUOTAS, key.namespace, quota)
         tried_with = f"{quota} {text(mapping(found.get('metadata')).get('resourceVersion'))}"
@@ -306,7 +306,7 @@ MISSING_PODS = Lookup(
 
 
 class KilledContainer(NamedTuple):
-    """Names the end of a worker's container by a signal (seconds since the epoch)."""
+    """Identifies the end of a worker's container that a signal killed (in seconds since the epoch)."""
 
     pod_uid: str
     started_at: float
@@ -336,7 +336,7 @@ def _end_to_explain(pod: PodView) -> ContainerEnd | None:
 async def _read_kills(
     cluster: Cluster, key: JobKey, kills: Collection[KilledContainer]
 ) -> Mapping[KilledContainer, str | None]:
-    """Reads the kubelets' events on kills of these pods; if there are several, reads the whole namespace."""
+    """Reads the kubelets' events about killed containers: one pod's events, or the namespace's for several pods."""
     uids = [kill.pod_uid for kill in kills]
     about = f"involvedObject.uid={uids[0]}" if len(uids) == 1 else "involvedObject.kind=Pod"
     try:
@@ -355,7 +355,7 @@ def _kill_reason(events: list[RawObject], kill: KilledContainer) -> str | None:
 
 
 def _is_about(event: Mapping[str, Any], kill: KilledContainer) -> bool:
-    """Returns whether an event is about this end, and about a probe: others report that the pod itself was stopped."""
+    """Returns whether an event reports that a probe failed and caused this end, not that the pod was stopped."""
     involved = mapping(event.get("involvedObject"))
     container = (kill.pod_uid, f"spec.containers{{{WORKER_CONTAINER}}}")
     if (involved.get("uid"), involved.get("fieldPath")) != container or "probe" not in text(event.get("message")):

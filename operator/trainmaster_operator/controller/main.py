@@ -1,7 +1,7 @@
 """`trainmaster-operator run` starts the operator; `trainmaster-operator keys` rotates its signing keys.
 
-Each option comes from a field of `OperatorSettings`, and has an environment variable. The console's `trainmaster
-operator` is this program, too.
+Each option is generated from a field of `OperatorSettings` and can be set by an environment variable. The console's
+`trainmaster operator` runs this program, too.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _WHOLE = {int: "whole number", float: "number"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports wrong usage as kubectl does: a sentence, and how to get help."""
+    """Reports wrong usage as kubectl does: it prints the error, and how to get help."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def format_help(self) -> str:
-        """Returns the help; it begins like that of the console's commands."""
+        """Returns the help, whose beginning looks like the help of the console's commands."""
         return super().format_help().replace("usage: ", "Usage: ", 1)
 
     def error(self, message: str) -> NoReturn:
-        """Prints the sentence and exits with 2."""
+        """Prints the message and exits with 2."""
         self.exit(2, f"error: {message}\nSee '{self.prog} --help' for usage.\n")
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "trainmaster-operator") -> int:
-    """Runs the command in the arguments, by default those of the process, and returns its exit code."""
+    """Runs the command in `arguments` (by default the process's arguments) and returns its exit code."""
     parser = _Parser(prog=program, description="Run the operator, or rotate its keys.")
     parser.add_argument("--version", action="version", version=f"trainmaster-operator {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "trainmaster-ope
     _add_keys(commands)
     given = parser.parse_args(arguments)
     if find_spec("kopf") is None:
-        # The console installs this package for its models alone.
+        # The console installs this package only for its models, without the controller's dependencies.
         parser.exit(1, "error: the operator isn't installed: pip install 'trainmaster-operator[controller]'\n")
     code: int = given.function(given)
     return code
@@ -201,11 +201,12 @@ def _run(settings: OperatorSettings) -> int:
     from trainmaster_operator.serving.logs import set_up
 
     set_up(settings.log_format, settings.log_level)
-    # Imported modules stay: this saves the garbage collector from walking over them (60 ms, in which nothing else runs)
-    # each time that a large job is decoded into hundreds of thousands of objects.
+    # Imported modules are never freed. If they are frozen, the garbage collector doesn't walk over them each time a
+    # large job is decoded into hundreds of thousands of objects; each walk blocks everything else for 60 ms.
     gc.freeze()
-    # Almost everything that is allocated here is decoded JSON, which has no cycles. While 100 jobs were applied at
-    # once Python's own thresholds (700, 10, 10) made 760 collections, 12 % of the operator's CPU; these made 22, 6 %.
+    # Almost everything that is allocated here is decoded JSON, which has no cycles. When 100 jobs were applied at once,
+    # Python's default thresholds (700, 10, 10) caused 760 collections (12 % of the operator's CPU), and these caused 22
+    # (6 %).
     gc.set_threshold(20_000, 20, 50)
 
     async def operate() -> None:

@@ -65,14 +65,14 @@ class Reconciler:
     _: KW_ONLY
     kept_by_job: Sequence[KeptByJob]
     thread: LargeJobThread
-    # Called for each job, so that its gang scheduler's types are watched from then on.
+    # Called with each job's spec, so that the types of its gang scheduler are watched.
     want: Callable[[JobSpec | None], None] = lambda spec: None
     now: Callable[[], float] = time.time
     # Keys of large jobs that wait for `work_large`; the queue still counts them as being worked on.
     _large: WorkQueue[JobKey] = field(default_factory=WorkQueue, init=False)
-    # uid of each job that had a pass, to forget the data about it after its deletion.
+    # The uid of each job that had a pass; after the job's deletion, the data about it is dropped by this uid.
     _known: dict[JobKey, str] = field(default_factory=dict, init=False)
-    # When the operator opened the attempt that a job now waits for, on the monotonic clock.
+    # The time (time.monotonic) at which the operator opened the attempt that a job is waiting for.
     _recovering: dict[str, float] = field(default_factory=dict, init=False)
 
     async def work(self) -> None:
@@ -85,12 +85,12 @@ class Reconciler:
                 return
             self.metrics.queue_seconds.observe(waited)
             if self.store.is_large(key):
-                # However many large jobs there are, no worker waits for the thread that they share.
+                # Only the large workers wait for the thread that all large jobs share.
                 self._large.add(key)
                 continue
             await self._turn(key)
-            # A pass that writes nothing never yields: after a restart, thousands of them would block probes, streams
-            # and watches.
+            # A pass that writes nothing never yields. Without this, thousands of such passes after a restart would
+            # block probes, streams and watches.
             await asyncio.sleep(0)
 
     async def work_large(self) -> None:
@@ -134,8 +134,8 @@ class Reconciler:
             wait = self.queue.add_rate_limited(key)
             logger.warning("A write failed, next try in %.1f s: %s", wait, error)
         except Exception:
-            # A bug of ours must not stop the other jobs; it is counted, logged, and the pass is repeated ever more
-            # slowly.
+            # A bug of ours must not stop the other jobs. It is counted and logged, and the pass is repeated after
+            # longer and longer delays.
             result = "bug"
             wait = self.queue.add_rate_limited(key)
             logger.exception("The pass failed, next try in %.1f s.", wait)
@@ -163,11 +163,12 @@ class Reconciler:
         self.want(job.spec)
         decision = await self._decided(job, snapshot.observed)
         if job.large and self.store.version(key, JOBS, key.name) != snapshot.version:
-            # The thread takes a while; a job that has changed meanwhile is decided on again.
+            # Deciding in the thread takes a while. If the job has changed meanwhile, decide again.
             self.queue.add(key)
             return None
         if decision.status.attempt > job.status.attempt:
-            # Reports of the attempt may arrive before the pass ends; and if the leader is lost, another one leads.
+            # The stream opens now, because reports of the attempt may arrive before the pass ends, and because another
+            # worker may lead now.
             target = stream_target(snapshot, decision.status)
             if target is not None:
                 self.streams.watch(key, target)
@@ -210,7 +211,7 @@ class Reconciler:
 
 
 def ended_because(old: JobStatus, new: JobStatus) -> str:
-    """Returns the end's reason for the job, or its last attempt: for a reader of the operator's log alone."""
+    """Returns why the job, or its last attempt, ended. The text is only for the operator's log."""
     failed = condition(new.conditions, "Failed")
     if new.phase == "Failed" and failed is not None:
         return f"{failed.reason}: {failed.message}"

@@ -1,7 +1,7 @@
-"""The operator's settings are each declared once, with name, unit, default and reason.
+"""Each of the operator's settings is declared once, with its name, unit, default and reason.
 
-The command line, the environment variables and the table in docs/operating.md are made from the fields: one that has an
-`Option` is an option of `trainmaster-operator run`. The others are for tests, or nobody needs to change them.
+The command line, the environment variables and the table in docs/operating.md are generated from the fields. A field
+with an `Option` is an option of `trainmaster-operator run`. The other fields are for tests, or never need a change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ReachMode = Literal["auto", "direct", "proxy"]
 
 
 def parse_names(given: list[str] | None) -> tuple[str, ...]:
-    """Returns names that were given one by one, or separated by commas or spaces, as in a variable."""
+    """Returns the names in a list, whose items can each contain several names separated by commas or spaces."""
     return tuple(name for entry in given or () for name in entry.replace(",", " ").split())
 
 
@@ -38,7 +38,7 @@ def parse_namespace(name: str) -> str:
 
 
 def parse_history(url: str | None) -> str | None:
-    """Returns the base address for records. Raises InvalidSetting."""
+    """Returns the base address to which records are sent. Raises InvalidSetting."""
     if not url:
         return None
     try:
@@ -70,9 +70,9 @@ def _option(default: Any, help: str, **how: Any) -> Any:
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """Holds all settings for users, and those for tests."""
+    """Holds all settings, for users and for tests."""
 
-    # Empty means all.
+    # An empty tuple means all namespaces.
     namespaces: tuple[str, ...] = _option(
         (),
         "Namespace to serve, which needn't exist yet; repeatable.",
@@ -85,7 +85,7 @@ class OperatorSettings:
         None, "Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."
     )
     context: str | None = _option(None, "Context of the kubeconfig; default: its current.")
-    # Most of a pass is a wait for the API server.
+    # A pass mostly waits for the API server, so many passes can run at once.
     workers: int = _option(8, "Jobs worked on at the same time.", least=1, most=256)
     reach: ReachMode = _option(
         "auto", "How agents are reached: pod addresses, or the API server's pod proxy. auto: direct in a cluster."
@@ -98,7 +98,7 @@ class OperatorSettings:
         default_text="the first --namespace, else trainmaster-system",
         parse=parse_namespace,
     )
-    # None serves no metrics. They name every namespace's jobs, so they have a separate port.
+    # If None, no metrics are served. The port is a separate one because metrics name the jobs of every namespace.
     metrics_port: int | None = _option(8080, "Port of /metrics; 0 takes a free one.", least=0, most=65535)
     metrics_host: str = _option("0.0.0.0", "Address that /metrics listens on.")
     metrics_require_token: bool = _option(
@@ -106,7 +106,7 @@ class OperatorSettings:
         "Answer /metrics only to Kubernetes tokens whose owner may get the nonResourceURL /metrics. The operator "
         "needs the right to create TokenReviews and SubjectAccessReviews.",
     )
-    # On a laptop nothing probes.
+    # The default is None because nothing sends probes on a laptop.
     health_port: int | None = _option(
         None,
         "Port of the probes /healthz and /readyz; 0 takes a free one; default: there are none.",
@@ -117,7 +117,7 @@ class OperatorSettings:
     agent_port: int = _option(
         AGENT_PORT, "Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True
     )
-    # 5 s is longer than a new pod takes. None: pods are never replaced.
+    # 5 s is longer than the start of a new pod takes. If None, pods are never replaced.
     replace_after_seconds: float | None = _option(
         5.0,
         "Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
@@ -125,11 +125,11 @@ class OperatorSettings:
         least=0,
         parse=lambda seconds: seconds or None,
     )
-    # False for clusters whose ConfigMaps are read by people who may not read logs.
+    # Set this to False if people who may not read logs can read ConfigMaps.
     keep_logs: bool = _option(
         True, "Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it."
     )
-    # The policy uses the namespace of the lease as the operator's.
+    # The policy assumes that the operator runs in the namespace of the lease.
     job_network_policies: bool = _option(
         False,
         "Give each job a NetworkPolicy: its pods are reached by each other, and on the agents' port by the "
@@ -150,7 +150,7 @@ class OperatorSettings:
         variable="METRICS_NAMESPACES",
         parse=parse_namespaces,
     )
-    # An operator's setting, not a job's: otherwise a tenant could make the operator send requests anywhere.
+    # Jobs can't set this, because a tenant could then make the operator send requests anywhere.
     history_url: str | None = _option(
         None,
         "Address of the history (trainmaster history) to which records of jobs are sent; default: none are.",
@@ -171,9 +171,9 @@ class OperatorSettings:
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0
     retry_seconds: float = 2.0
-    # Seconds between two status writes that have only progress; state changes are written at once.
+    # Seconds between two status writes that contain only progress. State changes are written at once.
     progress_seconds: float = 5.0
-    # Seconds between two comparisons of the store with a list (metadata only), which find events that a watch lost.
+    # Seconds between two sweeps. A sweep compares the store with a metadata-only list to find events that a watch lost.
     resync_seconds: float = 300.0
     # Bytes of workers' logs kept in the ConfigMap <job>-logs when a job ends; 0 keeps none. A ConfigMap holds 1 MiB.
     kept_log_bytes: int = 512 * 1024

@@ -1,8 +1,10 @@
-"""Constructs the parts of an operator that leads, each after its dependencies.
+"""Constructs the parts of a leading operator, each after its dependencies.
 
-If two parts would need each other, both get an object in between: the queue (the store fills it, the reconciler empties
-it), `WatchedTypes` (`GangWatcher` adds to it, `Resync` reads it), `AgentsSecrets` (`ChildWriter` makes the Secrets that
-streams find missing).
+If two parts would depend on each other, they share an object instead:
+
+- the queue: the store fills it, and the reconciler empties it;
+- `WatchedTypes`: `GangWatcher` adds types, and `Resync` reads them;
+- `AgentsSecrets`: streams report missing Secrets, and `ChildWriter` creates them.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Parts:
         for part in (self.last_output, self.evidence, self.stacks, self.streams, self.gangs, self.reach):
             await part.close()
         if self.recorder is not None:
-            # It sends the waiting records, for a while.
+            # `close` still sends waiting records, for a limited time.
             await self.recorder.close()
         await self.thread.close()
 
@@ -86,7 +88,7 @@ def construct_parts(
     metrics: OperatorMetrics,
     leads: Callable[[], bool] = lambda: True,
 ) -> Parts:
-    """Construct the parts. Nothing is read or started yet. `leads`: whether this operator still leads."""
+    """Construct the parts without reading or starting anything. `leads` returns whether this operator still leads."""
     queue: WorkQueue[JobKey] = WorkQueue()
     thread = LargeJobThread()
     large_jobs = LargeJobs(cluster, thread)

@@ -1,11 +1,11 @@
 """The work queue follows the rules of client-go's `util/workqueue`, for asyncio.
 
-- A key that is added many times before a worker takes it is worked on once.
+- If a key is added many times before a worker takes it, it is worked on once.
 - Two workers never work on a key at the same time; a key that is added meanwhile is *dirty* and is ready again
   afterwards.
-- A delayed add keeps the earliest requested time. An immediate add replaces the delayed one: the worker that gets the
-  key requests a later time again if it needs one.
-- Failures are delayed by a back-off of the key's own, which `forget` resets.
+- If a delayed add is repeated, the earliest time is used. An immediate add cancels the delayed one; the worker that
+  gets the key then requests another delay if it needs one.
+- After a failure, a key is delayed by its own back-off, which `forget` resets.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class QueueClosed(Exception):
 class WorkQueue(Generic[Key]):
     """Holds keys to work on. All methods but `get` are synchronous and belong to the event loop's thread.
 
-    `first_backoff` and `longest_backoff` are seconds; client-go's own defaults are 5 ms and 1,000 s, but a job whose
-    write fails should be tried again within a minute.
+    `first_backoff` and `longest_backoff` are seconds. client-go's defaults are 5 ms and 1,000 s, but here a job whose
+    write fails should be retried within a minute.
     """
 
     def __init__(
@@ -77,21 +77,21 @@ class WorkQueue(Generic[Key]):
         self._wake.set()
 
     def add_rate_limited(self, key: Key, *, at_least: float = 0.0) -> float:
-        """Request work on the key after its back-off; returns the seconds. `at_least` is a server's Retry-After."""
+        """Request work on the key after its back-off; returns the delay. `at_least` is a server's Retry-After."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         backoff = min(self._first_backoff * 2.0 ** min(failures, 40), self._longest_backoff)
-        # Add up to a tenth, so that many keys that failed together don't return together.
+        # Add up to a tenth, so that keys that failed together aren't retried together.
         seconds = max(backoff, at_least) * (1.0 + 0.1 * self._jitter())
         self.add_after(key, seconds)
         return seconds
 
     def forget(self, key: Key) -> None:
-        """Forget the key's failures: its next back-off starts from the beginning."""
+        """Forget the key's failures, so that its next back-off is `first_backoff` again."""
         self._failures.pop(key, None)
 
     async def get(self) -> tuple[Key, float]:
-        """Return the next key and the seconds that it has waited; `done` must follow. Raises QueueClosed."""
+        """Return the next key and its waiting time in seconds; call `done` afterwards. Raises QueueClosed."""
         while True:
             timeout = self._release_due()
             if self._ready:
@@ -99,7 +99,7 @@ class WorkQueue(Generic[Key]):
                 added = self._dirty.pop(key)
                 self._working.add(key)
                 if self._ready:
-                    # Another waiting worker may have been woken for nothing: the event is shared by all of them.
+                    # All waiting workers share the event, so another one may have been woken although no key was left.
                     self._wake.set()
                 return key, max(0.0, self._clock() - added)
             if self._closed:
@@ -112,7 +112,7 @@ class WorkQueue(Generic[Key]):
                 continue
 
     def done(self, key: Key) -> None:
-        """Mark the key as worked on; if it was added meanwhile, it is ready again."""
+        """End the work on the key; if it was added meanwhile, it is ready again."""
         self._working.discard(key)
         if key in self._dirty:
             self._ready.append(key)

@@ -1,10 +1,11 @@
-"""Reads kubeconfigs as kubectl does, and reports each problem of one in a sentence.
+"""Reads kubeconfigs as kubectl does, and reports each problem in a readable message.
 
-The official client's loader lets its dictionaries' errors through, ignores missing users and plugins, and waits for a
-plugin forever. So it gets a kubeconfig that `selection` has checked, with the plugin's answer in it.
+The official client's loader raises errors such as KeyError for wrong content, ignores missing users and plugins, and
+waits for a plugin without a limit. So it is given a kubeconfig that `selection` has checked, with the plugin's answer
+in it.
 
-`selection` has `read_kubeconfig`: it finds and merges the files, and checks the chosen context with its cluster and
-user. `plugin` runs a user's exec plugin for its credentials. `errors` has `KubeconfigError`, and the checks of
+`selection` contains `read_kubeconfig`, which finds and merges the files, and checks the chosen context with its cluster
+and user. `plugin` runs a user's exec plugin to get credentials. `errors` contains `KubeconfigError`, and checks
 addresses, certificates and keys.
 """
 

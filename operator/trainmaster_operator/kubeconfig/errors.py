@@ -1,4 +1,4 @@
-"""Checks addresses, certificates and keys, and reports each problem of a kubeconfig as one error."""
+"""Checks addresses, certificates and keys, and defines the error for every problem with a kubeconfig."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ MAX_SHOWN = 100
 
 
 class KubeconfigError(Exception):
-    """The kubeconfig can't be used. `str()` is one sentence: the file, the field, the value and the correct form."""
+    """The kubeconfig can't be used. `str()` names the file, the field, the value and the correct form."""
 
 
 def shown(value: Any) -> str:
-    """Returns a value of a kubeconfig as quoted in a sentence. Don't quote secrets: name their field only."""
+    """Quotes a kubeconfig's value for a message. Don't use this for secrets; name only their field."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def one_of(names: list[str]) -> str:
-    """Returns the choices as one text."""
+    """Returns the choices as a text for a message."""
     return ", ".join(shown(name) for name in names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
 
 
 def require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: str) -> None:
     """Raises KubeconfigError unless the value is an address with one of the schemes.
 
-    The sentence begins with `place`.
+    The message begins with `place`.
     """
     if not value:
         raise KubeconfigError(f"{place}: is missing; give {remedy}")
     try:
         address = urlsplit(value)
         usable = address.scheme in schemes and bool(address.hostname) and (address.port or 1) > 0
-        # Names that aren't ASCII are resolved like this; the encoding also finds labels that are empty or too long.
+        # This encoding is used to resolve names that aren't ASCII. It also finds labels that are empty or too long.
         (address.hostname or "").encode("idna")
     except ValueError:
         usable = False
@@ -43,7 +43,7 @@ def require_address(place: str, value: Any, schemes: tuple[str, ...], remedy: st
 
 
 def check_certificates(place: str, authority: str | None, certificate: str | None, key: str | None) -> None:
-    """Raises KubeconfigError if a file's content doesn't match its field. None means that the field isn't given."""
+    """Raises KubeconfigError if a file's content doesn't fit its field. None means that the field isn't set."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if authority:
         try:
@@ -55,7 +55,7 @@ def check_certificates(place: str, authority: str | None, certificate: str | Non
             ) from error
     if certificate:
         try:
-            # The empty password refuses an encrypted key, instead of a prompt at a terminal.
+            # With the empty password, an encrypted key is refused. Without it, the user would be prompted.
             context.load_cert_chain(certificate, keyfile=key, password="")
         except (ssl.SSLError, OSError) as error:
             raise KubeconfigError(

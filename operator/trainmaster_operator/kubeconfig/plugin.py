@@ -18,7 +18,7 @@ from typing import Any
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.kubeconfig.errors import KubeconfigError, shown
 
-# A user at a terminal may have to log in with a browser; without a terminal, there is no user to answer.
+# Timeouts without and with a terminal. A user at a terminal may have to log in with a browser.
 SECONDS, INTERACTIVE_SECONDS = 60.0, 600.0
 MAX_ANSWER = 1024 * 1024
 # Credentials are renewed this many seconds before they expire.
@@ -46,7 +46,7 @@ class Credentials:
 class Plugin:
     """The exec section of a user."""
 
-    # Its file and field, for messages.
+    # The plugin's file and field, for messages.
     place: str
     command: str
     arguments: tuple[str, ...]
@@ -54,7 +54,7 @@ class Plugin:
     api_version: str
     hint: str
     folder: Path
-    # The cluster for the plugin, if it requests that.
+    # The cluster's data for the plugin, if the plugin requests this.
     cluster: Mapping[str, Any] | None
 
     @classmethod
@@ -92,7 +92,7 @@ class Plugin:
     def run(self) -> Credentials:
         """Runs the plugin and returns its credentials. Raises KubeconfigError."""
         environment = {**os.environ, **self.environment}
-        # As in kubectl, a name is searched on the PATH, and a path is relative to the kubeconfig.
+        # As in kubectl, a name is searched for on the PATH, and a path is relative to the kubeconfig.
         path = str(self.folder / self.command) if os.sep in self.command else self.command
         program = shutil.which(path, path=environment.get("PATH"))
         if program is None:
@@ -109,7 +109,7 @@ class Plugin:
 
     def _output(self, program: str, environment: Mapping[str, str], *, interactive: bool) -> bytes:
         limit = INTERACTIVE_SECONDS if interactive else SECONDS
-        # Use files, not pipes: a process that the plugin leaves behind may hold its end of a pipe forever.
+        # Use files, not pipes, because a process that the plugin leaves behind may keep a pipe open.
         with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
             try:
                 process = subprocess.Popen(
@@ -118,7 +118,8 @@ class Plugin:
                     stdin=None if interactive else subprocess.DEVNULL,
                     stdout=answer,
                     stderr=None if interactive else errors,
-                    # A separate group has no terminal to prompt at; if none is needed, the whole group can be ended.
+                    # If the plugin needs no terminal, run it in a separate session, where it can't prompt, and where
+                    # its whole process group can be ended.
                     start_new_session=not interactive,
                 )
             except OSError as error:

@@ -1,8 +1,8 @@
 """`read_kubeconfig` finds and merges the files, chooses a context, and checks the context's cluster and user.
 
-As with kubectl, KUBECONFIG may name several files, of which some may be missing or empty. If two entries have one name,
-the first one counts; so does the first file that names a current context. The checks cover the fields that the official
-client's loader reads; others are ignored.
+As with kubectl, KUBECONFIG may name several files, some of which may be missing or empty. If two entries have the same
+name, the first one is used. The current context is taken from the first file that names one. Only the fields that the
+official client's loader reads are checked; others are ignored.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _USER_TEXTS = (
     *("token", "tokenFile", "username", "password"),
 )
 _PROXIES = ("http", "https", "socks5", "socks5h")
-# The only provider that Kubernetes still has: gcp and azure ended with 1.26 and are plugins now.
+# The only provider that Kubernetes still supports; gcp and azure were removed in 1.26 and are plugins now.
 _PROVIDER = "oidc"
 
 
 @dataclass(frozen=True)
 class Kubeconfig:
-    """One checked context of the files."""
+    """One context of the files, with its cluster and user, after all checks."""
 
-    # The files, as named in a sentence; `path` is for the official client's loader.
+    # The files, as named in messages; `path` is for the official client's loader.
     path: str
     context: str
     namespace: str
@@ -46,13 +46,13 @@ class Kubeconfig:
 
     @property
     def extensions(self) -> dict[str, Any]:
-        """Returns other programs' data in the cluster, by their names for it; it isn't checked."""
+        """Returns other programs' unchecked data (the cluster's `extensions`), by name."""
         entries = self.cluster.get("extensions")
         named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
         return {str(entry.get("name")): entry.get("extension") for entry in named}
 
     def document(self, credentials: Credentials | None = None) -> dict[str, Any]:
-        """Returns a kubeconfig with this context alone, and a plugin's credentials in the plugin's place."""
+        """Returns a kubeconfig with only this context. `credentials` replace the plugin that returned them."""
         user = {key: value for key, value in self.user.items() if key != "exec"}
         if credentials is not None and credentials.token:
             user = {**user, "token": credentials.token}
@@ -68,7 +68,7 @@ class Kubeconfig:
         }
 
     def without_token(self, error: Exception) -> KubeconfigError:
-        """Returns the error for a failed login: the official client's loader got no token from the auth-provider."""
+        """Returns the error for a failed login, if the official client's loader got no token from the auth-provider."""
         why = f"{type(error).__name__}: {error}"
         return KubeconfigError(f"kubeconfig {self.path}: the user's auth-provider gave no token ({why}); log in again")
 
@@ -76,9 +76,9 @@ class Kubeconfig:
 def read_kubeconfig(
     given: str | None, context: str | None, *, cluster: str | None = None, user: str | None = None
 ) -> Kubeconfig | None:
-    """Returns the named or else the current context, from the given files or else from KUBECONFIG.
+    """Returns the named or the current context, from the given files or from KUBECONFIG. Raises KubeconfigError.
 
-    A named cluster or user overrides the context's. Returns None if there is no kubeconfig. Raises KubeconfigError.
+    `cluster` and `user` override those of the context. Returns None if there is no kubeconfig.
     """
     merged = merged_files(given)
     named = {"--context": context, "--cluster": cluster, "--user": user}
@@ -91,7 +91,7 @@ def read_kubeconfig(
         return None
     if merged.empty:
         if not given and not any(named.values()) and "KUBERNETES_SERVICE_HOST" in os.environ:
-            # Inside a pod an empty file means the same as no file, as for kubectl.
+            # As in kubectl, inside a pod an empty file is treated like a missing one.
             return None
         raise KubeconfigError(f"kubeconfig {merged.source}: is empty; {HINT}")
     name, chosen = _context(merged, context)
@@ -127,7 +127,7 @@ def _context(merged: Merged, wanted: str | None) -> tuple[str, Entry]:
 
 
 def _with(context: Entry, merged: Merged, **named: str | None) -> Entry:
-    """Returns the context with the cluster and the user from options. Raises KubeconfigError."""
+    """Returns the context with the cluster and the user that options name. Raises KubeconfigError."""
     for field, name in named.items():
         known = {"cluster": merged.clusters, "user": merged.users}[field]
         if name is not None and name not in known:
@@ -158,7 +158,7 @@ def _cluster(merged: Merged, context: Entry, name: str) -> Entry:
 def _user(merged: Merged, context: Entry, name: str) -> Entry:
     found = _named(merged, context, "user", merged.users)
     if found is None:
-        # An anonymous user: some clusters for tests require no other.
+        # Without a user, requests are anonymous, which some test clusters allow.
         return Entry(context.file, context.field, {})
     place = f"kubeconfig {found.file}: {found.field}"
     _require_texts(found, _USER_TEXTS)
@@ -168,7 +168,7 @@ def _user(merged: Merged, context: Entry, name: str) -> Entry:
         raise KubeconfigError(f"{place}: client-certificate and client-key belong together; give both")
     token_file, fields = found.fields.get("tokenFile"), dict(found.fields)
     if token_file and not fields.get("token"):
-        # The loader would keep the line break at its end, which no header may contain.
+        # Read the file here, because the loader would keep a final line break, which no header may contain.
         fields["token"] = _require_file(f"{place}.tokenFile", token_file)
     for field in ("token", "username", "password"):
         fields[field] = (fields.get(field) or "").strip()
@@ -207,7 +207,7 @@ def _require_texts(entry: Entry, names: tuple[str, ...]) -> None:
 
 
 def _require_data(entry: Entry, name: str) -> None:
-    """Checks `name` (a path), or `name`-data (base64), which takes precedence."""
+    """Checks the field `name` (a path) or `name`-data (base64). The latter takes precedence."""
     place = f"kubeconfig {entry.file}: {entry.field}.{name}"
     data, path = entry.fields.get(f"{name}-data"), entry.fields.get(name)
     if data:
@@ -234,16 +234,16 @@ def _given(entry: Entry, name: str) -> bool:
 
 
 def _without_empty(entry: Entry) -> Entry:
-    """Returns the entry without empty fields (`token: ""`), which the loader takes for values."""
+    """Returns the entry without empty fields (`token: ""`), which the loader would treat as values."""
     given = {key: value for key, value in entry.fields.items() if value not in (None, "")}
     return Entry(entry.file, entry.field, given)
 
 
 DEFAULT_PATH = "~/.kube/config"
-# Limit in bytes. A device or a log that was named by mistake isn't read to its end.
+# Limit on a file's bytes, in case a device or a log was named by mistake.
 MAX_BYTES = 8 * 1024 * 1024
 _LISTS = {"contexts": "context", "clusters": "cluster", "users": "user"}
-# Fields of an entry whose paths are relative to its file.
+# Fields that contain paths, which are relative to the entry's file.
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 HINT = "name a kubeconfig with --kubeconfig or KUBECONFIG"
 
@@ -267,7 +267,7 @@ class Entry:
     """A context, cluster or user, with its file."""
 
     file: str
-    # Its name in a sentence: clusters[prod].cluster
+    # The entry's name in messages, such as clusters[prod].cluster
     field: str
     fields: Mapping[str, Any]
 
@@ -276,7 +276,7 @@ class Entry:
 class Merged:
     """The merged content of the files."""
 
-    # The files as they were given; for sentences.
+    # The files as they were given, for messages.
     source: str
     files: list[str]
     current_context: str
@@ -286,12 +286,12 @@ class Merged:
 
     @property
     def empty(self) -> bool:
-        """Returns whether it has no content at all, like a file that `touch` made."""
+        """Returns whether the files have no content at all, like a file created by `touch`."""
         return not (self.current_context or self.contexts or self.clusters or self.users)
 
 
 def merged_files(given: str | None) -> Merged | None:
-    """Returns the merged files; None if none was named and the default one doesn't exist. Raises KubeconfigError."""
+    """Returns the merged files; None if no file was named and the default doesn't exist. Raises KubeconfigError."""
     named = given or os.environ.get("KUBECONFIG", "")
     paths = [_expanded(path) for path in (named or DEFAULT_PATH).split(os.pathsep) if path]
     there = [path for path in paths if _exists(path)]
@@ -318,7 +318,7 @@ def _exists(path: str) -> bool:
     try:
         return Path(path).exists()
     except (OSError, ValueError):
-        # A folder that may not be searched, or a name that is too long: reading the file reports which.
+        # The folder may not be searched, or the name is too long. Reading the file will report the problem.
         return True
 
 

@@ -1,16 +1,17 @@
-"""Makes all our aiohttp servers: the operator's ports, the history and the dashboard.
+"""Provides the aiohttp servers for the operator's ports, the history and the dashboard.
 
     app = application(most_body=65_536, middlewares=[...])
     server = HttpServer(app)
     address, port = await server.start("0.0.0.0", 8080)   # raises OSError; tls=SSLContext serves HTTPS
     await server.close()
 
-1. `application` makes one. A request with a Content-Encoding gets 415, one with too large a body 413, and one that is
-   too slow 408, before or while the handler reads it. An answer that left a body unread closes its connection.
-2. `server` listens and accepts connections. `connection` limits the data that each of them may send, hold and leave
-   unread, and chooses the connection to close for a newcomer, which is always accepted.
+1. `application` returns an application. It answers a request with a Content-Encoding with 415, a too large body with
+   413, and a too slow body with 408, before or while the handler reads the body. If an answer leaves a body unread, the
+   connection is closed.
+2. `server` listens and accepts connections. `connection` limits the data that each connection may send, hold and leave
+   unread. A new connection is always accepted; `connection` chooses which other connection is closed for it.
 3. `Exposition` is a page of metrics that any client may request at any rate.
-4. `logs` keeps clients' data, such as tokens, out of the log, and writes it as JSON or as text.
+4. `logs` writes the log as JSON or as text, and keeps clients' data, such as tokens, out of it.
 """
 
 from trainmaster_operator.serving.server import Exposition, HttpServer, application

@@ -1,11 +1,12 @@
 """Limits the data that a peer may send before its answer and may leave unread, and the number of connections.
 
-A newcomer is always accepted, and another connection is closed for it. The addresses of the kubelet's probes aren't
-known, and behind a proxy all viewers have one address. So no place is reserved, and the limit of one address concerns
-only connections without a complete request. Those are closed first, starting with the address that has most of them:
-one that has had an answer before one that still waits for its first, so that answers to half requests push out no other
-client, and then the oldest one. If every request is complete and being answered, the oldest connection of the address
-with the most connections is closed.
+A new connection is always accepted; if there is no room, another connection is closed. No place is reserved, because
+the addresses of the kubelet's probes aren't known. The limit for one address only concerns connections that wait for a
+complete request, because all viewers behind a proxy have the same address.
+
+Waiting connections are closed first, from the address that has the most of them. Among these, connections that have had
+an answer come before those without one, so that incomplete requests push out no other client; then the oldest is
+chosen. If no connection is waiting, the oldest connection of the address with the most connections is closed.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from aiohttp import StreamReader, web
 from trainmaster_operator.serving.logs import server_log
 
 MAX_FIELD = 16_384
-"""Bytes of one header: tokens of identity providers with many groups are the longest."""
+"""Limit on the bytes of one header. The longest are the tokens of identity providers with many groups."""
 MAX_HEAD = 32_768
-"""Bytes of a request's line and headers together; aiohttp alone would keep 128 headers of the above."""
+"""Limit on the bytes of a request's line and all headers; aiohttp alone would accept 128 headers of MAX_FIELD bytes."""
 HEAD_SECONDS = 10.0
-"""A request whose head isn't complete by then is given up."""
+"""Seconds within which a request's head must be complete; otherwise the request is refused."""
 SLACK = 262_144
-"""Bytes that may follow a request's head and body, or stand around them: asyncio reads as many at once."""
+"""Bytes that a peer may send in addition to a request's head and body, because asyncio reads so many at once."""
 LINGER_SECONDS = 1.0
-"""Seconds for which an unwanted body is read and dropped, so that its sender reads the answer."""
+"""Seconds for which an unwanted body is read and dropped, so that its sender can read the answer."""
 WRITE_SECONDS, LEAST_WRITTEN = 15.0, 65_536
-"""A peer that takes fewer bytes of its answer than this, in these seconds, loses the connection."""
+"""If a peer reads fewer bytes of its answer than LEAST_WRITTEN in WRITE_SECONDS, the connection is closed."""
 MOST_UNSENT = 16_384
-"""Bytes that wait here for a peer to read, beside the kernel's; beyond them the handler waits."""
+"""Bytes buffered for a slow peer, in addition to the kernel's buffer. If there are more, the handler waits."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 MAX_CONNECTIONS = 256
@@ -39,7 +40,7 @@ MAX_WAITING_OF_ADDRESS = 192
 
 
 class PeerConnection(web.RequestHandler):
-    """A peer's connection, which holds a place from its acceptance to its loss."""
+    """A peer's connection, which has a place in `Places` from its acceptance to its loss."""
 
     def __init__(
         self,
@@ -58,21 +59,21 @@ class PeerConnection(web.RequestHandler):
             logger=server_log(),
             max_field_size=MAX_FIELD,
             lingering_time=LINGER_SECONDS,
-            # By default, a megabyte that unpacks to a gigabyte would be unpacked before any check of the request's
-            # path.
+            # By default, aiohttp decompresses a body before the request's path is checked, and a megabyte may become a
+            # gigabyte.
             auto_decompress=False,
         )
         self.address = address
         self.arriving: asyncio.Future[Any] | None = None
-        """It ends when aiohttp has the connection: over TLS after the handshake."""
+        """A future that is done when aiohttp has the connection, which over TLS is after the handshake."""
         self._most = most_body + MAX_HEAD + SLACK
         self._on_lost = on_lost
         self._received = 0
-        """Bytes since the answer before."""
+        """Bytes received since the previous answer began."""
         self._answered: StreamReader | None = None
-        """The body of the last request, once its answer has begun."""
+        """The body of the last request, set when the answer begins."""
         self._open: asyncio.Transport | None = None
-        """The transport until it is lost; aiohttp forgets its own when it begins to close."""
+        """The transport, until the connection is lost. aiohttp drops its own reference when it begins to close."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -80,16 +81,16 @@ class PeerConnection(web.RequestHandler):
         """Returns whether no complete request is being answered."""
         if self._awaits_head():
             return True
-        # aiohttp forgets the request before its answer is sent, and before the rest of its body is dropped.
+        # aiohttp drops the request before the answer is sent, and before the rest of the body is read and dropped.
         body = self._answered if self._current_request is None else self._current_request.content
         return body is not None and not body.is_eof()
 
     def has_answer(self) -> bool:
-        """Returns whether the last request that began here has an answer, at least the beginning of one."""
+        """Returns whether an answer to the last request has at least begun."""
         return self._answered is not None
 
     def answered(self, body: StreamReader) -> None:
-        """Begins an answer, so that later data beyond this body belongs to another request."""
+        """Records the beginning of an answer; data after this body then belongs to the next request."""
         self._received = 0
         self._answered = body
 
@@ -170,16 +171,16 @@ class PeerConnection(web.RequestHandler):
 
 
 class Place(Protocol):
-    """A connection that may be closed for a newcomer."""
+    """A connection that may be closed to make room for a new one."""
 
     address: str
 
     def is_waiting(self) -> bool:
-        """Returns whether no complete request is being answered, so that the connection can be closed without harm."""
+        """Returns whether no complete request is being answered, so that closing the connection does no harm."""
         ...
 
     def has_answer(self) -> bool:
-        """Returns whether the last request that began here has an answer, at least the beginning of one."""
+        """Returns whether an answer to the last request has at least begun."""
         ...
 
     def leave(self) -> None:
@@ -209,7 +210,7 @@ class Places:
         self._held.pop(place, None)
 
     def in_the_way(self, address: str) -> Place | None:
-        """Returns the connection to close before `address` gets another one; None if there is room."""
+        """Returns the connection to close before `address` gets another connection; None if there is room."""
         if len(self._held) >= self._most:
             return self.first_to_leave()
         if len(self._held) < self._most_waiting:
@@ -220,7 +221,7 @@ class Places:
         return next((place for place in waiting if place.has_answer()), waiting[0])
 
     def first_to_leave(self) -> Place | None:
-        """Returns a connection of the address with the most, preferably a waiting one; None if there are none."""
+        """Returns a connection of the address with the most connections, a waiting one if possible, or None."""
         candidates = [place for place in self._held if place.is_waiting()] or list(self._held)
         of_address: dict[str, int] = {}
         for place in candidates:

@@ -1,8 +1,8 @@
-"""Writes logs as one JSON object a line, or as text for people; both name the line's job.
+"""Writes logs as one JSON object a line, or as text for people. Both formats name the job that a line is about.
 
-Messages quote names, messages of the API server and pods' output: none of it can begin a line of its own or command the
-terminal that shows the log. aiohttp logs an invalid HTTP request with the text at the error, which may be the header
-with the token: such lines are left out.
+Messages quote names, the API server's messages and pods' output. This data can't begin a new line or send commands to
+the terminal that shows the log. If an HTTP request is invalid, aiohttp logs part of the request, which may contain the
+token. Therefore such lines are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ current_attempt: ContextVar[int] = ContextVar("current_attempt", default=0)
 
 class _WithoutRequests(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a line is about anything but a client's invalid request."""
+        """Returns whether to keep a line: lines about clients' invalid requests are dropped."""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, HttpProcessingError)
 
@@ -39,7 +39,7 @@ def server_log() -> logging.Logger:
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes lines of JSON; collectors know the fields: time, level, logger, message, job, attempt, error."""
+    """Writes lines of JSON with the fields time, level, logger, message, job, attempt and error, for collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -57,7 +57,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Writes for a terminal. Further lines (of tracebacks, of messages) are indented."""
+    """Writes text for a terminal. Further lines of a message, and tracebacks, are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
@@ -75,7 +75,7 @@ def set_up(log_format: LogFormat, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # kopf logs each event, and for each failure the same traceback from five tasks; the watcher logs kopf's error.
+    # kopf logs each event, and logs each failure's traceback from five tasks. The watcher logs kopf's error once.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Makes an application and serves it: limits on bodies, the acceptance of connections, and a page of metrics."""
+"""Defines an application that limits bodies, the server that accepts connections, and a page of metrics."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from trainmaster_operator.serving.connection import PeerConnection, Places
 from trainmaster_operator.wire.names import group_of
 
 ACCEPTS_AT_ONCE = 8
-"""Then the loop sees to everything else. Far fewer than the places of an address, so that a connection is read before
-others of its address push it out."""
+"""Limit on the connections accepted before the event loop runs other tasks. It is far lower than the number of places
+of an address, so that a connection is read before newer connections of its address push it out."""
 BACKLOG = 1_024
 SOCKET_BYTES = 65_536
-"""The kernel's buffer for each direction of a connection, which counts as memory of the container. The kernel takes
-twice as much, and would let it grow to 6 MB."""
+"""Bytes of the kernel's buffer for each direction of a connection. The kernel uses twice as many, which count as the
+container's memory. Without this limit, the buffer could grow to 6 MB."""
 HANDSHAKE_SECONDS = 5.0
 SHORT_SECONDS = 0.1
-"""Seconds in which nobody is let in if descriptors are short and no connection can be closed for it."""
+"""Seconds without new connections if there are no free file descriptors and no connection can be closed."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 STOP_SECONDS = 1.0
-"""Answers that are being made at a stop are waited for, but live ones never end."""
+"""Seconds that a stop waits for unfinished answers. It can't wait for all, because live answers never end."""
 BODY_SECONDS = 30.0
-"""A body that isn't complete by then is given up."""
+"""Seconds within which a body must be complete; otherwise the request is refused."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MOST_BODY = web.AppKey("most_body", int)
-# Too slow, too large, compressed.
+# The statuses for a body that is too slow, too large or compressed.
 _REFUSED = (408, 413, 415)
 SHARE = 10
-"""A page is given to all who ask until this many times the time that it took has passed."""
+"""A page is reused until this many times its computing time has passed since its computation began."""
 SEND_SECONDS = 15.0
-"""Prometheus waits for 10 s by default. Pages are large, and a slow reader keeps an old one in memory."""
+"""Timeout for sending a page, because a slow reader keeps a large page in memory. Prometheus waits 10 s by default."""
 PIECE_BYTES = 65_536
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpServer:
-    """Serves one application, which `application` made."""
+    """Serves one application, which `application` returned."""
 
     def __init__(
         self, app: web.Application, *, idle_seconds: float = 75.0, cancels: bool = False, places: Places | None = None
     ) -> None:
-        """Creates a server; with `cancels`, a handler is cancelled when its client disconnects.
+        """Creates a server. With `cancels`, a handler is cancelled when its client disconnects.
 
-        A connection may be idle between two requests for `idle_seconds`, longer than proxies keep theirs.
+        A connection may be idle between two requests for `idle_seconds`, which is longer than proxies keep idle ones.
         """
         self._app = app
         self._idle_seconds = idle_seconds
@@ -61,7 +61,7 @@ class HttpServer:
         self._tls: ssl.SSLContext | None = None
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Listens; returns address and port; for port 0 it is a free one. Raises OSError."""
+        """Listens, and returns the address and the port, which is a free one if `port` is 0. Raises OSError."""
         loop = asyncio.get_running_loop()
         # asyncio resolves the name and binds to each address.
         bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
@@ -71,7 +71,7 @@ class HttpServer:
         await self._runner.setup()
         for listener in self._listeners:
             for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                # The connections inherit it.
+                # The connections inherit this option from the listener.
                 listener.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BYTES)
             listener.listen(BACKLOG)
             loop.add_reader(listener, self._accept, listener)
@@ -79,7 +79,7 @@ class HttpServer:
         return address
 
     async def close(self) -> None:
-        """Accepts no more connections, and ends all answers."""
+        """Stops accepting connections, and ends all answers."""
         for listener in self._listeners:
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
@@ -127,7 +127,7 @@ class HttpServer:
                 lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=timeout, ssl_shutdown_timeout=timeout
             )
         except (OSError, asyncio.CancelledError):
-            # Nothing waits for this task: the peer has disconnected, or was closed for a newcomer.
+            # The peer has disconnected, or the connection was closed for a new one. Nothing awaits this task.
             self._places.discard(connection)
             sock.close()
         finally:
@@ -138,7 +138,7 @@ class HttpServer:
         if in_the_way is not None:
             in_the_way.leave()
             return
-        # The listener stays ready: repeated wake-ups would keep a core busy.
+        # Pause listening, because the listener stays ready, and repeated wake-ups would keep a core busy.
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
         loop.call_later(SHORT_SECONDS, self._listen_again, listener)
@@ -151,9 +151,9 @@ class HttpServer:
 def application(*, most_body: int, middlewares: Iterable[Middleware] = ()) -> web.Application:
     """Returns an application that accepts bodies of at most `most_body` bytes, uncompressed.
 
-    The given middlewares run around the refusals, which they get as `web.HTTPException` and may word in their own way.
+    Refusals are raised as `web.HTTPException` inside the given middlewares, which can change their messages.
     """
-    # aiohttp takes 0 for "no limit".
+    # For aiohttp, 0 means "no limit".
     app = web.Application(client_max_size=max(1, most_body), middlewares=[*middlewares, _bounded])
     app[MOST_BODY] = most_body
     app.on_response_prepare.append(_finish)
@@ -186,7 +186,7 @@ def _give_up(request: web.Request, late: web.HTTPException) -> None:
 
 
 async def _finish(request: web.Request, response: web.StreamResponse) -> None:
-    """Closes the connection after an answer that doesn't wait for the body, and names no software."""
+    """Closes the connection if the answer didn't wait for the body, and removes the Server header."""
     if response.status in _REFUSED or not request.content.is_eof():
         response.force_close()
         response.headers["Connection"] = "close"
@@ -196,7 +196,7 @@ async def _finish(request: web.Request, response: web.StreamResponse) -> None:
 
 
 class Exposition:
-    """Makes one page at a time, for any number of requests."""
+    """Computes one page at a time, and uses it for any number of requests."""
 
     def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:
         self._make = make
@@ -205,7 +205,7 @@ class Exposition:
         self._making: asyncio.Task[bytes] | None = None
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answers a request for the page, piece by piece: only one unread piece is in memory."""
+        """Sends the page piece by piece, so that only one unread piece is buffered."""
         page = memoryview(await self._current())
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE, "Content-Length": str(len(page))})
         async with asyncio.timeout(SEND_SECONDS):
@@ -220,7 +220,7 @@ class Exposition:
             return self._page
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._make_page())
-        # A client that disconnects doesn't take the page from the others.
+        # If a client disconnects, the others still get the page.
         return await asyncio.shield(self._making)
 
     async def _make_page(self) -> bytes:

@@ -1,7 +1,7 @@
 """`KubernetesCluster` implements `Cluster` over `kubernetes.aio`: its configuration, credentials and connection pool.
 
-It reads and writes raw JSON. The generated typed API isn't used: it decodes every object into classes (10 times the
-time of `json.loads`) and drops fields that it doesn't know, and server-side apply must not lose any.
+The client reads and writes raw JSON. The generated typed API isn't used, because it decodes every object into classes
+(10 times slower than `json.loads`) and drops unknown fields, which server-side apply must not lose.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings, shown
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-# The kubelet sends this text as the log of a container that it has removed: it keeps only the newest dead one.
+# The kubelet sends this text as the log of a container that it has removed; it keeps only the newest dead container.
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
 # Limit on the bytes read to find that text.
 _NO_LOG_BYTES = 1_024
@@ -72,7 +72,7 @@ class _Request:
 
 
 class KubernetesCluster:
-    """Speaks to the real API server. Close it when done. Requests end after `timeout` seconds and aren't retried."""
+    """Sends requests to the real API server, which end after `timeout` seconds and aren't retried."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class KubernetesCluster:
     ) -> None:
         """Creates a client. `on_write` is called with the verb and kind of every write.
 
-        `may_write` is asked before every request that could change something.
+        `may_write` is called before every request that could change something; if it returns False, nothing is sent.
         """
         self._client = ApiClient(connection.configuration)
         self._client.user_agent = f"{FIELD_MANAGER}-operator"
@@ -269,7 +269,7 @@ class KubernetesCluster:
             yield stream
 
     async def _json(self, request: _Request, kept: Fields | None = None) -> RawObject:
-        """Returns the object in a successful answer, in the served version of its type."""
+        """Sends a request, in the served version of the object's type, and returns the answer's object."""
         asked, versions = self._versions(request.path)
         for version in versions:
             try:
@@ -290,7 +290,7 @@ class KubernetesCluster:
         return document
 
     def _versions(self, path: str) -> tuple[str, tuple[str, ...]]:
-        """Returns the group and version in a path, if other versions of it may be served, and the versions to try."""
+        """Returns the group and version in a path, and the versions to try if others may be served."""
         for asked, later in LATER_VERSIONS.items():
             if path.startswith(f"/apis/{asked}/"):
                 known = self._served.get(asked)
@@ -308,7 +308,7 @@ class KubernetesCluster:
 
     @asynccontextmanager
     async def _answer(self, request: _Request, *, endless: bool = False) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields a successful answer; an endless one has no total timeout, and little of it is read ahead."""
+        """Yields a successful answer. An endless answer has no total timeout, and little of it is read ahead."""
         config, url = self._client.configuration, request.url
         headers = {"Content-Type": request.content_type, "Accept": request.accept, **IDENTITY}
         all_headers = await self._authenticated(request.method, url, headers, request.body)
@@ -353,6 +353,6 @@ async def _log_chunks(response: aiohttp.ClientResponse, request: str) -> AsyncIt
 
 
 def quote_path(url: str) -> str:
-    """Quotes characters that a name could smuggle into a path; valid names are DNS labels and don't change."""
+    """Quotes characters with which a name could change a path. Valid names, which are DNS labels, stay the same."""
     path, mark, query = url.partition("?")
     return quote(path, safe="/:%") + mark + query

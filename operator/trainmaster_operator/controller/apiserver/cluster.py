@@ -1,7 +1,7 @@
-"""`Cluster` is the narrow interface to the API server; the resource types that it handles are here too.
+"""Defines `Cluster`, the narrow interface to the API server, and the resource types.
 
-The operator reads and writes only through `Cluster`, so tests replace it by a scripted one and no other module knows a
-client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
+The operator reads and writes only through `Cluster`, so tests can replace it by a scripted one, and other modules don't
+depend on a client library. Objects are raw dicts, as in JSON. Every method raises `errors.ClusterError`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class Resource:
     version: str
     plural: str
     kind: str
-    # The fields that are kept of every answer; None keeps all.
+    # The fields that are kept of every answer. If None, all fields are kept.
     kept: kept.Fields | None = field(default=None, compare=False)
-    # Objects in a page of a list. The API server holds a page in memory: 75 MB if each object has the maximum size.
+    # Objects in a page of a list. The API server holds each page in memory: 75 MB if all objects have the maximum size.
     page: int = 50
-    # A create drops a field that the API server doesn't know, with a warning. If users write the fields, the create is
-    # refused instead: otherwise they would get an object without the field, until the first apply is refused for it.
+    # Whether a create with an unknown field is refused. Without this, the API server only warns and drops the field.
+    # Types whose fields users write are strict: otherwise their object would be created without the field, and the
+    # first apply would be refused.
     strict: bool = False
 
     @property
@@ -56,7 +57,7 @@ class Resource:
 
 JOBS = Resource(GROUP, VERSION, PLURAL, KIND, kept.job(kept.LARGE_SPEC_BYTES))
 LARGE_JOBS = replace(JOBS, kept=kept.LARGE_JOB)
-# For answers that are sent to a history.
+# Used to read jobs that are sent to a history.
 RECORDED_JOBS = replace(JOBS, kept=kept.job(kept.MAX_RECORDED_BYTES), page=4)
 PODS = Resource("", "v1", "pods", "Pod", kept.POD)
 PODS_ENVIRONMENTS = replace(PODS, kept=kept.POD_ENVIRONMENT)
@@ -76,7 +77,8 @@ NODES = Resource("", "v1", "nodes", "Node", kept.NODE)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
 RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")
 
-# The objects that ask a gang scheduler for a whole job, by the scheduler's name in the spec. A cluster may serve none.
+# The objects that ask a gang scheduler for a whole job, by the scheduler's name in the spec. A cluster may serve none
+# of these types.
 GANGS: Mapping[str, Resource] = {
     name: Resource(api.group, api.version, api.plural, api.kind, kept.WORKLOAD if name == "kueue" else kept.CHILD)
     for name, api in GANG_APIS.items()
@@ -95,22 +97,22 @@ CHILDREN: Mapping[str, Resource] = {
 
 
 def whole(resource: Resource) -> Resource:
-    """Returns the type for complete answers: one object at a time."""
+    """Returns the same type with all fields kept, for reading one object at a time."""
     return replace(resource, kept=None)
 
 
 class Cluster(Protocol):
     """`Cluster` is the API server.
 
-    Every method raises `errors.ClusterError`; none retries by itself (the queue does).
+    Every method raises `errors.ClusterError`. No method retries, because the queue does.
     """
 
     def served(self, resource: Resource) -> Resource:
-        """Returns the resource in the version that the API server serves, as far as requests have shown it."""
+        """Returns the resource in the served version, if an earlier request has shown that version."""
         ...
 
     async def discovers(self, resource: Resource) -> bool:
-        """Returns whether the API server's discovery names the type, which happens a moment after it is served."""
+        """Returns whether the API server's discovery names the type. It does so a moment after the type is served."""
         ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
@@ -126,10 +128,10 @@ class Cluster(Protocol):
         field_selector: str = "",
         metadata_only: bool = False,
     ) -> AsyncIterator[Sequence[RawObject]]:
-        """Yields a consistent list, of one namespace or of all, page by page; one page is in memory at a time.
+        """Yields a consistent list of one namespace or of all, page by page, with one page in memory at a time.
 
-        `metadata_only` asks for PartialObjectMetadata. Raises Gone when the list takes longer than the API server keeps
-        its state (5 minutes).
+        `metadata_only` requests PartialObjectMetadata. Raises Gone if the list takes longer than the API server keeps
+        the list's state (5 minutes).
         """
         ...
 
@@ -138,13 +140,13 @@ class Cluster(Protocol):
         ...
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
-        """Replace an object; with a resourceVersion in the body, only that version. Raises Conflict."""
+        """Replace an object; a resourceVersion in the body is a precondition. Raises Conflict."""
         ...
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
     ) -> RawObject:
-        """Apply on the server's side, as our field manager; `metadata.uid` and `resourceVersion` are preconditions.
+        """Apply server-side as our field manager; `metadata.uid` and `resourceVersion` are preconditions.
 
         Raises Conflict if a precondition fails or, without `force`, if another manager owns a field.
         """
@@ -172,7 +174,7 @@ class Cluster(Protocol):
         resource_version: str | None = None,
         grace_seconds: int | None = None,
     ) -> None:
-        """Delete exactly this object. Raises Conflict when it was replaced or changed, NotFound when it is gone."""
+        """Delete exactly this object. Raises Conflict if it was replaced or changed, NotFound if it doesn't exist."""
         ...
 
     async def pod_log(
@@ -185,7 +187,7 @@ class Cluster(Protocol):
         previous: bool = False,
         timestamps: bool = False,
     ) -> str:
-        """Read the end of the log of a worker's container, or of the previous container in the pod.
+        """Read the end of the log of a worker's container, or of the pod's previous container.
 
         With `timestamps` every line begins with its time (api/kept_logs.py).
         """
@@ -194,7 +196,7 @@ class Cluster(Protocol):
     def followed_log(
         self, namespace: str, pod: str, *, tail_lines: int
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a worker's log from its last lines, with their times, until its container ends."""
+        """Follow a worker's log, with timestamps, from the last `tail_lines` lines until the container ends."""
         ...
 
     def pod_proxy(

@@ -1,4 +1,4 @@
-"""Finds the API server and our credentials: in-cluster if there is a service-account token, else by a kubeconfig.
+"""Finds the API server and our credentials, in the pod's service account or else in a kubeconfig.
 
 Our own client and kopf's watches use the same configuration.
 """
@@ -37,7 +37,7 @@ Requested = Callable[[str, bool], None]
 
 
 class ConnectionSettingsError(Exception):
-    """No way to an API server is configured; the text names the setting to change."""
+    """No usable API server is configured; the message names the setting to change."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ApiConnection:
     in_cluster: bool
 
     def unusable(self, error: ClusterError) -> str:
-        """Returns the problem with a cluster whose first request failed with this error, and the remedy."""
+        """Returns the problem and its remedy, for a cluster whose first request failed with this error."""
         host = self.configuration.host
         if isinstance(error, Unauthorized):
             return (
@@ -63,11 +63,10 @@ class ApiConnection:
         return f"the cluster at {host} can't be used: {error}"
 
     async def for_kopf(self, requested: Requested, kept_at: Callable[[str], Fields | None]) -> kopf.AiohttpSession:
-        """Return a session with these credentials: kopf asks for another when the API server answers 401.
+        """Return a session with these credentials. kopf requests another session when the API server answers 401.
 
-        `requested` is called with every request; `kept_at` returns the fields to keep of the objects at a path. The
-        session differs from kopf's own in two ways: it decodes answers with `apiserver.decoding`, and it follows no
-        redirects.
+        `requested` is called with every request; `kept_at` returns the fields to keep of the objects at a path. Unlike
+        kopf's own session, this one trims answers to these fields (`kept`) and follows no redirects.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -115,12 +114,12 @@ async def _refuse_redirect(
 
 
 async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
-    """Load the configuration: `kubeconfig` or `context` when given, else in-cluster, else KUBECONFIG or ~/.kube/config.
+    """Load the configuration. Raises ConnectionSettingsError.
 
-    Raises ConnectionSettingsError, whose text is one sentence.
+    `kubeconfig` or `context` is used if given, else the service account, else KUBECONFIG or ~/.kube/config.
     """
     config = Configuration()
-    # For aiohttp, 0 is "no limit": each running job has one leader's stream, which uses this pool when proxied.
+    # For aiohttp, 0 means "no limit". Each running job has a leader's stream, which uses this pool when proxied.
     config.connection_pool_maxsize = 0
     # With trust_env aiohttp looks for ~/.netrc in a thread at every request, which adds at least 0.3 ms to each write.
     config.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
@@ -150,8 +149,8 @@ async def _load(found: Kubeconfig, config: Configuration) -> None:
         try:
             await load_kube_config(found.path, found.context, client_configuration=config, persist_config=False)
         except Exception as error:
-            # The loader asks an identity provider over HTTP, and lets through any error of the provider, its answer or
-            # its tokens.
+            # The loader may send HTTP requests to an identity provider, and doesn't catch errors from the provider, its
+            # answer or its tokens.
             raise found.without_token(error) from error
     else:
         credentials = await asyncio.to_thread(plugin.run) if plugin is not None else None
@@ -165,14 +164,14 @@ async def _load(found: Kubeconfig, config: Configuration) -> None:
 
 @dataclass
 class _Renewal:
-    """The client awaits `renew` before each request; it runs the plugin again when the credentials expire."""
+    """Runs the credentials plugin again when the credentials expire. The client awaits `renew` before each request."""
 
     plugin: Plugin
     credentials: Credentials
     running: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def renew(self, config: Configuration) -> None:
-        """Renew the token if that is due. If the plugin fails, the old token stays, and the API server answers it."""
+        """Renew the token if that is due. If the plugin fails, the old token is sent, and the API server decides."""
         async with self.running:
             if not (self.credentials.token and self.credentials.expired):
                 return

@@ -1,12 +1,13 @@
-"""The errors between the operator and the API server are one tree, translated once, at the client's boundary.
+"""Errors of requests to the API server form one class tree. The client translates each error once.
 
-`Unreachable`, `Deposed` and `Unusable` have no usable answer; a repeated `Refused` request will be refused again; the
-others may succeed later. The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
+`Unreachable`, `Deposed` and `Unusable` mean that there is no usable answer. `Refused` means that the same request will
+be refused again. Requests with any other error may succeed later. Kubernetes defines the codes and the Status object
+(apimachinery `pkg/api/errors/errors.go`).
 
-The API server's messages about an object that doesn't fit its type become sentences here. It answers a create of such
-an object with 400, and a server-side apply with **500**: structured-merge-diff's errors reach the handler as plain ones
-(k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both mean that the same object will be
-refused again, so a 500 of that kind is a refusal and no failure of the server.
+This module also rewrites the API server's messages about an object that doesn't fit its type. The API server answers a
+create of such an object with 400, and a server-side apply with **500**, because structured-merge-diff's errors reach
+the handler as plain errors (k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both mean that
+the same object will be refused again, so such a 500 is a refusal and not a failure of the server.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from trainmaster_operator.wire.values import loads, text
 
 # Limits in characters on the message and the reason of a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
-# metav1.StatusReasonInvalid: only a different object helps. Refusals by the object's type have this reason too.
+# metav1.StatusReasonInvalid: only a different object can succeed. This reason is also used if the object doesn't fit
+# its type.
 INVALID = "Invalid"
 # Prefixes before the details in the messages for a create and an apply.
 _PREFIXES = (
@@ -42,7 +44,7 @@ _NO_MAPPINGS = re.compile(r"\.?(\S+): element \d+: associative list with keys ma
 _QUANTITY = re.compile(
     r"quantities must match the regular expression|unable to parse (?:quantity's suffix|numeric part)"
 )
-# Names of types in structured-merge-diff or Go, and the sentence for a value of the wrong type.
+# For each type name of structured-merge-diff or Go, the message about a value that doesn't have that type.
 _TYPES = {
     "string": "string_type",
     "boolean": "bool_type",
@@ -60,7 +62,7 @@ _KINDS = {"number": "a number", "string": "text", "bool": "true or false", "obje
 
 
 class ClusterError(Exception):
-    """An API request failed. `str()` is one sentence for a person: the request and the answer."""
+    """An API request failed. `str()` describes the request and the answer."""
 
     def __init__(
         self, request: str, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
@@ -69,20 +71,20 @@ class ClusterError(Exception):
         self.request = request
         # The API server's own message.
         self.message = message
-        # HTTP status, 0 when there was no answer.
+        # The HTTP status, or 0 if there was no answer.
         self.status = status
         # metav1.Status.reason: AlreadyExists, Forbidden, ...
         self.reason = reason
-        # Seconds to wait, as the server asks.
+        # Seconds to wait, as requested by the server.
         self.retry_after = retry_after
 
 
 class Unreachable(ClusterError):
-    """There is no connection, or no answer in time, so nothing is known of the cluster's state."""
+    """The connection failed, or no answer came in time, so the cluster's state is unknown."""
 
 
 class Deposed(ClusterError):
-    """The lease is over: another operator may lead, so nothing was sent."""
+    """The lease has expired, so another operator may lead, and nothing was sent."""
 
 
 class Silent(Unreachable):
@@ -98,7 +100,7 @@ class Unusable(ClusterError):
 
 
 class Unauthorized(ClusterError):
-    """401: the credentials aren't known to the API server."""
+    """401: the API server doesn't accept the credentials."""
 
 
 class NotFound(ClusterError):
@@ -106,11 +108,11 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """409: another client wrote first (resourceVersion, uid, or a field's owner); read again and decide again."""
+    """409: another client wrote first (resourceVersion, uid, or a field's owner). Read and decide again."""
 
 
 class AlreadyExists(Conflict):
-    """An object of this name exists."""
+    """409: an object with this name already exists."""
 
 
 class Gone(ClusterError):
@@ -118,7 +120,7 @@ class Gone(ClusterError):
 
 
 class Refused(ClusterError):
-    """The API server understood the request and refuses it; it will refuse the same request again."""
+    """The API server refused the request, and will refuse the same request again."""
 
 
 class Invalid(Refused):
@@ -130,24 +132,24 @@ class Forbidden(Refused):
 
 
 class TooManyRequests(ClusterError):
-    """429: the API server sheds load; wait `retry_after` seconds."""
+    """429: the API server is overloaded; wait `retry_after` seconds."""
 
 
 class Unavailable(ClusterError):
-    """5xx: the API server (or a proxy before it) failed; wait `retry_after` seconds when given."""
+    """5xx: the API server, or a proxy in front of it, failed; wait `retry_after` seconds if given."""
 
 
 def is_unserved(error: NotFound) -> bool:
     """Returns whether the resource type is missing, rather than one object of it.
 
-    A real API server answers such a path with plain text (k8s.io/apiserver, endpoints/handlers: "404 page not found"),
-    an aggregated one with a Status that names no object.
+    For a missing type, a real API server answers with plain text (k8s.io/apiserver, endpoints/handlers: "404 page not
+    found"), and an aggregated API server answers with a Status that names no object.
     """
     return not error.reason or "could not find the requested resource" in error.message
 
 
 def from_response(request: str, status: int, headers: Mapping[str, str], body: bytes | str) -> ClusterError:
-    """Returns the error that an answer means. The body is a metav1.Status, or any text from a proxy or a pod."""
+    """Returns the error for an answer, whose body is a metav1.Status, or any text from a proxy or a pod."""
     if 300 <= status < 400:
         where = headers.get("Location", "")[:100]
         return Unusable(request, f"a redirect to {where!r} (HTTP {status}), and none is followed", status=status)
@@ -194,7 +196,7 @@ def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> flo
         try:
             seconds = float(candidate) if isinstance(candidate, str | int | float) else 0.0
         except (ValueError, OverflowError):
-            # Either an HTTP date, which no Kubernetes component sends, or a number that isn't one of seconds.
+            # The value is an HTTP date, which no Kubernetes component sends, or not a valid number of seconds.
             continue
         if seconds > 0:
             return min(seconds, 60.0)
@@ -202,7 +204,7 @@ def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> flo
 
 
 def refusal(message: str) -> str | None:
-    """Returns the message as a sentence if it reports that the object doesn't fit its type, else None."""
+    """Returns a readable form of the message if it reports that the object doesn't fit its type, else None."""
     for prefix in _PREFIXES:
         found = prefix.match(message)
         if found is not None:
@@ -211,7 +213,7 @@ def refusal(message: str) -> str | None:
 
 
 def without_expressions(message: str) -> str:
-    """Returns a message of Kubernetes' validation without its regular expressions, which don't help the reader."""
+    """Returns a message from Kubernetes' validation without regular expressions, which don't help users."""
     return _EXPRESSION.sub("", message).replace("(e.g. ", "(such as ").replace(",  or ", ", or ")
 
 
@@ -246,7 +248,7 @@ def _expected(name: str) -> str:
 
 
 def _shown(value: str) -> str:
-    """Returns a value as shown in a sentence, from Go's notation."""
+    """Converts a value from Go's notation to the form that messages show."""
     found = _SHOWN.fullmatch(value)
     if found is None:
         return _KINDS.get(value, value)

@@ -1,11 +1,11 @@
-"""The operator keeps only the fields that it reads: answers are trimmed to them while they are decoded.
+"""Lists the fields that the operator reads. Answers are trimmed to these fields while they are decoded.
 
-The authors of an object decide how large it is, but only these fields of it are ever in memory (`api.trimming`); the
-rest is skipped, piece by piece. A field that isn't listed here is never read:
-`tests/unit/controller/apiserver/test_kept.py` compares whole and trimmed objects, and the tests' cluster trims as the
-real client does. A real API server also accepts objects 10,000 levels deep, for which Python's decoder would give up a
-whole page or watch: `api.decoding` keeps fewer levels of such a field, more than any legal job has, so that the job is
-refused with a sentence.
+An object can be large, because its author decides its size. Only the listed fields are ever in memory (`api.trimming`);
+the others are skipped piece by piece, so the operator can't read them. `tests/unit/controller/apiserver/test_kept.py`
+compares complete and trimmed objects, and the tests' cluster trims like the real client.
+
+A real API server also accepts objects 10,000 levels deep, for which Python's decoder would fail on the whole page or
+watch. So such a field is cut to fewer levels (still more than a valid job can have), and the job is refused.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATI
 
 Fields = Mapping[str, Shape]
 
-# Size of a spec, in bytes of JSON, from which the job is read and decided on separately. Rendering the worst spec of 8
-# KiB takes 35 ms; jobs have 1 to 3 KiB, and the switch to a thread and back costs each pass 0.1 ms.
+# A job whose spec is larger than this (in bytes of JSON) is read and decided on in a thread. Rendering the slowest spec
+# of 8 KiB takes 35 ms. Usual specs have 1 to 3 KiB, and a thread would cost each of their passes 0.1 ms.
 LARGE_SPEC_BYTES = 8 * 1024
-# Limit on the bytes of a status. The largest of ours, for 1,024 workers, has about 100 KiB.
+# Limit on the bytes of a status. The operator's largest status, for 1,024 workers, has about 100 KiB.
 MAX_STATUS_BYTES = 256 * 1024
 
-# Limit on the bytes of a job that is sent whole to a history.
+# Limit on the bytes of a job that is sent to a history as it is.
 MAX_RECORDED_BYTES = 256 * 1024
 
 _TEXT, _SOME = Whole(), Whole(64 * 1024)
@@ -98,7 +98,7 @@ _UPDATES = Each(_named("name", "nodeSelector", "tolerations", "labels", "annotat
 WORKLOAD = _child(
     spec={"active": _TEXT, "podSets": Each(_named("name", "count"), most=64)},
     status={
-        # They are written back unchanged, together with ours.
+        # Conditions of other clients are written back unchanged, together with ours.
         "conditions": _SOME,
         "admission": {"podSetAssignments": Each(_named("name", "count", "flavors"), most=64)},
         "admissionChecks": Each({"podSetUpdates": _UPDATES}, most=64),
@@ -117,7 +117,7 @@ NODE: Fields = {
 
 
 def job(spec_bytes: int) -> Fields:
-    """Returns the shape of a job, with a spec of at most `spec_bytes`; a larger one is listed as left out."""
+    """Returns the shape of a job with a spec of at most `spec_bytes`; a larger spec is left out and listed as such."""
     conditions = {"conditions": Whole(MAX_STATUS_BYTES)}
     return _object(
         {"labels": Whole(16 * 1024), "annotations": Whole(16 * 1024)},
@@ -126,7 +126,7 @@ def job(spec_bytes: int) -> Fields:
     )
 
 
-# A job whose spec is read separately: a field that is larger than in any legal job isn't decoded.
+# The shape of a job whose spec is read separately. A field that is too large for any valid job isn't decoded.
 LARGE_JOB = _object(
     {},
     spec={
@@ -143,12 +143,12 @@ def listed(kept: Fields) -> Fields:
 
 
 def watched(kept: Fields) -> Fields:
-    """Returns the shape of a watch's event; its object may be a Status, so it includes an error's fields."""
+    """Returns the shape of a watch's event. The object may be a Status, so an error's fields are included."""
     return {"type": _TEXT, "object": {**_named("code", "reason", "message"), **kept}}
 
 
 def metadata_of(kept: Fields) -> Fields:
-    """Returns the shape of an object's metadata alone."""
+    """Returns the shape of only an object's metadata."""
     return {"metadata": kept["metadata"]}
 
 
@@ -162,7 +162,7 @@ async def decoded(content: aiohttp.StreamReader, kept: Fields | None) -> Any:
         try:
             return json.loads(raw)
         except (ValueError, RecursionError):
-            # A thread releases the interpreter: megabytes of brackets would hold up all other jobs.
+            # Decode in a thread, which releases the interpreter, because megabytes of brackets would block all jobs.
             return await asyncio.to_thread(decode_shallow, raw)
     trimmer, pieces = Trimmer(kept), 0
     found: list[Any] = []
@@ -201,7 +201,7 @@ def response_class(kept_at: Callable[[str], Fields | None]) -> type[aiohttp.Clie
 
 
 class _Lines:
-    """Yields a watch's content in whole lines, each of which `json.loads` decodes."""
+    """Yields a watch's content in complete lines, which `json.loads` can decode."""
 
     def __init__(self, content: aiohttp.StreamReader, kept: Fields) -> None:
         self._content = content
@@ -223,7 +223,7 @@ class _Lines:
 
 def _line(document: Any) -> bytes:
     if isinstance(document, ValueError):
-        # kopf would end the watch; the next sweep reads the object instead.
+        # Skip the line, because kopf would end the watch. The next sweep reads the object.
         logger.warning("A line of a watch can't be decoded: %s", one_line(str(document)[:300]))
         return b""
     return json.dumps(document).encode() + b"\n"

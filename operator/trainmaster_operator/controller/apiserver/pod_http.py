@@ -1,10 +1,13 @@
-"""HTTP with pods follows, unpacks and remembers nothing, and limits every read.
+"""Sends HTTP requests to pods, whose answers aren't trusted.
 
-A pod runs users' code. Its answers reach the operator directly, or through the API server's pod proxy, which passes
-status, headers and body on unchanged. So a redirect isn't followed (it would send the operator, in its own network,
-wherever the pod likes), a content encoding isn't decoded (1 MB of gzip is 1 GiB), an error's body is read up to a
-limit, a cookie isn't kept (through the proxy every later request would send it to the API server), and a connection
-isn't used twice. An answer costs at most a small buffer of memory, and its reader yields the loop after every piece.
+A pod runs users' code. Its answers reach the operator directly, or through the API server's pod proxy, which doesn't
+change them. Therefore:
+
+- Redirects aren't followed: a pod could direct the operator's requests to any address in the operator's network.
+- Content encodings aren't decoded: 1 MB of gzip can become 1 GiB.
+- Cookies aren't kept: through the proxy, every later request would send them to the API server.
+- Connections aren't reused, and every read has a limit, so an answer needs only a small buffer. After every piece, the
+  reader yields to the event loop.
 """
 
 from __future__ import annotations
@@ -34,16 +37,16 @@ from trainmaster_operator.controller.apiserver.errors import (
 IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
 # Bytes of a body that are passed on at a time, and the limit on reading ahead.
 PIECE = 8_192
-# Limits on the bytes of an error's body: a pod's is shown as a sentence, the API server's is a Status with its causes.
+# Limits on the bytes of an error's body. A pod's body is shown in a message; the API server's is a Status with causes.
 POD_ERROR_BYTES, API_ERROR_BYTES = 4_096, 256 * 1024
-# Timeout in seconds for a pod's complete head, and for silence between two pings (one in 5 s).
+# Timeouts in seconds for a pod's complete response head, and for silence on its stream (which has a ping every 5 s).
 HEAD_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
-# Limits on bytes received without result. Heads: one that doesn't end, or interim ones (`103 Early Hints`). An API
-# server in between also limits these, but its certificates arrive first. Body: data that is read ahead may have six
-# bytes of framing for each of its own.
+# Limits on the bytes received without a result. The limit for heads stops endless heads and repeated interim heads.
+# Through the API server's proxy it is higher, because the proxy's certificates arrive first. The limit for bodies
+# allows six bytes of framing for each byte of content that is read ahead.
 VAIN_HEAD_BYTES, PROXIED_HEAD_BYTES, VAIN_BODY_BYTES = 8_192, 65_536, 131_072
-# Bytes of a head that are read at a time: each read is parsed in one go, and an empty head takes 0.06 ms.
+# Bytes of a head that are read at a time. Each read is parsed at once, and parsing an empty head takes 0.06 ms.
 HEAD_PIECE = 512
 
 
@@ -81,7 +84,7 @@ _received: ContextVar[_Received] = ContextVar("received")
 
 
 class _PodSocket(socket.socket):
-    """Reads at most a small piece at a time, whatever size is requested, and counts it."""
+    """Reads at most a small piece at a time, whatever size is requested, and counts the bytes."""
 
     received: _Received
 
@@ -97,7 +100,7 @@ class _PodSocket(socket.socket):
 
 
 class PodHttp:
-    """Sends requests to pods, on separate connections: pods can't affect those to the API server."""
+    """Sends requests to pods on separate connections, so that pods can't affect connections to the API server."""
 
     def __init__(
         self, *, ssl: SSLContext | bool = True, trust_env: bool = False, most_of_head: int = VAIN_HEAD_BYTES
@@ -123,9 +126,9 @@ class PodHttp:
         connect_seconds: float,
         **way: Any,
     ) -> AsyncIterator[PodStream]:
-        """Yields an open answer with a status of success. Raises ClusterError, whose text names the request `request`.
+        """Yields an open answer with a successful status. Raises ClusterError.
 
-        `way`: aiohttp's arguments for a proxy in between.
+        `request` names the request in errors; `way` contains aiohttp's arguments for a proxy.
         """
         if self._session is None:
             self._session = self._made()
@@ -155,7 +158,7 @@ class PodHttp:
             response.close()
 
     def _made(self) -> aiohttp.ClientSession:
-        # Each running job has one open stream: no limit on connections.
+        # Connections aren't limited, because each running job has one open stream.
         connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._ssl, socket_factory=_socket)
         return aiohttp.ClientSession(
             connector=connector,
@@ -176,21 +179,21 @@ class PodStream:
 
     @property
     def received(self) -> int:
-        """Returns the bytes received so far, with their framing."""
+        """Returns the number of bytes received so far, including framing."""
         return self._received.total
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
-        # A head is read in small pieces, and the last of them has a little of the body. That is read after the loop has
-        # turned, so that a leader's hello isn't passed on without the reports behind it: between two chunks many passes
-        # may decide. The first turn finds more data, and the next one reads it.
+        """Yields the body until the other side ends it. Raises Unreachable if the connection breaks."""
+        # A head is read in small pieces, and the last piece contains a little of the body. Before this is passed on,
+        # the event loop runs twice: first it finds more data, then it reads the data. So a leader's hello is passed on
+        # together with the reports behind it; otherwise passes could decide between the two chunks.
         for _ in range(2):
             await asyncio.sleep(0)
         try:
             async for chunk in self._response.content.iter_chunked(PIECE):
                 self._received.in_vain = 0
                 yield chunk
-                # Reading buffered data doesn't yield to the loop by itself.
+                # Reading buffered data doesn't yield to the event loop, so yield here.
                 await asyncio.sleep(0)
         except (aiohttp.ClientError, OSError) as error:
             raise _error(self._request, error, self._received) from error
@@ -211,14 +214,14 @@ async def refuse_unasked(
 def chunks_of(
     response: aiohttp.ClientResponse, request: str, received: _Received | None = None
 ) -> AsyncIterator[bytes]:
-    """Yields a body in small pieces, with a turn of the loop after each. Raises ClusterError."""
+    """Yields a body in small pieces, and yields to the event loop after each. Raises ClusterError."""
     return PodStream(response, request, received or _Received()).chunks()
 
 
 async def bounded_body(
     response: aiohttp.ClientResponse, request: str, limit: int, received: _Received | None = None
 ) -> bytes:
-    """Returns the first bytes of a body. Raises ClusterError."""
+    """Returns at most the first `limit` bytes of a body. Raises ClusterError."""
     body = bytearray()
     async for chunk in chunks_of(response, request, received):
         body += chunk
@@ -228,7 +231,7 @@ async def bounded_body(
 
 
 def unreachable(request: str, error: BaseException) -> Unreachable:
-    """Returns a connection's error as ours; aiohttp's timeouts have no text, and its other errors quote the answer."""
+    """Converts a connection's error: aiohttp's timeouts have no text, and its other errors quote the answer."""
     kind: type[Unreachable] = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
     text = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

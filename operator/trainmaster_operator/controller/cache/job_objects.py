@@ -1,10 +1,10 @@
-"""A job's object becomes the job that `decide` sees: with its spec and status, or with the problem.
+"""Converts a job's object to the job that `decide` receives: either its spec and status, or the problem.
 
 An unreadable job stays in the store with its readable parts, so that its status can report why the operator leaves it
 alone. A large spec is read separately (`large_jobs`); until then the job keeps its old state.
 
-All readers of objects are total. An object that the store still can't take affects nothing else: it is logged and
-counted, once for each of its versions, and a job's own status reports it.
+All readers of objects are total. If the store still can't take an object, nothing else is affected: each version of the
+object is logged and counted once. If the object is a job, its status reports the problem too.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from trainmaster_operator.wire.limits import MAX_REQUEST
 from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 from trainmaster_operator.wire.values import mapping, mappings, shown, text, whole
 
-# The metadata that is needed while a job's spec is read separately.
+# The metadata fields that are needed while a job's spec is read separately.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
 # The annotations that hold users' requests.
 _ASKING = (STACKS_ANNOTATION, RESTART_ANNOTATION)
 logger = logging.getLogger(__name__)
-# Number of reported versions to remember: every sweep meets the same ones again.
+# Number of reported versions to remember, because every sweep finds the same versions again.
 REMEMBERED = 4_096
 
 
 class JobObjects:
-    """Sets the jobs of records; the arguments are the store's."""
+    """Sets the job of a record. The constructor's arguments come from the store."""
 
     def __init__(
         self, changed: Callable[[JobKey], None], unreadable: Unreadable, read_large: Callable[[JobKey], None] | None
@@ -60,7 +60,7 @@ class JobObjects:
             self._read_large(key)
             if record.job is None:
                 return
-            # Until it is read, the job keeps its old spec and gets the newest status.
+            # Until the new spec is read, the job keeps its old spec but gets the newest status.
             of = SpecVersion(of.uid, record.job.generation)
             read = ReadSpec(record.job.spec, record.job.invalid)
         else:
@@ -69,7 +69,7 @@ class JobObjects:
         self._set(key, record, raw, of, read, large=large)
 
     def set_spec(self, key: JobKey, record: Record, of: SpecVersion, read: ReadSpec) -> None:
-        """Set a large job's spec that was read separately, if it is still the newest."""
+        """Set a large job's separately read spec, if that spec is still the newest."""
         raw = record.without_spec
         if raw is None or spec_version(raw["metadata"]) != of:
             return
@@ -87,7 +87,7 @@ class JobObjects:
                 raise ValueError(f"it has more than {MAX_STATUS_BYTES} bytes")
             status = JobStatus.model_validate(record.raw_status)
         except ValueError as error:
-            # Another client, or a much newer operator, wrote it. Don't touch a job whose past isn't known.
+            # Another client, or a much newer operator, wrote the status. Don't touch a job whose past isn't known.
             problem = f"the status can't be read ({first_problem(error)})"
             self._unreadable.report(JOBS, raw, problem)
             self.set_unreadable(key, record, raw, problem)
@@ -115,9 +115,9 @@ class JobObjects:
         self._changed(key)
 
     def set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
-        """Set a job that is left alone; its status reports why."""
+        """Set an unreadable job, which the operator leaves alone; the job's status reports the reason."""
         metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
-        # The operator writes nothing else of such a status, which may be large.
+        # The operator writes only the conditions of such a status, which may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
         record.parsed = record.without_spec = None
         record.job = Job(
@@ -135,7 +135,7 @@ class JobObjects:
 
 
 class Unreadable:
-    """Logs and counts unreadable objects: `count` is called with the object's kind, once for each version."""
+    """Logs and counts unreadable objects. `count` is called with the object's kind, once for each version."""
 
     def __init__(self, count: Callable[[str], None]) -> None:
         self._count = count
@@ -150,9 +150,9 @@ class Unreadable:
         *,
         of: str = "resourceVersion",
     ) -> None:
-        """Log and count a version once. `error` is an unforeseen one, whose traceback is logged.
+        """Log and count a version once. `error` is an unforeseen error, whose traceback is logged.
 
-        `of`: the field of the metadata that identifies a version; for a spec it is the generation.
+        `of` is the metadata field that identifies a version; for a spec, it is `generation`.
         """
         metadata = mapping(mapping(raw).get("metadata"))
         version = (
@@ -170,12 +170,12 @@ class Unreadable:
 
 
 def readable_part(raw: Mapping[str, Any]) -> JobStatus:
-    """Returns the readable part of an unreadable status: its conditions, so that one can be added."""
+    """Returns the readable part of an unreadable status: the conditions, so that a condition can be added."""
     return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
 
 
 def first_problem(error: ValueError) -> str:
-    """Returns the problem in short; for pydantic's errors: the field, its value and the expected type."""
+    """Returns a short description of the problem; for pydantic's errors: the field, its value, the expected type."""
     if not isinstance(error, ValidationError):
         return str(error)
     found = error.errors(include_url=False)[0]

@@ -1,8 +1,8 @@
 """Large jobs are read and decided on in one thread, one after the other.
 
-A thread doesn't make Python faster, but it releases the interpreter every 5 ms (sys.getswitchinterval), so that the
-event loop, and with it every other job, continues. Only the keys of waiting jobs are kept, and an object is read again
-at its turn, so that 200 large jobs that are listed together need the memory of one.
+The thread doesn't make Python faster, but it releases the interpreter every 5 ms (sys.getswitchinterval), so that the
+event loop continues to serve all other jobs. Waiting jobs are kept as keys only, and each object is read again when the
+thread gets to it. So 200 large jobs that are listed together need only the memory of one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class LargeJobThread:
-    """Runs work in one thread that would block the event loop."""
+    """Runs work that would block the event loop in one thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large jobs")
@@ -36,17 +36,17 @@ class LargeJobThread:
     async def run(self, work: Callable[[], Result]) -> Result:
         """Returns or raises the result of `work`.
 
-        It must not touch the store, or anything else that the loop changes.
+        `work` must not use the store, or anything else that the event loop changes.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Release the thread; running work ends by itself."""
+        """Release the thread without waiting for running work."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class LargeJobs:
-    """Reads the specs that the store leaves unread. `add` is the store's `read_large`."""
+    """Reads the large specs that the store doesn't read itself. `add` is passed to the store as `read_large`."""
 
     def __init__(self, cluster: Cluster, thread: LargeJobThread) -> None:
         self._cluster = cluster
@@ -73,7 +73,7 @@ class LargeJobs:
                 wait = self._queue.add_rate_limited(key)
                 logger.warning("%s: the job can't be read, next try in %.1f s: %s", key, wait, error)
             except Exception as error:
-                # An object that no reader can handle must affect only this job: all large jobs wait for this task.
+                # An object that no reader can handle must affect only this job, because all large jobs need this task.
                 self._queue.forget(key)
                 store.record_unreadable(key, error)
             else:
@@ -91,7 +91,7 @@ class LargeJobs:
 
 
 def _standing_in(raw: RawObject) -> RawObject:
-    """Returns a job with a long text for each field that was too large to read: it is refused for its size."""
+    """Returns the job with a long text in each field that was too large to read, so that it is refused for its size."""
     spec = mapping(raw.get("spec"))
     texts = {field: " " * (MAX_BYTES.get(field, MAX_OTHER_BYTES) + 1) for field in spec.get(LEFT_OUT) or ()}
     return {**raw, "spec": {name: value for name, value in spec.items() if name != LEFT_OUT} | texts}

@@ -34,10 +34,10 @@ from trainmaster_operator.wire.report import Report, merge
 from trainmaster_operator.wire.stream import Recovery
 from trainmaster_operator.wire.values import mapping, text, whole
 
-# Deleted StatefulSets that are remembered for each job: one or two are being deleted at a time.
+# Number of deleted StatefulSets to remember for each job; only one or two are being deleted at a time.
 FORMER_SETS = 8
-# Number of attempts whose reports are kept: the status's, the previous one, and ones that the status doesn't contain
-# yet. A pod's report may name any attempt.
+# Number of attempts whose reports are kept: the status's attempt, the previous one, and some that the status doesn't
+# contain yet. The number is limited because a pod's report may name any attempt.
 REPORTED_ATTEMPTS = 4
 
 
@@ -54,7 +54,7 @@ class JobKey:
 
 @dataclass(frozen=True)
 class SpecVersion:
-    """Identifies a job's spec: the spec is a different one if either field changes."""
+    """Identifies a version of a job's spec, by the job's uid and generation."""
 
     uid: str
     generation: int
@@ -62,7 +62,7 @@ class SpecVersion:
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """Holds a spec that was read, or its problem."""
+    """Holds a spec that was read, or the problem with it."""
 
     spec: JobSpec | None
     invalid: InvalidSpec | None
@@ -70,7 +70,7 @@ class ReadSpec:
 
 @dataclass(frozen=True)
 class Versioned:
-    """Holds an object's identity and version, for staleness and preconditions."""
+    """Holds an object's identity and version, to detect stale objects and for preconditions of writes."""
 
     uid: str
     resource_version: str
@@ -78,7 +78,7 @@ class Versioned:
 
 @dataclass(frozen=True)
 class Pod:
-    """Holds a pod with the job's label, and its controller's uid, which decides its owner (`Record.owns`)."""
+    """Holds a pod with the job's label, and the uid of its controller, by which `Record.owns` decides."""
 
     view: PodView
     version: Versioned
@@ -87,7 +87,7 @@ class Pod:
 
 @dataclass
 class Refusal:
-    """Describes a write that is refused repeatedly, and the time of the next try (the event loop's clock)."""
+    """Describes a refused write, and the time of the next try (the event loop's clock)."""
 
     problem: RefusedWrite
     retry_at: float
@@ -96,7 +96,7 @@ class Refusal:
 
 @dataclass
 class LookupResults:
-    """Holds the results of lookups for one job; None if an object doesn't exist or can't be read."""
+    """Holds the results of lookups for one job. A result is None if the object doesn't exist or can't be read."""
 
     # By node (`lookups.node_domains`).
     domains: dict[str, str | None] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class LookupResults:
     listed_pods: set[str] = field(default_factory=set)
 
     def merge(self, more: LookupResults) -> bool:
-        """Add new results; returns whether anything changed."""
+        """Merge new results into these; returns whether anything changed."""
         before = [each.copy() for each in vars(self).values()]
         self.domains.update(more.domains)
         self.flavors.update(more.flavors)
@@ -122,7 +122,7 @@ class LookupResults:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Holds `decide`'s input for one job, and the executor's input for writes."""
+    """Holds `decide`'s input for one job, and data that the executor needs for writes."""
 
     job: Job
     observed: Observed
@@ -133,9 +133,9 @@ class Snapshot:
 
 
 class ProgressView(NamedTuple):
-    """Holds the last reports of an attempt's ranks, by worker and rank, and the arrival time of the newest one.
+    """Holds the last reports of an attempt's ranks, by worker and rank, and the newest report's arrival time.
 
-    It isn't a copy: read it before the next message arrives.
+    The reports aren't copied, so read them before the next message arrives.
     """
 
     attempt: int
@@ -156,7 +156,7 @@ class Record:
     job_version: Versioned | None = None
     # Arrival time of the job's first object (seconds since the epoch).
     since: float = field(default_factory=time.time)
-    # The server's status as on the wire, to write only differences.
+    # The API server's status in its JSON form, so that only differences are written.
     raw_status: Mapping[str, Any] = field(default_factory=dict)
     # The version that `job.spec` was parsed from.
     parsed: SpecVersion | None = None
@@ -167,14 +167,14 @@ class Record:
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
     reported_attempts: set[int] = field(default_factory=set)
     progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
-    # Each worker's recovery from the fault before this attempt, with times.
+    # By worker, the times of its recovery from the fault before this attempt.
     recoveries: dict[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)
-    # The last state of each worker's removed pod: its node, and the cause of the removal.
+    # The last state of each worker's removed pod, which shows the pod's node and the cause of the removal.
     gone: dict[int, Pod] = field(default_factory=dict)
     # The uids and names of the job's removed StatefulSets; their pods outlive them for a while.
     former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
@@ -193,14 +193,14 @@ class Record:
         return child[1] if child else None
 
     def parse(self, raw: Mapping[str, Any], name: str, of: SpecVersion) -> ReadSpec:
-        """Returns the job's spec, or its problem; each generation is parsed once."""
+        """Returns the job's spec, or the problem with it. Each generation is parsed once."""
         if self.parsed == of and self.job is not None:
             return ReadSpec(self.job.spec, self.job.invalid)
         self.parsed = of
         return read_spec(raw, name)
 
     def merge_report(self, report: Report) -> bool:
-        """Merge a report into the one of its worker and attempt; returns whether that one changed."""
+        """Merge a report into the known report of its worker and attempt; returns whether that report changed."""
         known = self.reports.get((report.attempt, report.worker))
         holds = merge(known, report)
         if holds == known:
@@ -215,8 +215,9 @@ class Record:
     def own_sets(self) -> dict[str, tuple[str, range]]:
         """Returns, by uid, the name and the workers' indexes of each StatefulSet whose pods are the job's workers.
 
-        Such a set is controlled by the job and has the name of one of its groups. Any client that may create a
-        StatefulSet can write any owner and any label into it, but a name is unique, and ours is created or refused.
+        Such a StatefulSet is controlled by the job and has the name of one of the job's groups. Owners and labels prove
+        nothing, because any client that may create StatefulSets can write them. A name is unique, however: if another
+        client has taken it, our create is refused.
         """
         if self.job is None or self.job.spec is None:
             return {}
@@ -228,9 +229,9 @@ class Record:
         return {uid: (name, indexes[name]) for uid, name in sets if name in indexes}
 
     def owns(self, pod: Pod, sets: Mapping[str, tuple[str, range]]) -> bool:
-        """Returns whether a pod is one of the job's workers: made by one of its StatefulSets, under a worker's name.
+        """Returns whether one of the job's StatefulSets created the pod, under a worker's name.
 
-        Labels prove nothing: any client that may create a pod may write any labels into it.
+        Labels prove nothing, because any client that may create a pod can write any labels into it.
         """
         name, indexes = sets.get(pod.controller or "", ("", range(0)))
         view = pod.view
@@ -242,7 +243,7 @@ class Record:
         return sorted((pod.view for pod in self.pods.values() if self.owns(pod, sets)), key=lambda view: view.worker)
 
     def remove_set(self, view: ChildView) -> None:
-        """Remember a child that is gone, or whose name another object has taken."""
+        """Remember a StatefulSet of the job that was removed, or whose name another object has taken."""
         if self._is_own_set(view):
             self.former_sets.append((view.uid, view.name))
 
@@ -251,7 +252,7 @@ class Record:
         return view.kind == "StatefulSet" and uid is not None and view.owner_uid == uid
 
     def merge_all_termination_reports(self) -> None:
-        """Merge the reports of all workers' containers, in case pods were known before their job or set."""
+        """Merge the reports of all workers' containers, in case pods were known before their job or StatefulSet."""
         sets = self.own_sets()
         for pod in self.pods.values():
             if self.owns(pod, sets):
@@ -276,14 +277,14 @@ class Record:
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
 
     def remove_pod(self, pod: Pod) -> bool:
-        """Remember a removed pod; returns whether it was the job's."""
+        """Remember a removed pod; returns whether the pod belonged to the job."""
         owned = self.owns(pod, self.own_sets())
         if owned:
             self.gone[pod.view.worker] = pod
         return owned
 
     def drop_refusals(self, reason: str) -> bool:
-        """Forget the refusals whose reason has passed; returns whether there were any."""
+        """Forget the refusals for this reason, which no longer applies; returns whether there were any."""
         kept = {action: refusal for action, refusal in self.refusals.items() if refusal.problem.reason != reason}
         dropped = len(kept) < len(self.refusals)
         self.refusals = kept
@@ -305,7 +306,7 @@ class Record:
         self.lookups = LookupResults()
 
     def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
-        """Returns `decide`'s input; None without a job. `listed`: kinds whose objects are all known."""
+        """Returns `decide`'s input; None without a job. `listed` contains the kinds whose objects are all known."""
         if self.job is None or self.job_version is None:
             return None
         job = self.job
@@ -339,7 +340,7 @@ def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
 
 
 def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
-    """Returns the spec of the job called `name`; a pure function, so that large ones can be read in a thread."""
+    """Returns the spec of the job called `name`. The function is pure, so large specs can be read in a thread."""
     spec = raw.get("spec") or {}
     try:
         return ReadSpec(parse_spec(spec, name), None)
@@ -349,10 +350,10 @@ def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:
-    """Returns whether `new` is later than `known`, of the same name. Versions that aren't numbers count as later.
+    """Returns whether `new` is later than `known`. A version that isn't a number counts as later.
 
-    This holds for different uids too: kopf keeps the order of events of each uid only, so the last event of an object
-    that was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
+    Both have the same name, but may have different uids: kopf keeps events in order only within a uid, so a deleted
+    object's last event can arrive after its successor's first. Versions of one resource type are comparable (KEP-5504).
     """
     if new.resource_version == known.resource_version:
         return new.uid != known.uid
@@ -362,5 +363,5 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
 
 
 def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
-    """Returns whether it was signed for another job: any client that may patch a pod can copy one there."""
+    """Returns whether an assignment was signed for another job. Any client that may patch a pod can copy one there."""
     return assignment is not None and assignment.job != job.uid

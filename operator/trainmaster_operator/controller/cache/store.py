@@ -1,15 +1,15 @@
-"""The store holds the operator's knowledge, by job: from watches, lists, its own writes and the agents' streams.
+"""The store holds the operator's knowledge by job, from watches, lists, its own writes and the agents' streams.
 
-One `Record` a job, under its namespace and name, holds the job, its pods and its other children as small frozen views.
-Everything happens in the event loop's thread, so there are no locks.
+Each job has one `Record`, found by namespace and name: it holds the job, its pods and its other children as small
+frozen views. Everything runs in the event loop's thread, so there are no locks.
 
-**Staleness.** The watch is behind our own writes. Each write's answer is therefore recorded like a watch event, and an
-object is only ever replaced by a newer one: resourceVersions are compared as the integers that they are (Kubernetes
-1.35 made that official, KEP-5504; etcd's revisions always were). So after `status.attempt = 2` was written, no later
-pass sees 1 again, however late the watch is.
+**Staleness.** The watch lags behind our own writes. Therefore each write's answer is recorded like a watch event, and
+an object is only replaced by a newer one. resourceVersions are compared as integers (official since Kubernetes 1.35,
+KEP-5504; etcd's revisions always were integers). After `status.attempt = 2` was written, no pass sees 1 again, however
+late the watch is.
 
-**Deletions.** A deleted uid never comes back, even if a late event still shows the object. A relist after 410 loses
-deletions, so `resync` compares the store with a list now and then (mark and sweep).
+**Deletions.** A deleted uid never returns, even if a late event still shows the object. A relist after 410 misses
+deletions, so `resync` regularly compares the store with a list (mark and sweep).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
-# Number of deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
+# Number of deleted uids to remember. Late events come within minutes, and a uid takes only 100 bytes.
 TOMBSTONES = 20_000
 _NOTHING = Record()
 
@@ -51,8 +51,8 @@ _NOTHING = Record()
 class Store:
     """Holds a record of each job.
 
-    `changed` is called with a job's key whenever `decide`'s input has changed; `keys` verify the operator's own
-    assignments; `read_large` asks for `record_spec` of a large job's spec (`large_jobs`).
+    `changed` is called with a job's key whenever `decide`'s input has changed. `keys` verify the operator's own
+    assignments. `read_large` requests a large job's spec (`large_jobs`), which arrives by `record_spec`.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Store:
         try:
             self._upsert(resource, raw)
         except Exception as error:
-            # All received objects pass here. Their source (a watch, a list, a sweep, a pass over another job) must not
-            # end because of an object that no reader can handle.
+            # All received objects pass through here. An object that no reader can handle must not end its source (a
+            # watch, a list, a sweep, a pass over another job).
             problem = unforeseen("job" if resource == JOBS else "object", error)
             self._unreadable.report(resource, raw, problem, error)
             if resource == JOBS:
@@ -105,11 +105,11 @@ class Store:
             self._upsert_child(resource, raw, metadata, version)
 
     def wants(self, resource: Resource, metadata: Mapping[str, Any]) -> bool:
-        """Returns whether an object could be a job's own; others are never stored.
+        """Returns whether an object may belong to a job; other objects are never stored.
 
-        Any client that may create an object can write a job's label into it, but Kubernetes sets its controller, or a
-        user who names an existing controller: a StatefulSet for a pod, its job for any other object. Which of them is
-        ours is decided with the job (`Record.owns`), whose objects may be known before it.
+        A label isn't enough, because any client that may create an object can write a job's label into it. So a pod
+        must be controlled by a StatefulSet, and any other object by its job. `Record.owns` decides later which pods
+        belong to the job, because pods may be known before their job.
         """
         if resource == JOBS:
             return True
@@ -124,12 +124,12 @@ class Store:
         return controller.get("kind") == JOBS.kind and controller.get("name") == key.name
 
     def delete(self, resource: Resource, raw: Mapping[str, Any]) -> None:
-        """Remove an object that a watch reports as deleted. `raw` needs its metadata only."""
+        """Remove an object that a watch reports as deleted. `raw` only needs the metadata."""
         metadata = mapping(mapping(raw).get("metadata"))
         key = self._key(resource, metadata)
         if key is not None:
             if resource == PODS and raw.get("status"):
-                # Its last change may arrive only with its deletion.
+                # The object's last change may arrive only with the deletion.
                 self.upsert(resource, raw)
             self.remove(resource, key, text(metadata.get("name")), _version(metadata).uid)
 
@@ -175,7 +175,7 @@ class Store:
         return self._known(key).children.get((resource.child_kind, name))
 
     def agent_config_maps(self) -> frozenset[tuple[str, str]]:
-        """Returns the namespace and name of each ConfigMap from which a StatefulSet's pods mount the agent."""
+        """Returns the namespace and name of each ConfigMap with the agent that a StatefulSet's pods mount."""
         return frozenset(
             (key.namespace, view.agent.name)
             for key, record in self._records.items()
@@ -186,7 +186,7 @@ class Store:
     # Agents' reports.
 
     def record_report(self, key: JobKey, report: Report) -> bool:
-        """Record a worker's report, from the stream; returns whether it is new."""
+        """Record a worker's report from the stream; returns whether the report is new."""
         record = self._records.get(key)
         if record is None or record.is_past(report.attempt) or not record.merge_report(report):
             return False
@@ -194,10 +194,10 @@ class Store:
         return True
 
     def record_progress(self, key: JobKey, line: ProgressLine, now: float, most_ranks: int) -> bool | None:
-        """Record the progress of some of a worker's ranks; returns whether it is the attempt's first, None if too old.
+        """Record some ranks' progress; returns whether it is the attempt's first, or None if it is too old.
 
-        Progress asks for no pass by itself: it comes every second, and is written to the status every few. A worker's
-        recovery from a fault asks for one, once.
+        Progress doesn't request a pass, because it arrives every second and is written to the status only every few
+        seconds. A worker's recovery from a fault requests one pass.
         """
         attempt, worker, ranks = line.attempt, line.worker, line.ranks
         record = self._records.get(key)
@@ -208,8 +208,8 @@ class Store:
             record.progress_attempt = attempt
             record.progress.clear()
             record.recoveries.clear()
-        # A worker with many ranks sends several lines. If there are more ranks than it has, each line names different
-        # ones.
+        # A worker with many ranks sends several lines, which are merged. If they name more ranks than the worker has,
+        # only the newest line is kept.
         together = {**record.progress.get(worker, {}), **ranks}
         record.progress[worker] = together if len(together) <= most_ranks else dict(ranks)
         record.progress_at = now
@@ -221,7 +221,7 @@ class Store:
         return first
 
     def record_stream(self, key: JobKey, stream: StreamView) -> bool:
-        """Record the state of the leader's stream and its workers; returns whether it is new."""
+        """Record the state of the leader's stream and its workers; returns whether that state is new."""
         record = self._records.get(key)
         if record is None or record.stream == stream:
             return False
@@ -257,7 +257,7 @@ class Store:
     # Listed types and lookups.
 
     def record_listed(self, resource: Resource) -> None:
-        """Record that all objects of an optional type are known; writes that were refused without it are repeated."""
+        """Record that all objects of an optional type are known, and repeat writes refused for lack of the type."""
         is_news = resource.child_kind not in self._listed
         self._listed |= {resource.child_kind}
         for key, record in list(self._records.items()):
@@ -282,7 +282,7 @@ class Store:
         return self._known(key).without_spec is not None
 
     def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
-        """Record a large job's spec. A spec of an older generation is dropped: the newest was requested too."""
+        """Record a large job's spec. An older generation's spec is dropped, because the newest was requested too."""
         record = self._records.get(key)
         if record is not None:
             self._jobs.set_spec(key, record, of, read)
@@ -300,8 +300,8 @@ class Store:
     def snapshot(self, key: JobKey) -> Snapshot | None:
         """Returns `decide`'s input; None if the job doesn't exist.
 
-        Pods and children of an earlier job of the same name don't belong to this job: pods are left out, and children
-        are shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
+        Pods and children of an earlier job of the same name don't belong to this job. Such pods are left out. Such
+        children are included with their owner's uid, so that `decide` waits until they are garbage-collected.
         """
         return self._known(key).snapshot(self._listed)
 
@@ -321,7 +321,7 @@ class Store:
         return JobKey(text(metadata.get("namespace")), name) if name else None
 
     def _known(self, key: JobKey) -> Record:
-        """Returns a job's record for reading; it is empty if the job isn't known."""
+        """Returns a job's record for reading, or an empty record if the job isn't known."""
         return self._records.get(key, _NOTHING)
 
     def _record(self, key: JobKey) -> Record:
@@ -343,7 +343,7 @@ class Store:
         self._jobs.set_job(key, record, raw)
 
     def _upsert_unreadable_job(self, raw: object, problem: str) -> None:
-        """Insert or update a job of which perhaps only the name is known."""
+        """Insert or update a job, even if only its name is known."""
         whole_object = mapping(raw)
         metadata = mapping(whole_object.get("metadata"))
         key, version = self._key(JOBS, metadata), _version(metadata)
@@ -391,7 +391,7 @@ class Store:
             record.remove_set(known[0])
         record.children[resource.child_kind, view.name] = (view, version)
         if resource == STATEFUL_SETS and (known is None or known[0].owner_uid != view.owner_uid or was_another):
-            # Pods may be known before their set.
+            # Pods may be known before their StatefulSet.
             record.merge_all_termination_reports()
         if known is None or known[0] != view:
             self._changed(key)

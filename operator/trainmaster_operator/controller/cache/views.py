@@ -1,8 +1,8 @@
-"""Turns the API server's objects into the frozen values of `reconciling.observed.snapshot`; pure, and total.
+"""Converts the API server's objects to the frozen values of `reconciling.observed.snapshot`.
 
-Any client that may write an object decides on its content, so nothing here takes a type for granted: a value of a wrong
-type counts as missing (`wire.values`). Only `decide`'s input is kept: a pod of 8 kB becomes about 1 kB, and 4,000 of
-them fit.
+The functions are pure and total. Any client that may write an object decides its content, so a value of the wrong type
+counts as missing (`wire.values`). Only `decide`'s input is kept: a pod of 8 kB becomes about 1 kB, so 4,000 pods fit in
+memory.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from trainmaster_operator.wire.names import (
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import ProtocolError, decimal, loads, mapping, mappings, text, whole
 
-# Kubernetes' own limits: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
+# Kubernetes' own limits: names, uids and labels contain at most 253 characters, the kubelet keeps 4,096 bytes of a
 # termination message, and counts are int32.
 MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31
 Raw = Mapping[str, Any]
-# Limit in characters on a message of a scheduler, a kubelet or Kueue: enough for a person, small in memory and status.
+# Limit in characters on a message of a scheduler, a kubelet or Kueue. Longer messages would fill memory and the status.
 MAX_MESSAGE = 1_000
 MAX_COUNT = 2**31
 
@@ -95,14 +95,15 @@ def owner_uid(metadata: Raw) -> str | None:
 
 
 def is_from_create(entry: Raw) -> bool:
-    """Returns whether an entry of `metadata.managedFields` is from our create, whose fields no apply drops."""
+    """Returns whether a `metadata.managedFields` entry is from our create, whose fields later applies don't drop."""
     return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update" and not entry.get("subresource")
 
 
 def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
-    """Returns the assignment annotation; None if absent or written by another client, so that it is overwritten.
+    """Returns the assignment annotation; None if it is missing or not signed by the operator.
 
-    It has to be signed; otherwise any client that may patch a pod could hold a job at an attempt that wasn't counted.
+    Without the signature, any client that may patch a pod could hold a job at an attempt that wasn't counted. An
+    annotation that counts as missing is overwritten.
     """
     value = annotation(metadata, ASSIGNMENT_ANNOTATION)
     if not value:
@@ -114,7 +115,7 @@ def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
 
 
 def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
-    """Returns a pod; None if its name doesn't end with an index, as the names of StatefulSets' pods do."""
+    """Returns a pod; None if its name doesn't end with an index, because a StatefulSet's pods have an index."""
     metadata, spec, status = mapping(raw.get("metadata")), mapping(raw.get("spec")), mapping(raw.get("status"))
     name = text(metadata.get("name"), MAX_NAME)
     index = decimal(name.rpartition("-")[2], MAX_INDEX)
@@ -185,7 +186,7 @@ def container_end(raw: Raw) -> ContainerEnd:
 
 
 def parse_termination_message(message: str) -> Report | None:
-    """Returns the report in a termination message, if there is one; a user's own program may write anything there."""
+    """Returns the report in a termination message; None without one, because a user's program may write any text."""
     if not message.lstrip().startswith("{"):
         return None
     try:
@@ -223,7 +224,7 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
 def agent_source(template: Raw) -> AgentConfigMap | None:
     """Returns the ConfigMap from which a template's pods mount the agent; None for the bundled image.
 
-    Only a name that contains the hash of its content is from an operator.
+    The name must contain the hash of the content, because only an operator's ConfigMap has such a name.
     """
     for volume in mappings(mapping(template.get("spec")).get("volumes")):
         name = text(mapping(volume.get("configMap")).get("name"), MAX_NAME)
@@ -233,7 +234,7 @@ def agent_source(template: Raw) -> AgentConfigMap | None:
 
 
 def _exit_code(value: object) -> int:
-    """Returns an int32; Windows has negative exit codes."""
+    """Returns an exit code as an int32; exit codes on Windows can be negative."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT32 else 0
 
 

@@ -1,8 +1,8 @@
-"""ConfigMaps that a job owns keep its logs, its evidence and stacks after its pods are deleted.
+"""Each job has ConfigMaps that keep its logs, evidence and stacks after its pods are deleted.
 
-They are deleted with the job, and their content label keeps them out of the operator's watch. A write reads the
-ConfigMap, merges the new data into it, and is repeated after a conflict. A ConfigMap that the job doesn't own is left
-unchanged.
+The ConfigMaps are deleted with the job, and their content label excludes them from the operator's watch. A write reads
+the ConfigMap and merges the new data into it; after a conflict, the write is repeated. A ConfigMap that the job doesn't
+own is left unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainmaster_operator.wire.ranks import RankState
 
 logger = logging.getLogger(__name__)
 
-# The pods of a job end one after the other, so several write at a time.
+# Tries of a write. A job's pods end at similar times, so writes of their output can conflict.
 WRITES = 5
 
 Data = Mapping[str, str]
@@ -49,7 +49,7 @@ class JobConfigMaps:
     ) -> Data:
         """Writes the changes that `change` returns for the current data; None removes an entry. Raises ClusterError.
 
-        Returns the new data of the ConfigMap, empty if nothing was written.
+        Returns the ConfigMap's new data, which is empty if nothing was written.
         """
         problem: ClusterError | None = None
         for _ in range(WRITES):
@@ -95,7 +95,7 @@ def _owned_by(job: Job, name: str, content: str) -> dict[str, object]:
 
 
 def kept_state(state: RankState, *, withheld: bool = False) -> dict[str, object]:
-    """Returns a rank's state for a person: without control characters, and without the limits of a hang."""
+    """Returns a rank's state as people read it, without control characters and without the limits of a hang."""
     text = "" if withheld else clean(state.text, MAX_EVIDENCE_BYTES)
     shown = state._replace(state=clean(state.state, 1), text=text, limit_seconds=0.0, limit="", patient=False)
     return shown.to_wire()

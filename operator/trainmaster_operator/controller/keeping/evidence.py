@@ -1,11 +1,11 @@
 """Keeps the evidence of every attempt that failed: all reports, stacks, and the end of the culprit's log.
 
-It is in the ConfigMap `<job>-evidence` (api/evidence.py) and is written in the background, SETTLE_SECONDS after an
-attempt's end, when all workers have reported. Only the removal of pods waits for it: the end of the job, and the
-operator's own replacement of a pod. An attempt has at most ATTEMPT_BYTES and a job TOTAL_BYTES; the first attempt and
-the newest ones are kept. Evidence of stalls arrives on the leader's stream before the report of the hang, and is held
-here until then. If the job or the operator doesn't allow output to be kept, the evidence has no logs, stacks and
-errors.
+The evidence is in the ConfigMap `<job>-evidence` (api/evidence.py). It is written in the background, SETTLE_SECONDS
+after an attempt's end, when all workers have reported. Only the removal of pods waits for the write: at the end of the
+job, and when the operator replaces a pod. The evidence of an attempt is limited to ATTEMPT_BYTES, and that of a job to
+TOTAL_BYTES; the first attempt and the newest ones are kept. Evidence of stalls arrives on the leader's stream before
+the report of the hang, and is held here until then. If the job or the operator doesn't allow output to be kept, the
+evidence contains no logs, stacks or errors.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ ATTEMPT_BYTES = 64 * 1024
 TOTAL_BYTES = 448 * 1024
 # Limit on the bytes of one job's stalls in memory until they are written.
 HELD_BYTES = 512 * 1024
-# A new operator writes the evidence of a failure only if it is younger than this.
+# A new operator writes the evidence of a failure only if the failure is younger than this.
 OLD_SECONDS = 60.0
 LOG_BYTES = 12 * 1024
-# Bytes of a container's log to read: the next attempt may have printed more after the failed one.
+# Bytes to read from the end of a container's log, where the next attempt may already have printed more.
 READ_BYTES = 1024 * 1024
-# Limit on the workers in an attempt's evidence: all evidence is one ConfigMap.
+# Limit on the workers in an attempt's evidence, because one ConfigMap holds all evidence of a job.
 KEPT_WORKERS = 64
 # The fields of a worker's entry that may contain a rank's output.
 _PRINTED = frozenset({"error", "environment"})
@@ -58,17 +58,17 @@ _PRINTED = frozenset({"error", "environment"})
 
 @dataclass
 class _Kept:
-    """Holds one job's newest failure, and stalls that may become one."""
+    """Holds one job's newest failure, and stalls that may become failures."""
 
     # By attempt and rank.
     stalls: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
     size: int = 0
-    # The newest failure that was or soon will be written: `_version_of`.
+    # The newest failure that was or soon will be written, as `_version_of` returns it.
     recorded: tuple[int, str, str, bool] | None = None
     task: asyncio.Task[None] | None = None
-    # By attempt, the evidence at its end, until it is written.
+    # By attempt, the evidence that existed at the attempt's end, until it is written.
     early: dict[int, AttemptEvidence] = field(default_factory=dict)
-    # (attempt, whether its culprit's pod was included) of evidence that was written before pods were deleted.
+    # The attempt of each evidence written before a deletion of pods, and whether it includes the culprit's pod.
     secured: set[tuple[int, bool]] = field(default_factory=set)
 
     def forget_stalls(self, attempt: int) -> None:
@@ -84,8 +84,8 @@ class _Kept:
 class EvidenceKeeper:
     """Keeps the evidence of every written status.
 
-    `tail` reads the end of a worker's log, up to a number of bytes. `on_kept` gets each attempt's written evidence, as
-    JSON.
+    `tail` reads the end of a worker's log, up to a number of bytes. `on_kept` is called with each attempt's written
+    evidence, as JSON.
     """
 
     config_maps: JobConfigMaps
@@ -96,7 +96,7 @@ class EvidenceKeeper:
     _jobs: dict[str, _Kept] = field(default_factory=dict, init=False)
 
     def record_stall(self, uid: str, line: EvidenceLine) -> None:
-        """Record a worker's evidence of a stall, from the stream, up to HELD_BYTES for a job."""
+        """Record a worker's evidence of a stall from the stream. At most HELD_BYTES are held for a job."""
         kept = self._jobs.setdefault(uid, _Kept())
         for old in [attempt for attempt in kept.stalls if attempt < line.attempt - 1]:
             kept.forget_stalls(old)
@@ -109,7 +109,7 @@ class EvidenceKeeper:
                 kept.size += more
 
     def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
-        """Record a written status: the evidence of a new failure is written a little later."""
+        """Check a written status for a new failure, whose evidence is then written a little later."""
         failure = status.failures[0] if status.failures else None
         if failure is None:
             return
@@ -118,10 +118,10 @@ class EvidenceKeeper:
         if before == kept.recorded:
             return
         if before is None and since(time.time(), failure.failed_at) >= OLD_SECONDS:
-            # It failed before this operator started, and no worker can report more about it.
+            # The attempt failed before this operator started, and no worker can report more about it.
             return
         if before is not None and before[0] == failure.attempt and kept.task is not None and not kept.task.done():
-            # The cause was corrected, or the job recovered, before the write; the task will read the status.
+            # The cause was corrected, or the job recovered, before the write. The waiting task reads the new status.
             return
         early = kept.early[failure.attempt] = self._gather(kept, snapshot, failure, {})
         kept.task = asyncio.create_task(
@@ -130,7 +130,7 @@ class EvidenceKeeper:
         )
 
     async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
-        """Write the known evidence: the job is about to end, and waits for LAST_WRITE_SECONDS at most."""
+        """Write the known evidence before the job ends, in at most LAST_WRITE_SECONDS."""
         failure = status.failures[0] if status.failures else None
         kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
         if kept.task is not None:
@@ -145,9 +145,9 @@ class EvidenceKeeper:
                 kept.forget_attempt(each.attempt)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
-        """Write the evidence that would be lost with a pod that the operator is about to delete.
+        """Write the evidence that would be lost when the operator deletes a pod.
 
-        It takes LAST_WRITE_SECONDS at most, and runs once for all pods of an attempt except its culprit's.
+        This takes at most LAST_WRITE_SECONDS. One write serves all pods of an attempt, except the culprit's.
         """
         failure = snapshot.job.status.failures[0] if snapshot.job.status.failures else None
         if failure is None or snapshot.job.deleting:
@@ -160,9 +160,9 @@ class EvidenceKeeper:
         await self._write_now(kept, key, snapshot, failure, with_log=culprits)
 
     async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None:
-        """Add the last output of a worker's pod to the evidence of the attempt that it ended. Raises ClusterError.
+        """Add a pod's last output to the evidence of the attempt in which the pod ended. Raises ClusterError.
 
-        `attempt`: the newest one when the pod began to end.
+        `attempt` is the attempt that was the newest when the pod began to end.
         """
         for failure in () if job.deleting else job.status.failures:
             if failure.worker == worker and failure.attempt <= attempt:
@@ -178,7 +178,7 @@ class EvidenceKeeper:
             kept.task.cancel()
 
     async def close(self) -> None:
-        """End; the next operator writes the rest, from the same status and stream."""
+        """End without writing; the next operator writes the missing evidence, from the same status and stream."""
         tasks = [kept.task for kept in self._jobs.values() if kept.task is not None]
         for task in tasks:
             task.cancel()
@@ -194,7 +194,7 @@ class EvidenceKeeper:
         before: asyncio.Task[None] | None,
     ) -> None:
         if before is not None:
-            # Write a job's evidence one at a time.
+            # Only one write of a job's evidence runs at a time.
             await asyncio.wait({before})
         await asyncio.sleep(self.settle_seconds)
         now = self.store.snapshot(key)
@@ -213,13 +213,13 @@ class EvidenceKeeper:
     def _gather(self, kept: _Kept, snapshot: Snapshot, failure: Failure, logs: Mapping[int, str]) -> AttemptEvidence:
         reports = [report for report in snapshot.observed.reports if report.attempt == failure.attempt and report.ended]
         pods = {pod.worker: pod for pod in snapshot.observed.pods}
-        # The culprit comes first, then other failed workers: there may be thousands.
+        # The culprit comes first, then other failed workers, because there may be thousands of reports.
         reports.sort(key=lambda report: (report.worker != failure.worker, report.state != "Failed", report.worker))
         workers = {one.worker: _worker_evidence(one, pods.get(one.worker)) for one in reports[:KEPT_WORKERS]}
         return AttemptEvidence(failure.attempt, _to_wire(failure), workers, kept.stalls.get(failure.attempt, {}), logs)
 
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
-        """Read the end of the culprit's output in the attempt, while its own pod exists."""
+        """Read the end of the culprit's output in the attempt, if the culprit's pod still exists."""
         disrupted = known_reason(failure.reason).strength is Strength.DISRUPTION
         if disrupted or not self.config_maps.allow_output(snapshot.job):
             return {}
@@ -245,7 +245,7 @@ class EvidenceKeeper:
     async def _write_now(
         self, kept: _Kept, key: JobKey, snapshot: Snapshot, failure: Failure, *, with_log: bool
     ) -> bool:
-        """Write the known evidence while something waits for it; returns whether that finished in time."""
+        """Write the known evidence at once; returns whether the write finished in LAST_WRITE_SECONDS."""
         try:
             async with asyncio.timeout(LAST_WRITE_SECONDS):
                 logs = await self._log(key, snapshot, failure) if with_log else {}
@@ -273,14 +273,14 @@ class EvidenceKeeper:
 def _end_of_attempt(lines: Sequence[str], attempt: int, newest: int, *, begins: bool) -> str:
     """Returns the end of an attempt's output, from a container's log that several attempts share.
 
-    `begins`: `lines` include the log's first line.
+    `begins`: whether `lines` contain the log's first line.
     """
     own = lines_of_attempt(lines, attempt, newest=newest, whole=begins)
     return clean("".join(f"{line}\n" for line in KeptLog(tuple(own)).ending(LOG_BYTES).lines), LOG_BYTES)
 
 
 def _version_of(failure: Failure) -> tuple[int, str, str, bool]:
-    """Returns the values whose change makes the failure worth writing again, such as its recovery's duration."""
+    """Returns the values of a failure that require another write when they change, such as the recovery's duration."""
     return failure.attempt, failure.reason, failure.failed_at, failure.recovery is not None
 
 
@@ -302,7 +302,7 @@ def without_output(evidence: AttemptEvidence) -> AttemptEvidence:
 
 
 def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvidence:
-    """Returns the same evidence in at most `limit` bytes of JSON: texts are shortened, the culprit's last."""
+    """Shortens the evidence to at most `limit` bytes of JSON; the culprit's texts are shortened last."""
     culprit_rank, culprit = evidence.failure.get("rank"), evidence.failure.get("worker")
     for share in (16_000, 8_000, 4_000, 2_000, 1_000, 400, 100, 0):
         if len(evidence.to_json()) <= limit:
@@ -325,7 +325,7 @@ def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvid
 
 
 def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TOTAL_BYTES) -> dict[str, str | None]:
-    """Returns the changes that add an attempt to the data: older attempts except the first make room for it."""
+    """Returns the changes that add an attempt to the data; older attempts, except the first, are removed if needed."""
     key, text = evidence_key(evidence.attempt), evidence.to_json()
     if data.get(key) == text:
         return {}
@@ -341,7 +341,7 @@ def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TO
 
 
 def _with_early(gathered: AttemptEvidence, early: AttemptEvidence | None) -> AttemptEvidence:
-    """Adds evidence from the attempt's end about pods that have been replaced since."""
+    """Adds evidence that was gathered at the attempt's end, about pods that have been replaced since."""
     if early is None:
         return gathered
     workers = {worker: {**early.workers.get(worker, {}), **entry} for worker, entry in gathered.workers.items()}
@@ -349,7 +349,7 @@ def _with_early(gathered: AttemptEvidence, early: AttemptEvidence | None) -> Att
 
 
 def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:
-    """Adds evidence that an earlier operator kept of the attempt and this one doesn't have."""
+    """Adds evidence of the attempt that an earlier operator kept and that this operator doesn't know."""
     if known is None:
         return evidence
     return AttemptEvidence(

@@ -1,14 +1,15 @@
-"""Keeps the last output of ending pods: the log of each pod that ends is followed until its container has ended.
+"""Keeps the last output of ending pods, by following the log of each ending pod until its container has ended.
 
-The kubelet removes a pod's log with the pod, and there is no other copy. The cause of the pod's end doesn't matter (a
-drain, a preemption, a node that shuts down, kubectl, a StatefulSet that is scaled down). Before the operator itself
-deletes a pod, it begins to read. Each pass over a job requests the logs of all its ending pods.
+The kubelet removes a pod's log with the pod, and there is no other copy. The cause of the pod's end (a drain, a
+preemption, a node shutdown, kubectl, a StatefulSet that is scaled down) doesn't matter. Before the operator itself
+deletes a pod, it begins to read the log. Each pass over a job requests the logs of all its ending pods.
 
-If a log couldn't be followed (there was no operator, or the kubelet couldn't be reached), the output that the agent
-sent to its leader when it ended is kept instead (`report`). Leaders hold it, and send it to each new operator.
+If a log couldn't be followed (no operator ran, or the kubelet couldn't be reached), the operator keeps the output that
+the agent sent to its leader when the agent ended (`report`). Leaders hold this output and send it to each new operator.
 
-At most PLACES logs are followed at once, and PLACES_OF_ONE of a namespace. If all places are taken, the oldest log of
-the namespace with the most logs is dropped. Only the operator's own deletions wait for this, for OPEN_SECONDS at most.
+At most PLACES logs are followed at once, and at most PLACES_OF_ONE in a namespace. If all places are taken, the oldest
+log of the namespace with the most logs is dropped. Only the operator's own deletions wait for the start of the reads,
+for at most OPEN_SECONDS.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ PLACES, PLACES_OF_ONE = 64, 16
 WAITING = 64
 # Seconds that a deletion waits for the start of the reads.
 OPEN_SECONDS = 1.0
-# Seconds to follow a log beyond the pod's grace period: after that, the kubelet kills the container.
+# Seconds to follow a log beyond the pod's grace period, after which the kubelet kills the container.
 SLACK_SECONDS = 30.0
 # Seconds to follow the logs of a deleted job, whose pods' deadlines aren't known.
 GONE_SECONDS = 600.0
 # Seconds until a failed read of a log is repeated.
 AGAIN_SECONDS = 1.0
-# Seconds in which the ends of several pods become one write.
+# Seconds during which the outputs of several pods are collected into one write.
 TOGETHER_SECONDS = 0.3
-# Seconds to wait for a pod's log before the agent's output is used instead: the watch may be late.
+# Seconds to wait for a pod's log before the agent's output is used instead, because the watch may be late.
 REPORTED_SECONDS = 3.0
-# Seconds until more such output is accepted from the same job: a leader may invent any number of pods.
+# Seconds until more such output is accepted from the same job, because a leader may invent any number of pods.
 REPORTED_AGAIN = 30.0
 # Tries to write the same output.
 TRIES = 5
@@ -65,7 +66,7 @@ class _Followed:
     end: LogEnd
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
-    # Whether the container has ended, and its whole log was read.
+    # Whether the container has ended and its complete log was read.
     complete: bool = False
 
     @property
@@ -80,23 +81,23 @@ class _Ended:
     worker: int
     attempt: int
     log: KeptLog
-    # Whether the agent sent it: part of it may be kept already.
+    # Whether the agent sent the output, so that part of it may be kept already.
     reported: bool = False
 
 
 @dataclass
 class _OfJob:
-    """Holds a job's logs by their pods' uids, and unwritten output."""
+    """Holds a job's logs, by their pods' uids, and output that isn't written yet."""
 
     job: Job
     followed: dict[str, _Followed] = field(default_factory=dict)
-    # The agents' last output: by worker, the pod's uid and the task that waits to see whether its log is followed.
+    # By worker, the uid of a pod whose agent sent its last output, and the task that waits for the pod's log instead.
     reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
-    # When more of it is accepted, by the event loop's clock.
+    # The time (the event loop's clock) from which more output of agents is accepted.
     reported_again: float = 0.0
     ended: list[_Ended] = field(default_factory=list)
     writing: asyncio.Task[None] | None = None
-    # Whether the job is deleted: later output is for the history alone.
+    # Whether the job is deleted. Later output is then only sent to the history.
     gone: bool = False
     finishing: asyncio.Task[None] | None = None
 
@@ -111,7 +112,7 @@ class LastOutput:
     evidence: EvidenceKeeper
     now: Callable[[], float] = time.time
     _jobs: dict[str, _OfJob] = field(default_factory=dict, init=False)
-    # By uid, the last known state of each job, for its end.
+    # By uid, the last known state of each job, which is needed when the job is deleted.
     _seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = field(default_factory=dict, init=False)
     _places: LogPlaces = field(default_factory=lambda: LogPlaces(), init=False)
 
@@ -145,7 +146,7 @@ class LastOutput:
         known = self._jobs.setdefault(uid, _OfJob(snapshot.job))
         pod, waiting = known.reported.get(line.worker, ("", None))
         if pod == line.uid:
-            # Each new stream begins with it.
+            # This output is known already, because each new stream begins with it.
             return
         if waiting is not None:
             waiting.cancel()
@@ -164,7 +165,7 @@ class LastOutput:
             self._ended(key, known, _Ended(line.worker, line.attempt, log, reported=True))
 
     def forget(self, uid: str) -> None:
-        """Forget a deleted job; with a history, only after its pods have printed their last lines."""
+        """Forget a deleted job. With a history, this happens only after its pods have printed their last lines."""
         seen = self._seen.pop(uid, None)
         if seen is not None and self.logs.keeps(seen[1]):
             key, job, pods = seen
@@ -181,13 +182,13 @@ class LastOutput:
                     task.cancel()
 
     async def close(self) -> None:
-        """Write the output read so far, and end: the next operator follows the pods that still end."""
+        """Write the output read so far, and end. The next operator follows the pods that are still ending."""
         tasks = [one.task for known in self._jobs.values() for one in known.followed.values() if one.task is not None]
-        # The next operator receives them too.
+        # These can be dropped, because the next operator receives them too.
         reports = [task for known in self._jobs.values() for _, task in known.reported.values()]
         for task in [*reports, *tasks]:
             task.cancel()
-        # Each passes on the output that it has read.
+        # Each task passes on the output that it has read.
         await asyncio.gather(*tasks, return_exceptions=True)
         writing = [known.writing for known in self._jobs.values() if known.writing is not None]
         if writing:
@@ -208,7 +209,7 @@ class LastOutput:
     def _begin(
         self, key: JobKey, job: Job, pods: Sequence[PodView], is_chosen: Callable[[PodView], bool]
     ) -> list[_Followed]:
-        """Begin to follow the chosen pods of a job that aren't followed yet; returns them."""
+        """Begin to follow the chosen pods that aren't followed yet; returns the logs of these pods."""
         if not self.logs.keeps(job):
             return []
         known = self._jobs.get(job.uid, _OfJob(job))
@@ -263,7 +264,7 @@ class LastOutput:
                 break
             except ClusterError as error:
                 logger.info("%s: the log of %s can't be followed: %s", key, one.pod.name, error)
-                # Nothing waits for an unreachable kubelet.
+                # A deletion must not wait for an unreachable kubelet.
                 one.opened.set()
                 await asyncio.sleep(AGAIN_SECONDS)
             finally:
@@ -309,7 +310,7 @@ class LastOutput:
 
 
 class LogPlaces:
-    """Limits the followed logs: PLACES at once, and PLACES_OF_ONE of a namespace, whose others wait."""
+    """Limits the followed logs to PLACES, and to PLACES_OF_ONE in a namespace. Further logs of the namespace wait."""
 
     def __init__(self) -> None:
         self._taken: defaultdict[str, list[asyncio.Task[object]]] = defaultdict(list)
@@ -335,7 +336,7 @@ class LogPlaces:
 
 
 def _together(ended: Iterable[_Ended]) -> dict[int, KeptLog]:
-    """Returns the logs by worker; those of several pods of one worker are joined."""
+    """Returns the logs by worker. If a worker had several pods, their logs are joined."""
     logs: dict[int, KeptLog] = {}
     for one in ended:
         logs[one.worker] = logs.get(one.worker, KeptLog()).continued(one.log)
@@ -343,5 +344,5 @@ def _together(ended: Iterable[_Ended]) -> dict[int, KeptLog]:
 
 
 def _is_ending(pod: PodView) -> bool:
-    """Returns whether a pod's containers end for good: the pod is being deleted, or its kubelet has given it up."""
+    """Returns whether a pod's containers end permanently: it is being deleted, or its phase is Failed or Succeeded."""
     return pod.deleting or pod.phase in ("Failed", "Succeeded")

@@ -1,9 +1,9 @@
-"""Keeps the ends of workers' logs, if that is allowed: when a job ends or is suspended, and of each pod that ends.
+"""If allowed, keeps the ends of workers' logs when a job ends or is suspended, and when a pod ends.
 
-They are in the ConfigMap `<job>-logs`, one key for each worker (`worker-0.log`), for `kubectl dtj logs` and plain
-kubectl. A ConfigMap holds at most 1 MiB: worker 0 and the workers that failed get the largest shares, the others divide
-the rest. The output of later pods is added to that of earlier ones; the agents mark the beginning of each attempt. The
-lines' times are stored beside them (api/kept_logs.py), so that the workers' lines can be merged.
+The logs are in the ConfigMap `<job>-logs`, with one key for each worker (`worker-0.log`), for `kubectl dtj logs` and
+plain kubectl. Because a ConfigMap holds at most 1 MiB, worker 0 and the failed workers get the largest shares, and the
+others divide the rest. A later pod's output is added to the output of earlier pods; the agents mark the beginning of
+each attempt. The lines' times are stored separately (api/kept_logs.py), so that the workers' lines can be merged.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from trainmaster_operator.controller.watching.resync import LOGS_CONTENT
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 
 logger = logging.getLogger(__name__)
-# Seconds for reading all logs of a job: the pods hold GPUs meanwhile.
+# Seconds for reading all logs of a job, during which the pods hold GPUs.
 READING_SECONDS = 5.0
 CONCURRENT_READS = 16
 # Number of lines of a log to request.
 TAIL_LINES = 2_000
-# The agents' stream is faster than the container's log: a log is complete once it hasn't grown for these seconds.
+# Seconds without growth after which a log counts as complete, because the agents' stream is faster than the log.
 SETTLE_SECONDS = 0.2
 SETTLE_TRIES = 8
-# Bytes of a followed log that are read at once, and then each second: the kubelet's file holds the excess.
+# Bytes of a followed log that are read at once, and then each second. Further output waits in the kubelet's file.
 FOLLOWED_BURST, FOLLOWED_BYTES_A_SECOND = 1024 * 1024, 256 * 1024.0
-# A line's time is 31 bytes longer in the log than in the ConfigMap. A longer line is cut into several.
+# Bytes held in memory for each byte to keep, because a line's time is 31 bytes longer in the log than in the ConfigMap;
+# and the limit on a line's bytes, above which a line is cut into several.
 STAMPED, LONGEST_LINE = 4, 16 * 1024
 
 
 @dataclass(eq=False)
 class KeptLogs:
-    """Saves the logs of a job that ends or is suspended, once for each attempt, and adds those of single pods.
+    """Saves the logs of a job that ends or is suspended, once for each attempt, and adds the logs of single pods.
 
-    `limit`: bytes of all logs of a job. `on_kept` gets the workers' logs as stored in the ConfigMap after a write; for
-    a deleted job it gets the last part.
+    `limit` is the maximum number of bytes for all logs of a job. After a write, `on_kept` is called with the workers'
+    logs as stored in the ConfigMap; for a deleted job, it is called with the last part.
     """
 
     config_maps: JobConfigMaps
@@ -51,9 +52,9 @@ class KeptLogs:
     _: KW_ONLY
     limit: int
     on_kept: Callable[[Job, Mapping[int, KeptLog]], None] | None = None
-    # By the job's uid, the attempt whose logs were saved last.
+    # By the job's uid, the last attempt whose logs were saved.
     _saved: dict[str, int] = field(default_factory=dict, init=False)
-    # By the job's uid, the pods whose whole output was kept at the job's end.
+    # By the job's uid, the pods whose complete output was kept at the job's end.
     _complete: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
@@ -71,7 +72,7 @@ class KeptLogs:
         return self.limit > 0 and self.config_maps.allow_output(job)
 
     def has_all_of(self, job: Job, pod: PodView) -> bool:
-        """Returns whether the pod's whole output is kept, and its ranks print no more."""
+        """Returns whether the pod's complete output is kept and its ranks no longer print."""
         return pod.uid in self._complete.get(job.uid, ())
 
     def shares(self, job: Job, workers: Collection[int]) -> dict[int, int]:
@@ -80,9 +81,9 @@ class KeptLogs:
         return share_out(workers, self.limit, {0, *failed})
 
     async def save(self, key: JobKey, snapshot: Snapshot, *, complete: bool) -> None:
-        """Save the logs of all pods. It delays the job's end only shortly, and logs its failures.
+        """Save the logs of all pods. The job's end is delayed only briefly, and failures are only logged.
 
-        `complete`: the ranks have ended, so it waits for their last lines.
+        `complete`: whether the ranks have ended, so that their last lines are waited for.
         """
         job = snapshot.job
         attempt = job.status.attempt
@@ -91,7 +92,7 @@ class KeptLogs:
             return
         shares = self.shares(job, {pod.worker for pod in pods})
         slots = asyncio.Semaphore(CONCURRENT_READS)
-        # If the status names no workers, all of them train. A spare prints no last lines.
+        # If the status names no workers, all of them train. Spares are excluded because they print no last lines.
         training = job.status.worker_order or [pod.worker for pod in pods]
         ended = {report.worker for report in snapshot.observed.reports if report.attempt == attempt and report.ended}
         read_whole: set[str] = set()
@@ -123,13 +124,13 @@ class KeptLogs:
     async def add(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool = False) -> None:
         """Add workers' logs to the stored ones; a refusal is logged. Raises ClusterError.
 
-        `only_newer`: leave out a log that ends no later than the stored one: it is from a pod that was read, or an
-        earlier one.
+        With `only_newer`, a log is left out unless it ends later than the stored one: otherwise its pod, or a later
+        one, was already read.
         """
         if not logs:
             return
         if job.deleting:
-            # A ConfigMap would be deleted with the job.
+            # The job is deleted, and its ConfigMap with it.
             if self.on_kept is not None:
                 self.on_kept(job, logs)
             return
@@ -152,9 +153,9 @@ class KeptLogs:
 
 
 def joined(before: Data, logs: Mapping[int, KeptLog], shares: Mapping[int, int]) -> dict[str, str | None]:
-    """Returns the changes that add new logs to older ones, each worker's within its share.
+    """Returns the changes that add new logs to older ones and cut each worker's log to its share.
 
-    None removes an entry, such as the log of a worker for which there is no room.
+    The value None removes an entry, such as the log of a worker without a share.
     """
     wanted: dict[str, str] = {}
     for worker, share in shares.items():
@@ -170,7 +171,7 @@ def _is_newer(log: KeptLog, kept: KeptLog | None) -> bool:
 
 
 def share_out(workers: Collection[int], limit: int, first: Collection[int]) -> dict[int, int]:
-    """Returns the bytes of each worker's log: full shares for the first, equal shares of the rest for the others."""
+    """Returns the bytes of each worker's log. `first` get full shares; the others share the rest equally."""
     preferred = [worker for worker in workers if worker in first]
     others = len(workers) - len(preferred)
     full = min(LONGEST_LOG, limit // (2 * len(preferred) if others else len(preferred))) if preferred else 0
@@ -179,25 +180,25 @@ def share_out(workers: Collection[int], limit: int, first: Collection[int]) -> d
 
 
 def has_started(pod: PodView) -> bool:
-    """Returns whether a worker's container has, or may have, a log."""
+    """Returns whether a worker's container may have a log."""
     container = pod.worker_container
     return container is not None and (container.state != "waiting" or container.restarts > 0)
 
 
 class PodLogs:
-    """Reads the logs of workers' containers: the current log, or until their container ends. Raises ClusterError."""
+    """Reads the current logs of workers' containers, or follows them until the container ends. Raises ClusterError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
-        """Read the end of a complete log, at most `limit` bytes, from whole lines."""
+        """Read complete lines from the end of a complete log, at most `limit` bytes."""
         log = await self.read(namespace, pod, complete=True)
         return "".join(f"{line}\n" for line in log.ending(limit).lines)
 
     async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
-        """Read a worker's log. `complete`: its ranks have ended, so it waits for their last lines."""
-        # limitBytes cuts the *end* off (the kubelet defines it so), so read more lines than are kept, and cut later.
+        """Read a worker's log. `complete`: whether its ranks have ended, so that their last lines are waited for."""
+        # The kubelet's limitBytes cuts off the *end*. So request more than is kept, and cut off the beginning later.
         container = pod.worker_container
         restarts = container.restarts if container is not None else 0
         restarted = restarts > 0
@@ -219,7 +220,7 @@ class PodLogs:
         return kept_log(lines, cut=cut)
 
     async def follow(self, namespace: str, pod: PodView, end: LogEnd, opened: Callable[[], None]) -> None:
-        """Read a worker's log until its container ends; `opened` is called when reading begins."""
+        """Read a worker's log until the container ends; `opened` is called when reading begins."""
         container = pod.worker_container
         if container is not None and container.restarts > 0:
             before = await self._text(namespace, pod.name, previous=True)
@@ -236,7 +237,7 @@ class PodLogs:
                     await asyncio.sleep(wait)
 
     async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> list[StampedLine]:
-        """Read the log once it has stopped growing; an empty one may still be on its way."""
+        """Read the log until it has stopped growing; an empty log may still be on its way."""
         before: list[StampedLine] | None = None
         lines: list[StampedLine] = []
         for _ in range(SETTLE_TRIES):
@@ -266,7 +267,7 @@ class PodLogs:
 
 
 class LogEnd:
-    """Holds the newest lines of a log that is being read. `limit`: bytes of it that will be kept."""
+    """Holds the newest lines of a log that is being read. `limit` is the number of bytes that will be kept."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -296,7 +297,7 @@ class LogEnd:
         """Returns the log read so far."""
         raws = [*self._lines, *([self._rest] if self._rest else [])]
         lines = [stamped_line(raw.decode(errors="replace").replace("\x00", "")) for raw in raws]
-        # The kubelet was asked for at most this many lines.
+        # At most TAIL_LINES lines were requested, so a log with so many lines may have had more.
         cut = self._count > len(self._lines) or self._count >= TAIL_LINES
         return kept_log(lines, cut=cut).ending(self.limit)
 

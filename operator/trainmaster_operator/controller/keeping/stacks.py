@@ -1,8 +1,9 @@
-"""Keeps the requested stacks of all ranks: the newest request's, in the ConfigMap `<job>-stacks`.
+"""Keeps all ranks' stacks for the newest request, in the ConfigMap `<job>-stacks`.
 
 The ConfigMap (api/evidence.py) is written once for a request, in the background, when all workers have answered or
-after ANSWER_SECONDS. A job has at most HELD_BYTES in memory, and TOTAL_BYTES of KEPT_RANKS ranks in the ConfigMap. If
-the job or the operator doesn't allow output to be kept, the ConfigMap has each rank's state without its stacks.
+after ANSWER_SECONDS. A job's stacks take at most HELD_BYTES in memory; in the ConfigMap, at most TOTAL_BYTES from
+KEPT_RANKS ranks are stored. If the job or the operator doesn't allow output to be kept, the ConfigMap contains each
+rank's state without its stacks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from trainmaster_operator.wire.stream import EvidenceLine
 
 logger = logging.getLogger(__name__)
 
-# An agent gives its ranks 3 s at most (agent/hang/evidence.py), and its answer passes through the leader.
+# An agent waits at most 3 s for its ranks (agent/hang/evidence.py), and its answer passes through the leader.
 ANSWER_SECONDS = 5.0
 HELD_BYTES = 1024 * 1024
 # A ConfigMap holds 1 MiB, including its names.
@@ -56,7 +57,7 @@ class StacksKeeper:
         self._jobs: dict[str, _Collecting] = {}
 
     def collect(self, job: Job, action: CollectStacks, ask: Callable[[], Awaitable[str]]) -> None:
-        """Ask, and write the answers. `ask` sends the request and returns the obstacle, empty if there is none."""
+        """Send a request, and write the answers. `ask` sends it and returns the problem (empty without one)."""
         self.forget(job.uid)
         collecting = _Collecting(action.request, action.attempt, set(action.workers))
         self._jobs[job.uid] = collecting
@@ -88,7 +89,7 @@ class StacksKeeper:
             collecting.task.cancel()
 
     async def close(self) -> None:
-        """End; a user who waits for an unwritten answer asks again."""
+        """End without writing: users who wait for an answer repeat their request."""
         tasks = [one.task for one in self._jobs.values() if one.task is not None]
         for task in tasks:
             task.cancel()
@@ -122,7 +123,7 @@ class StacksKeeper:
 
 
 def fitted(stacks: Stacks, limit: int = TOTAL_BYTES, most_ranks: int = KEPT_RANKS) -> Stacks:
-    """Returns the stacks within a size: the last ranks are left out, then all texts are shortened to an equal share."""
+    """Fits the stacks into `limit` bytes: leaves out the last ranks, then shortens all texts to equal shares."""
     kept = {rank: stacks.ranks[rank] for rank in sorted(stacks.ranks)[:most_ranks]}
     stacks = replace(stacks, ranks=kept, left_out=len(stacks.ranks) - len(kept))
     share = limit

@@ -1,13 +1,13 @@
-"""Each job that runs has an open stream to its leader, which brings reports, progress and workers as they happen.
+"""Each running job has an open stream to its leader, which sends reports, progress and workers as they happen.
 
-The leader is the agent of the first worker in the assignment; if it can't be reached, the next one. A broken stream is
-opened again at once, then after 10, 20, 40 ms and so on up to a second, until a connection has lasted. Nothing is lost:
-an agent keeps the last report of each worker and sends it again.
+The leader is the agent of the first worker in the assignment or, if that agent can't be reached, of the next one. A
+broken stream is reopened at once, then after 10, 20, 40 ms and so on up to a second, until a connection has lasted.
+Nothing is lost, because an agent keeps the last report of each worker and sends it again.
 
-Only lines about the job whose token opened the stream are recorded, about its workers and ranks and about attempts that
-the operator has made; so the job's size limits the recorded data. A leader that sends more than a job of its size needs
-is read slowly (`targets.StreamBudget`). If the leader itself causes the end of its stream, the operator reconnects ever
-more slowly, down to once a minute.
+A line is recorded only if it is about the job whose token opened the stream, about the job's workers and ranks, and
+about an attempt that the operator has opened. So the job's size limits the recorded data. A leader that sends more than
+a job of its size needs is read slowly (`targets.StreamBudget`). If a leader's own fault ends the stream, the operator
+reconnects after longer and longer waits, up to a minute.
 """
 
 from __future__ import annotations
@@ -54,31 +54,33 @@ from trainmaster_operator.wire.values import ProtocolError
 
 logger = logging.getLogger(__name__)
 FIRST_RETRY, LONGEST_RETRY = 0.01, 1.0
-# An agent that hasn't answered for a minute won't answer soon: it is tried every 15 s, and at once when a pod changes.
+# If no agent has answered for a minute, the next tries are 15 s apart; a try follows at once when a pod changes.
 PATIENT_TRIES, PATIENT_RETRY = 60, 15.0
-# Tries at one agent before the next one: 0.01 + 0.02 + ... is a third of a second, longer than an agent needs to start.
+# Tries at one agent before the next agent. Their waits (0.01 + 0.02 + ... s) add up to a third of a second, which is
+# longer than an agent needs to start.
 TRIES = 5
-# Seconds between two checks whether an earlier agent is back; agents do the same (agent/network/follower.py).
+# Seconds between two checks whether an earlier agent can be reached again. Agents check too
+# (agent/network/follower.py).
 PREFERENCE_SECONDS = 1.0
-# Seconds for a push or an acknowledgement; the annotation and the next report are the fallback.
+# Timeout in seconds for a push or an acknowledgement. If it fails, the annotation or the next report replaces it.
 REQUEST_SECONDS = 2.0
 # Seconds that a pass waits for the leader's answer to a pushed assignment.
 ANSWER_SECONDS = 0.1
 # Limit on the agents that an assignment is pushed to at the same time, while none of them leads.
 MOST_PUSHES = 64
-# Seconds for the first line, which an agent sends at once.
+# Timeout in seconds for the first line, which an agent sends at once.
 HELLO_SECONDS = 5.0
-# Seconds after which a connection counts as lasting: two pings, and the leader's first messages.
+# Seconds after which a connection counts as lasting: long enough for two pings and the leader's first messages.
 LASTING_SECONDS = 10.0
-# Seconds until the next connection after a leader's own fault: the first wait, doubled up to the longest.
+# Seconds until the next connection after a leader's own fault: the first wait, which doubles up to the longest.
 FIRST_FAULT, LONGEST_FAULT = 0.5, 60.0
 # Seconds between two lines of the log about one job's faults; metrics count all of them.
 LOG_SECONDS = 60.0
-# Lines that are recorded before the loop turns: all streams may send at the same time.
+# Lines that are recorded before the event loop runs other tasks, because all streams may send at the same time.
 LINES_A_TURN = 16
 # The faults that end a stream: the leader breaks the protocol, its answer has an unrequested form, or we have a bug.
 Fault = Literal["protocol", "unusable", "bug"]
-# Seconds between two acknowledgements: each costs a connection, and the newest covers all earlier ones.
+# Seconds between two acknowledgements. Each needs a connection, and the newest covers all earlier reports.
 ACKNOWLEDGE_SECONDS = 0.25
 
 
@@ -94,7 +96,7 @@ class LeaderStreams:
     _streams: dict[JobKey, LeaderStream] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        # Held for one stream's lines at a time, with turns of the loop in between, and never during a wait.
+        # Held while a stream records its lines, so that only one stream does so at a time. Never held during a wait.
         self._turn = asyncio.Lock()
 
     @property
@@ -103,7 +105,7 @@ class LeaderStreams:
         return sum(stream.connected_to is not None for stream in self._streams.values())
 
     def watch(self, key: JobKey, target: StreamTarget | None) -> None:
-        """Watch a job's leader among the given agents of the job; None ends the watch."""
+        """Watch the job's leader among the target's agents. If the target is None, the watch ends."""
         stream = self._streams.get(key)
         if stream is not None and (target is None or stream.target.uid != target.uid):
             stream.stop()
@@ -119,13 +121,13 @@ class LeaderStreams:
             stream.update(target)
 
     async def push(self, key: JobKey, assignment: Assignment) -> None:
-        """Send an assignment to the leader if its stream is open. Returns on its answer, or a moment later."""
+        """Send an assignment to the leader if its stream is open, and wait a moment for the answer."""
         stream = self._streams.get(key)
         if stream is not None:
             await stream.push(assignment)
 
     async def collect(self, key: JobKey, request: str) -> str:
-        """Ask a job's leader for all ranks' stacks; returns the obstacle, empty if there is none."""
+        """Ask a job's leader for all ranks' stacks; returns the problem, which is empty if there is none."""
         stream = self._streams.get(key)
         return "no worker's agent is connected" if stream is None else await stream.collect(request)
 
@@ -141,21 +143,21 @@ class LeaderStreams:
 class StreamEvents:
     """Receives the data of streams that isn't kept in the store."""
 
-    # Called when ranks have reported progress; True: for the first time in the attempt.
+    # Called when ranks have reported progress, with whether this is the first progress of the attempt.
     progressed: Callable[[JobKey, bool], None]
-    # Called when a worker of the job with this uid has sent evidence of a stall, or its answer to a request for stacks.
+    # Called with a job's uid when one of its workers has sent evidence of a stall, or an answer to a stacks request.
     stalled: Callable[[str, EvidenceLine], None]
     answered: Callable[[str, EvidenceLine], None]
-    # Called with the last output of a worker that has ended, of the job with this uid.
+    # Called with a job's key and uid, and the last output of one of its workers that has ended.
     printed: Callable[[JobKey, str, OutputLine], None]
     # Called if agents of a namespace don't know the operator's token.
     unauthorized: Callable[[str], None]
-    # Called if a stream ended by more than a broken connection.
+    # Called if a stream ended by a fault, not only by a broken connection.
     failed: Callable[[Fault], None]
 
 
 class LeaderStream:
-    """Watches one job's leader, even if that changes."""
+    """Watches one job's leader, even if another agent becomes the leader."""
 
     def __init__(
         self,
@@ -177,31 +179,31 @@ class LeaderStream:
         self._token = keys.job_token(target.key.namespace, target.uid)
         self.connected_to: AgentAddress | None = None
         self._view = StreamView()
-        # Workers from the leader's list; the store is changed once for all lines that arrived together.
+        # Workers that the leader has listed. The store is changed once for all lines that arrived together.
         self._workers: dict[int, WorkerLine] = {}
-        # When agents left the leader, for those that haven't joined it again.
+        # By worker, the time when its agent left the leader, until the agent joins again.
         self._left: dict[int, float] = {}
         self._changed = asyncio.Event()
         self._failures = 0
         self._faults = 0
         self._logged_at = float("-inf")
-        # When the leader's hello arrived, by the event loop's clock.
+        # The time (the event loop's clock) at which the leader's hello arrived.
         self._connected_at: float | None = None
         self._prefer_first = False
         # Whether a report of this stream wasn't recorded, because its attempt or worker isn't known (yet).
         self._passed_over = False
-        # Whether the same agent must send all reports again.
+        # Whether to reconnect to the same agent, so that it sends all reports again.
         self._again = False
         self._clock = asyncio.get_running_loop().time
         self._budget = StreamBudget(len(target.workers), target.world, self._clock)
-        # Set when an attempt has begun, so that more may be read.
+        # Set when an attempt has begun, because more may be read then.
         self._granted = asyncio.Event()
         self._pushing: asyncio.Task[None] | None = None
         self._answers_soon = True
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
     def update(self, target: StreamTarget) -> None:
-        """Continue with other candidates, or a newer attempt."""
+        """Set other candidates, or a newer attempt."""
         before, self.target = self.target, target
         if (target.workers, target.world) != (before.workers, before.world):
             self._budget.resize(len(target.workers), target.world)
@@ -222,16 +224,16 @@ class LeaderStream:
         self._store.record_stream(self.target.key, StreamView())
 
     async def push(self, assignment: Assignment) -> None:
-        """Push an assignment in the background; it replaces one that is still on its way.
+        """Push an assignment in the background; it replaces an assignment that is still on its way.
 
-        Returns when the leader has answered, or a moment later; at once if it didn't answer the last one so soon,
-        because no pass waits for a pod.
+        Returns when the leader has answered, or a moment later. If the leader answered its last push too late, returns
+        at once, so that a slow pod delays no pass.
         """
         if self._pushing is not None:
             self._pushing.cancel()
         agents = [agent for agent in self.target.candidates if agent == self.connected_to]
         if not agents and not self._failures:
-            # The leader has just been lost, and no other agent leads yet.
+            # The leader was just lost, and no other agent leads yet, so push to all agents.
             agents = list(self.target.candidates[:MOST_PUSHES])
         if not agents:
             return
@@ -255,7 +257,7 @@ class LeaderStream:
             logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
 
     async def collect(self, request: str) -> str:
-        """Ask the leader for all ranks' stacks; returns the obstacle, empty if there is none."""
+        """Ask the leader for all ranks' stacks; returns the problem, which is empty if there is none."""
         agent = self.connected_to
         if agent is None:
             return "no worker's agent is connected"
@@ -272,7 +274,7 @@ class LeaderStream:
             try:
                 await self._watch_once(self._choose())
             except Exception as error:
-                # A bug of ours must not end the watching of a job for good, unnoticed.
+                # A bug of ours must not permanently end the watching of a job without notice.
                 self._fault("bug", self._choose(), error)
             if self._changed.is_set():
                 continue
@@ -282,7 +284,7 @@ class LeaderStream:
                     await self._changed.wait()
 
     async def _watch_once(self, agent: AgentAddress) -> None:
-        """Watch over one connection, until it ends or another agent should be watched."""
+        """Use one connection until it ends or another agent should be watched."""
         self._changed.clear()
         self._passed_over = self._again = self._prefer_first = False
         reader = asyncio.create_task(self._listen(agent))
@@ -299,7 +301,7 @@ class LeaderStream:
                 self._fault("bug", agent, result)
 
     def _pause(self) -> float:
-        """Returns the seconds until the next connection, after one that ended."""
+        """Returns the seconds from the end of a connection to the next one."""
         longest = LONGEST_RETRY if self._failures < PATIENT_TRIES else PATIENT_RETRY
         pause = min(FIRST_RETRY * 2.0 ** min(self._failures - 1, 20), longest)
         if self._faults:
@@ -307,7 +309,7 @@ class LeaderStream:
         return pause * (0.8 + 0.4 * random.random())
 
     def _fault(self, fault: Fault, agent: AgentAddress, error: Exception) -> None:
-        """Count a stream that ended by more than a broken connection. Asking the same agent again soon doesn't help."""
+        """Count and log a stream that ended by a fault. The next try uses another agent."""
         self._faults += 1
         self._try_the_next()
         self._events.failed(fault)
@@ -328,7 +330,7 @@ class LeaderStream:
         return candidates[0 if self._prefer_first else (self._failures // TRIES) % len(candidates)]
 
     async def _stay_with(self, agent: AgentAddress) -> None:
-        """Returns when another agent should be watched: this one is gone, or an earlier one is back."""
+        """Returns when another agent should be watched, because this one is gone or an earlier one is back."""
         while True:
             first = self.target.candidates[0] == agent
             with suppress(TimeoutError):
@@ -340,7 +342,7 @@ class LeaderStream:
                 return
             self._changed.clear()
             if candidates[0] != agent and self.connected_to is not None and await self._answers(candidates[0]):
-                # The followers have returned to it, which takes them at most a second.
+                # The followers return to the first agent within a second.
                 self._prefer_first = True
                 self._changed.set()
                 return
@@ -364,7 +366,7 @@ class LeaderStream:
             self._fault("unusable", agent, error)
         except ClusterError as error:
             if isinstance(error, Silent):
-                # It accepted the connection and hangs: its peers have left it for the next one by now.
+                # The agent accepted the connection but hangs. By now, its peers follow the next agent.
                 self._try_the_next()
             elif isinstance(error, Unauthorized):
                 self._events.unauthorized(key.namespace)
@@ -411,11 +413,11 @@ class LeaderStream:
         return changes + self._record_workers()
 
     def _record_line(self, agent: AgentAddress, line: StreamLine) -> bool:
-        """Record a line's report, if it is about this job; returns whether that changed the store."""
+        """Record a line if it is about this job; returns whether the store changed."""
         key, target = self.target.key, self.target
         job = self._store.version(key, JOBS, key.name)
         if job is None or job.uid != target.uid:
-            # The job is gone, and another of its name may exist already, on which its agents may not report.
+            # The job is gone. A new job of the same name may exist, and the old job's agents may not report on it.
             return False
         if (self.connected_to is None) != isinstance(line, Hello):
             raise ProtocolError("a stream begins with its one hello")
@@ -447,7 +449,7 @@ class LeaderStream:
             case OutputLine() if line.worker in target.workers and line.attempt <= target.attempt:
                 self._events.printed(key, target.uid, line)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
-                # Nothing is kept of attempts before the last two.
+                # Only the last two attempts' data is kept.
                 if line.request:
                     self._events.answered(target.uid, line)
                 elif line.attempt >= target.attempt - 1:
@@ -485,7 +487,7 @@ class LeaderStream:
 
 
 class Acknowledger:
-    """Sends the leader the newest recorded number: one request at a time, in the background."""
+    """Sends the leader the newest recorded number in the background, one request at a time."""
 
     def __init__(self, post: Callable[[int], Awaitable[None]]) -> None:
         self._post = post
@@ -507,7 +509,7 @@ class Acknowledger:
             try:
                 await self._post(seq)
             except ClusterError as error:
-                # The next report or the next stream acknowledges again; the agent's own fallback is its exit.
+                # The next report or stream is acknowledged again. If no acknowledgement arrives, the agent exits.
                 logger.debug("Reports up to %d not acknowledged: %s", seq, error)
                 return
             self._acknowledged = seq

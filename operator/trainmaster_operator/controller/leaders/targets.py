@@ -1,14 +1,14 @@
-"""A snapshot shows which agents of a job are watched, and limits the content and the amount of their reports.
+"""From a job's snapshot, computes which agents to watch, and limits the content and the amount of their reports.
 
-A target limits all data that is kept from a leader: to the spec's workers and their ranks, and pods.
+A target limits the data that is kept from a leader to the workers of the spec and of existing pods, and to their ranks.
 
-An agent's port is reached at the pod's address inside the cluster, and through the API server's pod proxy outside of it
-(measured equally fast).
+An agent's port is reached at the pod's address inside the cluster, and through the API server's pod proxy outside of
+the cluster (measured equally fast).
 
-A leader has a budget of bytes, lines and changes, by the job's size. One that sends more is read slowly, and that is
-enough: unread data stays with the pod, which can't send any more. A change is a change of the store: each asks for a
-pass over the job, which costs a hundred times as much as its line. A healthy job has a few for each worker and attempt,
-so every attempt adds an allowance of them; otherwise they are rare.
+A leader has a budget of bytes, lines and changes, which depends on the job's size. A leader that sends more is read
+slowly. That is enough, because unread data stays with the pod, which can't send any more. A change means a change of
+the store: each requests a pass over the job, which costs a hundred times as much as reading the line. A healthy job
+causes a few changes for each worker and attempt, so every attempt adds an allowance. Other changes are rare.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from trainmaster_operator.wire.names import TOKEN_HEADER
 
 # Timeout in seconds for a TCP connection to an agent in the same network.
 CONNECT_SECONDS = 1.0
-# Lines a second: each worker sends progress once a second, and reports and workers now and then.
+# Lines a second. Each worker sends progress once a second, and other lines rarely.
 LINES, LINES_A_WORKER = 20.0, 5.0
-# Bytes a second: a worker's progress has a few hundred for each rank.
+# Bytes a second. A worker's progress contains a few hundred bytes for each rank.
 BYTES, BYTES_A_WORKER, BYTES_A_RANK = 65_536.0, 4_096.0, 1_024.0
-# Seconds' worth of lines and bytes in one burst: a stream begins with the leader's whole knowledge.
+# Seconds' worth of lines and bytes in one burst, because a stream begins with everything that the leader knows.
 LINES_BURST, BYTES_BURST = 10.0, 3.0
-# Changes allowed for an attempt: a worker joins, sees it, starts, runs, ends, and its peers' ends are sent again.
+# Changes allowed for an attempt. Each worker joins, sees the attempt, starts, runs and ends; after that, its end may be
+# sent again.
 CHANGES, CHANGES_A_WORKER = 10.0, 6.0
 # Further changes allowed per second.
 CHANGES_A_SECOND = 1.0
@@ -44,9 +45,9 @@ CHANGES_A_SECOND = 1.0
 class StreamTarget:
     """Names the agents of a job that may lead, and limits their reports.
 
-    `candidates` are reachable agents in the order in which they lead. `processes` has the number of ranks of each
-    worker that the job can have, even if its pod doesn't exist now; `ranks` lists them for the attempt `assigned`, the
-    newest whose workers are known.
+    `candidates` are reachable agents, in the order in which they lead. `processes` contains the number of ranks of each
+    worker that the job can have, even if the worker has no pod now. `assigned` is the newest attempt whose workers are
+    known, and `ranks` lists each worker's ranks in that attempt.
     """
 
     key: JobKey
@@ -68,7 +69,7 @@ class StreamTarget:
         return sum(self.processes.values())
 
     def has_ranks(self, attempt: int, worker: int, ranks: Collection[int]) -> bool:
-        """Returns whether a worker can have these ranks: exactly its own if the attempt's workers are known."""
+        """Returns whether a worker can have these ranks. If the attempt's workers are known, the check is exact."""
         if attempt == self.assigned:
             own = self.ranks.get(worker, range(0))
             return all(rank in own for rank in ranks)
@@ -76,7 +77,7 @@ class StreamTarget:
 
 
 def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
-    """Returns the agents to watch, by the newest assignment of any child or pod; None if there are none."""
+    """Returns the agents to watch, from the newest assignment of any child or pod; None if there are no agents."""
     job, observed = snapshot.job, snapshot.observed
     if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
         return None
@@ -94,7 +95,7 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     if not candidates:
         return None
     key = JobKey(job.namespace, job.name)
-    # This includes a worker whose pod is being replaced: it may join and finish before the next plan.
+    # The layout includes a worker whose pod is being replaced, because it may join and finish before the next plan.
     layout = worker_layout(job.identity, job.spec) if job.spec is not None else ()
     processes = {worker: group.processes for group in layout for worker in group.indexes}
     # Workers that were scaled away may still run. Only jobs of one group are resized.
@@ -112,9 +113,9 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
 
 
 def _ranks(workers: Iterable[int], processes: Mapping[int, int]) -> dict[int, range]:
-    """Returns the ranks of each worker: they follow each other in the order of the assignment.
+    """Returns the ranks of each worker, numbered in the order of the assignment.
 
-    A worker's number of ranks can't change once the job exists, so it isn't read from an annotation.
+    A worker's number of ranks can't change once the job exists, so it needn't be read from an annotation.
     """
     ranks, first = {}, 0
     for worker in workers:
@@ -189,7 +190,7 @@ class DirectReach:
 
 @dataclass
 class _Allowance:
-    """Allows `rate` a second, saved up to `most`; `left` may fall below 0 and then has to recover."""
+    """Allows `rate` units a second. Unused units are saved up to `most`; `left` can be negative for a while."""
 
     rate: float
     most: float
@@ -227,7 +228,7 @@ class StreamBudget:
         size = BYTES + BYTES_A_WORKER * workers + BYTES_A_RANK * ranks
         self._bytes.resize(size, BYTES_BURST * size)
         self._an_attempt = CHANGES + CHANGES_A_WORKER * workers
-        # The previous attempt may still be reported on.
+        # Reports on the previous attempt may still arrive, so allow two attempts' changes.
         self._changes.resize(CHANGES_A_SECOND, 2 * self._an_attempt)
 
     def grant_attempt(self) -> None:
@@ -243,7 +244,7 @@ class StreamBudget:
 
     @property
     def seconds(self) -> float:
-        """Returns the seconds during which nothing more should be read; granting an attempt shortens them."""
+        """Returns the seconds during which nothing more should be read; `grant_attempt` shortens that time."""
         now = self._clock()
         for allowance in (self._bytes, self._lines, self._changes):
             allowance.refill(now)

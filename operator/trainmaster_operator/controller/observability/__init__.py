@@ -1,4 +1,4 @@
-"""People and Prometheus observe the operator by its `metrics`, which include the series of each job.
+"""People and Prometheus observe the operator through its `metrics`, which include series of each job.
 
-`endpoints` has the probes and `/metrics`, and asks the API server who may read it.
+`endpoints` serves the probes and `/metrics`, and asks the API server who may read the metrics.
 """

@@ -2,8 +2,8 @@
 
 The API server decides who may read /metrics, as in controller-runtime's authentication filter: a TokenReview names the
 token's owner, and a SubjectAccessReview decides whether the owner may `get` the non-resource URL `/metrics`. Answers
-are cached for a moment, by the token's SHA-256. Invented tokens cost the API server few requests and keep nobody out:
-unknown tokens are reviewed one after the other, one of each address, and known ones don't wait for them.
+are cached briefly, by the token's SHA-256. Unknown tokens are reviewed one after the other, and only one from each
+address at a time, so invented tokens cost the API server few requests. Known tokens don't wait for these reviews.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from trainmaster_operator.wire.values import mapping, text
 
 PATH = "/metrics"
 ADMITTED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
-"""For how long an answer is remembered: a right that is taken away counts soon, one that is given sooner."""
+"""Seconds for which positive and negative answers are cached."""
 MAX_ADMITTED, MAX_REFUSED = 64, 1_024
 MAX_WAITING = 16
 REVIEW_SECONDS = 5.0
 UNKNOWN_SECONDS = 0.05
-"""Between the reviews of two tokens that nobody has seen."""
+"""Seconds between the reviews of two unknown tokens."""
 MAX_TOKEN = 15_000
 Review = Callable[[Resource, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Creates a review of this type with this spec, and returns its status. Raises ClusterError."""
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]) -> HttpServer:
-    """Returns the server of the probes; `healthy` and `ready` return None if all is well, else one sentence."""
+    """Returns the server of the probes. `healthy` and `ready` return the problem, or None if there is none."""
 
     def answering(problem: Callable[[], str | None]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
@@ -57,11 +57,11 @@ def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]
 
 
 def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scrapers: Scrapers | None) -> HttpServer:
-    """Returns the server of `/metrics`; `scrapers` decides who may read it, and None admits everybody."""
+    """Returns the server of `/metrics`. `scrapers` decides who may read them; if it is None, everybody may."""
 
     async def make() -> bytes:
         refresh()
-        # With 5,000 jobs this takes more than a second, during which recoveries would wait.
+        # With 5,000 jobs this takes more than a second, so it runs in a thread: recoveries must not wait for it.
         return await asyncio.to_thread(metrics.text)
 
     page = Exposition(make)
@@ -81,7 +81,7 @@ def exposition(metrics: OperatorMetrics, *, refresh: Callable[[], None], scraper
 
 
 class NotAdmitted(Exception):
-    """The request is refused: the answer's status, and one sentence."""
+    """The request is refused, with this HTTP status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -103,7 +103,7 @@ class Scrapers:
         self._refused: OrderedDict[bytes, _Review] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Review]] = {}
         self._waiting: set[str] = set()
-        """Addresses of which a token that nobody has seen is reviewed, or waits for that."""
+        """Addresses from which an unknown token is being reviewed, or waits for its review."""
         self._turn = asyncio.Lock()
 
     async def require(self, authorization: str, address: str) -> None:
@@ -120,7 +120,7 @@ class Scrapers:
             raise NotAdmitted(*found.refusal)
 
     async def _ask_once(self, key: bytes, token: str, address: str) -> _Review:
-        """Reviews a token, once for all simultaneous requests with it."""
+        """Reviews a token once for all simultaneous requests that contain it."""
         asking = self._asking.get(key)
         if asking is None:
             if key in self._admitted:

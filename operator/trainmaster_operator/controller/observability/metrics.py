@@ -1,9 +1,9 @@
 """The operator's Prometheus metrics are in a separate registry, so that several operators can live in one process.
 
-Names and labels are part of the interface: the chart's alerts and dashboards use them. Each job's own series are made
-from its status at each scrape, and end with the job. A job that trains has about twenty series. A finished one keeps
-them for another hour, for rates over its last minutes, then its phase alone, and after a day none. `trainmaster_jobs`
-counts it as long as it exists.
+Names and labels are part of the interface, because the chart's alerts and dashboards use them. Each job's own series
+are computed from its status at each scrape, and end when the job is deleted. A training job has about twenty series. A
+finished job keeps them for an hour, so that rates over its last minutes can be computed. Then it keeps only the phase,
+and a day later nothing. `trainmaster_jobs` counts every existing job.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # The outcomes of a pass over a job.
 RESULTS = ("ok", "conflict", "gone", "busy", "error", "bug")
 RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
-# A series of timestamps beside each counter, which nothing of ours reads, would double the scraped data.
+# Without this, each counter would have a series of timestamps, which double the scraped data and which we never read.
 disable_created_metrics()  # type: ignore[no-untyped-call]
-# A finished job has all of its series for the first period, and its phase alone for the second.
+# A finished job keeps all of its series for the first period, and only its phase for the second.
 ALL_SECONDS, PHASE_SECONDS = 3600.0, 86_400.0
-# Not `job`, which is Prometheus' own label for a scraped target.
+# The label isn't called `job`, because Prometheus uses that label for a scraped target.
 _NAMES = ("namespace", "job_name")
 
 
 class OperatorMetrics:
-    """Holds all metrics. Names and labels are part of the interface: dashboards and alerts use them."""
+    """Holds all metrics. Dashboards and alerts use their names and labels, so these are part of the interface."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry = CollectorRegistry()
@@ -92,7 +92,7 @@ class OperatorMetrics:
             "unreadable_objects", "Versions of objects that can't be read, and of specs that can't be run.", "kind"
         )
         self.leader = gauge("leader", "1 on the replica that leads.")
-        # A rate needs a counter that exists before its first increment.
+        # Create the counters now: a rate needs a counter that exists before its first increment.
         for result in RESULTS:
             self.reconciles.labels(result=result)
         for cause in ("failure", "disruption"):
@@ -172,7 +172,7 @@ class PerJob(Collector):
 
 @dataclass(frozen=True)
 class _ScrapedJob:
-    """Holds the next scrape's input from a job, so that a job that is deleted meanwhile isn't kept whole."""
+    """Holds only the part of a job that the next scrape needs, so that a deleted job's memory is released."""
 
     namespace: str
     name: str
@@ -251,11 +251,11 @@ def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
-    """Returns the phase, its reason, and the time since which the job has run, waited, or been suspended or over."""
+    """Returns the phase, its reason, and the time since which the job has run, waited, been suspended or been over."""
     status = job.status
     phase = status.phase or "Pending"
     running = condition(status.conditions, "Running")
-    # The phase's own condition has the reason, or else the condition that keeps the job from running.
+    # The reason is in the phase's own condition, or else in the condition that keeps the job from running.
     own = condition(status.conditions, phase) or running
     suspended = condition(status.conditions, "Suspended")
     if phase in TERMINAL_PHASES:
@@ -263,7 +263,7 @@ def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
     elif phase in ("Running", "Suspended") and own is not None:
         moments = [own.last_transition_time]
     else:
-        # A resumed job has waited since its resumption, not since its last run.
+        # A resumed job has been waiting since it was resumed, not since its last run.
         moments = [one.last_transition_time for one in (running, suspended) if one is not None]
     times = [to_seconds(text) for text in moments]
     since = max((moment for moment in times if moment is not None), default=job.created_at)

@@ -1,9 +1,9 @@
-"""The outbox holds the records that wait to be sent, in their order, up to a number of bytes.
+"""The outbox holds the records that wait to be sent, in order, up to a number of bytes.
 
-A record becomes a line of JSON once, with a size limit, because the authors of a job or its ranks' script decide on its
-content. A newer record of a job replaces the waiting one, unless the attempt, the phase or a failure differs: the
-history needs those facts. If there is no room, samples are dropped first, then records of jobs that a newer one
-follows, then the oldest ones.
+Each record is converted to a line of JSON once, with a size limit, because a job's author or its ranks' script decide
+the content. A job's newer record replaces the waiting one, unless the attempt, the phase or a failure differs, because
+the history needs those facts. If there is no room, samples are dropped first, then job records that have a newer
+record, then the oldest records.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import mapping
 
 logger = logging.getLogger(__name__)
-# Seconds between two log messages about failures; the metrics count all.
+# Seconds between two log messages about failures; the metrics count all failures.
 LOG_SECONDS = 60.0
 MAX_BYTES = 32 * 1024 * 1024
 # Memory of an entry in bytes, besides its line.
 OVERHEAD = 300
 Outcome = Literal["sent", "dropped", "refused"]
-"""The fate of a record: `dropped` if there was no room for it, `refused` by the history."""
+"""The outcome of a record: `dropped` if there was no room for the record, `refused` if the history refused it."""
 EntryKind = Literal["job", "sample", "other"]
-# Limits on the bytes of a line with its end, and of a request: a history accepts 8 MiB.
+# Limits on the bytes of a line with its line break, and of a request. A history accepts requests of 8 MiB.
 MAX_LINE = 1024 * 1024
-# If a job is too large, larger fields of its status (lists with an entry for each worker) are left out.
+# If a job is too large, status fields larger than this (lists with an entry for each worker) are left out.
 MAX_STATUS_FIELD = 16 * 1024
-# Limit on the ranks of a sample; for a job with more, an even choice is recorded.
+# Limit on the ranks of a sample. If a job has more, evenly spaced ranks are recorded.
 MAX_RANKS = 8_192
-# By its name on the wire, the index of each figure in the ranks' reports.
+# The index of each figure in the ranks' reports, by the figure's name on the wire.
 _FIELDS = {key: RankProgress._fields.index(name) for name, key in FIGURES.items()}
 _COMPUTE = RankProgress._fields.index("compute_seconds")
 _IDENTITY = ("namespace", "name", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 RankReport = tuple[int, int, RankProgress]
-"""A rank, its worker, and what it has reported."""
+"""A rank, its worker, and the rank's report."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
-    """A record as its line, with its job's uid; `facts` identify the facts of a job's record."""
+    """A record as a line, with its job's uid. `facts` is a job record's `facts_of`."""
 
     kind: EntryKind
     uid: str
@@ -63,20 +63,20 @@ class WaitingRecord:
 
 
 class Outbox:
-    """Holds the waiting records. `count` is called with the number of dropped ones."""
+    """Holds the waiting records. `count` is called with the number of dropped records."""
 
     def __init__(self, count: Callable[[Outcome, int], None], limit: int = MAX_BYTES) -> None:
         self._count = count
         self._complaints = Complaints(logger, "The history")
         self._limit = limit
-        # By number, in their order. A plain dict is slow to find its first key after removals from the front.
+        # The records by number, in order. A plain dict finds its first key slowly after removals from the front.
         self._waiting: OrderedDict[int, WaitingRecord] = OrderedDict()
         self._samples: OrderedDict[int, None] = OrderedDict()
         self._followed: OrderedDict[int, None] = OrderedDict()
         # By uid, the last waiting record of each job.
         self._last: dict[str, int] = {}
         self._number = 0
-        # Bytes of waiting records, and of taken ones that aren't done yet.
+        # Bytes of all records, and of those that were taken and aren't done yet.
         self.size = self._taken = 0
         # Whether a record was dropped that no later record replaces.
         self.lost = False
@@ -111,7 +111,7 @@ class Outbox:
             self._last[entry.uid] = number
 
     def take(self, most: int) -> Sequence[WaitingRecord]:
-        """Returns the first records, with lines of `most` bytes at most and one at least; they count until `done`."""
+        """Takes the first records: at least one, and at most `most` bytes. They count as held until `done`."""
         taken: list[WaitingRecord] = []
         length = 0
         while self._waiting:
@@ -166,7 +166,7 @@ class Complaints:
         self._logged_at = float("-inf")
 
     def say(self, sentence: str, error: Exception | None = None) -> None:
-        """Log a sentence if it is time for one; for a bug of ours, with its traceback."""
+        """Log a message, unless one was logged a moment ago. `error` is a bug of ours, whose traceback is logged."""
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
@@ -176,7 +176,7 @@ class Complaints:
 
 
 def line_of(record: Record) -> bytes:
-    """Returns a record as a line, without its end. Raises ValueError if JSON can't hold it."""
+    """Returns a record as a line without the line break. Raises ValueError if JSON can't represent the record."""
     return _encode(to_wire(record)).encode()
 
 
@@ -187,9 +187,10 @@ def facts_of(raw: Mapping[str, Any]) -> int:
 
 
 def job_line(at: float, raw: Mapping[str, Any], places: Sequence[PodPlace], *, large: bool) -> bytes:
-    """Returns the record of a job, or the most important part of one that is too large.
+    """Returns the record of a job as a line; of a too large job, only the most important part.
 
-    `large`: its spec is (Store.is_large), so the record is measured before it becomes a line, which costs as much.
+    `large`: whether the spec is large (Store.is_large). Only then is the size checked before the record is encoded,
+    because the check takes as long as the encoding.
     """
     for job in _smaller_and_smaller(raw):
         if large and is_larger(job, MAX_RECORDED_BYTES):
@@ -223,9 +224,9 @@ def reports_of(workers: Mapping[int, Mapping[int, RankProgress]]) -> list[RankRe
 
 
 def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[RankReport]) -> bytes:
-    """Returns the record of an attempt's reports, in any order; this takes a third of `SampleRecord`'s time.
+    """Returns the record of an attempt's reports, in any order, in a third of the time that `SampleRecord` takes.
 
-    Thousands of numbers are written each second, so they become text at once, with as many digits as people read.
+    Thousands of numbers are written each second, so they are formatted directly, with as many digits as people read.
     """
     reports = sorted(reports)
     ranks, workers, progress = zip(*reports[:: -(-len(reports) // MAX_RANKS)], strict=True)
@@ -235,11 +236,10 @@ def sample_line(at: float, key: JobIdentity, attempt: int, reports: Sequence[Ran
     for name, place in _FIELDS.items():
         values = columns[place]
         if name == "stepSeconds":
-            # Ranks that wait for a slow one take equally long for a step; the computing time of each distinguishes
-            # them.
+            # Ranks that wait for a slow rank take equally long for a step, so use each rank's computing time if known.
             values = tuple(map(_first_known, columns[_COMPUTE], values))
         if values.count(None) < len(values):
-            # A step is a whole number, and keeps all its digits.
+            # A step is an integer and keeps all its digits.
             digits = "%d" if name == "step" else "%.6g"
             texts = ["null" if value is None else digits % value for value in values]
             parts.append(f',"{name}":[{",".join(texts)}]')

@@ -1,10 +1,10 @@
 """The recorder decides which records of jobs are made, and when. Nothing waits for it, and it raises nothing.
 
-- A job is recorded when its status was written and when its spec has changed. Each job is also recorded once after the
-  start and after records were dropped, read from the API server a few at a time.
-- Deletions and ranks' reports are found by checking each job in the store: all of them once in `seconds`, a few in each
-  turn of the event loop. Ranks that haven't reported since their last sample cost only that check.
-- Evidence and logs are recorded when they were written to their ConfigMaps.
+- A job is recorded after each write of its status and each change of its spec. After the start, and after records were
+  dropped, each job is also read from the API server and recorded once, a few jobs at a time.
+- Deletions and ranks' reports are found by checking all jobs in the store once in `seconds`, a few jobs in each turn of
+  the event loop. For ranks that haven't reported since their last sample, nothing more is done.
+- Evidence and logs are recorded after they were written to their ConfigMaps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
-# Limit on the jobs that are read each second to record each job once.
+# Limit on the jobs that are read each second, while each job is recorded once.
 JOBS_A_SECOND = 100.0
 # Bytes in the outbox above which no jobs are read.
 MUCH_WAITS = MAX_BYTES // 4
@@ -51,7 +51,7 @@ MUCH_WAITS = MAX_BYTES // 4
 READ_AGAIN, CHECK_AGAIN = 30.0, 1.0
 # Limit on the ranks of one job whose figures are recorded each second.
 RANKS_A_SECOND = 1_000.0
-# Samples of at least this many ranks are made in the thread for large jobs: they take 1 ms.
+# Samples of at least this many ranks, which take 1 ms, are computed in the thread for large jobs.
 MANY_RANKS = 256
 # Jobs that are checked in one turn of the event loop.
 JOBS_A_TURN = 8
@@ -59,7 +59,7 @@ JOBS_A_TURN = 8
 
 @dataclass(slots=True)
 class _Known:
-    """Holds the last records of a job."""
+    """Holds the state of the last records of a job."""
 
     key: JobKey
     identity: JobIdentity
@@ -67,7 +67,7 @@ class _Known:
     # None until the job was recorded once.
     generation: object = None
     facts: int = 0
-    # Arrival time of the newest report in a sample, and the earliest time (the event loop's clock) of the next sample.
+    # The arrival time of the newest sampled report, and the earliest time (event loop's clock) of the next sample.
     sampled: float | None = None
     due: float = 0.0
 
@@ -92,8 +92,8 @@ class HistoryRecorder:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
     def start(self) -> None:
-        """Begin to record and to send; by then the store has all jobs."""
-        # A job may be deleted before its turn to be read.
+        """Begin to record and to send. Call this once the store contains all jobs."""
+        # Remember all jobs now, because a job may be deleted before it is read.
         for job in self.store.jobs():
             self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
         sending = [self.sender.run] if self.sender is not None else []
@@ -101,7 +101,7 @@ class HistoryRecorder:
             self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
 
     async def close(self) -> None:
-        """Send waiting records, for a while, and end."""
+        """Send waiting records for a limited time, and end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -120,7 +120,7 @@ class HistoryRecorder:
             metadata = mapping(raw.get("metadata"))
             known = self._known.get(text(metadata.get("uid")))
             if LEFT_OUT in raw:
-                # The answer to the next status write contains it.
+                # The answer to the next status write will contain the new spec.
                 return
             if known is not None and known.generation not in (None, metadata.get("generation", 0)):
                 self._record_job(raw)
@@ -145,7 +145,7 @@ class HistoryRecorder:
             return
         facts = facts_of(raw)
         if known.generation is not None and facts != known.facts:
-            # An attempt may have ended: the first report of the next one clears its ranks' last reports.
+            # An attempt may have ended. Sample it now, because the next attempt's first report clears its last reports.
             self._sample_now(known)
         places = [PodPlace(pod.worker, pod.name, pod.node or "") for pod in self.store.pods(key)]
         line = job_line(self.now(), raw, places, large=self.store.is_large(key))
@@ -185,14 +185,14 @@ class HistoryRecorder:
                 self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
     def _sample_now(self, known: _Known) -> None:
-        """Record it at once, if that is fast."""
+        """Record the ranks' new reports at once, if there are few ranks."""
         view = self.store.progress(known.key)
         if view is not None and view.ranks < MANY_RANKS and (view := self._news(known)) is not None:
             line = sample_line(view.at, known.identity, view.attempt, reports_of(view.workers))
             self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
     def _news(self, known: _Known) -> ProgressView | None:
-        """Returns the ranks' reports since the last sample, and remembers their time."""
+        """Returns the ranks' reports if any arrived since the last sample, and remembers their time."""
         view, job = self.store.progress(known.key), self.store.version(known.key, JOBS, known.key.name)
         if view is None or job is None or job.uid != known.identity.uid or view.at == known.sampled:
             return None
@@ -218,7 +218,7 @@ class HistoryRecorder:
                 await asyncio.sleep(READ_AGAIN)
 
     async def _read_all(self) -> bool:
-        """Record each job whose current state isn't recorded; returns whether there was room for all."""
+        """Record each job whose current state isn't recorded; returns whether there was room for all jobs."""
         for namespace in self.namespaces or (None,):
             async for page in self.cluster.pages(RECORDED_JOBS, namespace):
                 for raw in page:
@@ -241,7 +241,7 @@ class HistoryRecorder:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Log a bug of ours instead of raising it: records matter less than the work that makes them."""
+        """Log a bug of ours instead of raising it, because the recorded work matters more than its records."""
         try:
             yield
         except Exception as error:

@@ -1,10 +1,10 @@
-"""The sender posts the outbox's records to the history, a batch at a time, in their order.
+"""The sender posts the outbox's records to the history in order, one batch at a time.
 
-Nothing waits for it, and it never gives up: while the history is away, records stay in the outbox, which is bounded.
-Only records that the history calls invalid (400) or too large (413) are dropped. An operator that no longer leads sends
-nothing. Any server may listen at the address: redirects aren't followed, cookies aren't kept, and answers are read to a
-limit. The writer token is in a file, such as a key of a mounted Secret, and is read for each request, so that it can be
-renewed while the operator runs.
+Nothing waits for the sender, and it never gives up. While the history can't be reached, records stay in the outbox,
+which is bounded. Only records that the history calls invalid (400) or too large (413) are dropped. An operator that no
+longer leads sends nothing. The server at the address isn't trusted, so redirects aren't followed, cookies aren't kept,
+and only a limited part of an answer is read. The file with the writer token, such as a key of a mounted Secret, is read
+for each request, so that the token can be renewed while the operator runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainmaster_operator.wire.values import loads, mapping
 logger = logging.getLogger(__name__)
 # Seconds that a record waits for others to share its batch.
 BATCH_SECONDS = 0.5
-# Timeout in seconds for an answer, which the history sends after its commit.
+# Timeout in seconds for an answer, which the history sends after it has stored the records.
 ANSWER_SECONDS = 15.0
 FIRST_RETRY = 0.5
 # Seconds for sending waiting records when the operator stops.
@@ -47,7 +47,7 @@ class Answer:
 
     status: int
     problem: str = ""
-    # Seconds to wait before the next try, as the server asks.
+    # Seconds to wait before the next try, as requested by the server.
     wait: float = 0.0
     body: bytes = b""
 
@@ -58,12 +58,12 @@ class Answer:
 
 
 class UnusableFile(Exception):
-    """The file can't be used; one sentence gives the reason, without the file's content."""
+    """The file can't be used; the message gives the reason, without the file's content."""
 
 
 @dataclass(eq=False)
 class Sender:
-    """Posts batches of records. `count` gets their outcome; `leads`: whether this operator still leads."""
+    """Posts batches of records. `count` is called with outcomes; `leads` returns whether this operator still leads."""
 
     url: str
     token_file: str | None
@@ -74,7 +74,7 @@ class Sender:
     answer_seconds: float = ANSWER_SECONDS
     first_retry: float = FIRST_RETRY
     slow_retry: float = LONGEST_RETRY
-    # Records from the outbox, until the history has them.
+    # Records taken from the outbox, until the history has stored them.
     _batch: Sequence[WaitingRecord] = field(default_factory=lambda: (), init=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Sender:
         """Send until cancelled."""
         async with open_session(self.answer_seconds) as session:
             while True:
-                # A turn each half second costs nothing, and avoids a wake-up call.
+                # Checking twice a second is cheap, and simpler than a wake-up call.
                 if self.outbox.size < MAX_LINE:
                     await asyncio.sleep(self.batch_seconds)
                 await self._send_batch(session)
@@ -99,7 +99,7 @@ class Sender:
             logger.info("The history: %d records weren't sent.", len(self._batch) + len(self.outbox))
 
     async def _send_batch(self, session: aiohttp.ClientSession) -> None:
-        """Send a batch repeatedly until the history accepts it or refuses it for good."""
+        """Send a batch repeatedly until the history accepts it or refuses it permanently."""
         self._batch = self._batch or self.outbox.take(MAX_LINE)
         if not self._batch:
             return
@@ -175,13 +175,13 @@ async def post(
 
 
 def pause(first: float, tries: int, wait: float = 0.0) -> float:
-    """Returns the seconds until the next try: twice as long each time, or as long as the server asks."""
+    """Returns the seconds until the next try, which double with each try, or are as long as the server requests."""
     backoff = min(first * 2.0 ** min(tries, 20), LONGEST_RETRY) * (0.8 + 0.4 * random.random())
     return max(backoff, min(wait, LONGEST_RETRY))
 
 
 def read_token(path: str | None, option: str) -> dict[str, str]:
-    """Returns the header with the bearer token in a file; none if no file is given. Raises UnusableFile."""
+    """Returns the header with a file's bearer token, or no header if no file is given. Raises UnusableFile."""
     if path is None:
         return {}
     try:

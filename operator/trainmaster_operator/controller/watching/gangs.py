@@ -1,9 +1,9 @@
 """Watches PodGroups and other objects of gang schedulers once a job uses them and the cluster serves them.
 
-Most clusters have none of these types, and a watch of a missing type (or one that the operator may not see) would end
-kopf, and with it all other watching. So each type is listed first, repeatedly until that works, and then gets a
-separate watcher, whose failure affects nothing else. After a failure, everything starts again: the type may be gone,
-and kopf would never see it return, perhaps in another version.
+Most clusters have none of these types. A watch of a missing or forbidden type would end kopf, and so all other watches.
+Therefore each type is listed repeatedly until that succeeds, and then gets a separate watcher, whose failure affects
+nothing else. After a failure, the listing starts again, because the type may have been removed, and kopf wouldn't
+notice its return, perhaps in another version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainmaster_operator.rendering import scheduler_of
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two tries to list a type that isn't served, or may not be listed: the first wait, and the longest.
+# The first and the longest wait, in seconds, between two tries to list a type that isn't served or may not be listed.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 
 
@@ -36,7 +36,7 @@ class GangWatcher:
     connection: ApiConnection
     cluster: Cluster
     store: Store
-    # The types that could be listed, so that sweeps compare them too.
+    # The types that were listed successfully are added here, so that sweeps compare them too.
     watched: WatchedTypes
     namespaces: Sequence[str]
     _: KW_ONLY
@@ -50,7 +50,7 @@ class GangWatcher:
             await self._list(resource)
 
     def want(self, spec: JobSpec | None) -> None:
-        """Watch the type of a job's gang scheduler, of which the job may have an object."""
+        """Watch the type of object that the job's gang scheduler uses, if it has one."""
         resource = gang_resource(spec)
         if resource is not None and resource not in self._tasks:
             self._tasks[resource] = asyncio.create_task(self._serve(resource), name=f"watcher of {resource.plural}")
@@ -68,7 +68,7 @@ class GangWatcher:
             try:
                 await self._watch(resource)
             except Exception:
-                # A bug of ours must not end the watching of a type for good.
+                # A bug of ours must not end the watching of a type permanently.
                 logger.exception("Watching %s failed; trying again.", resource.plural)
             lived = asyncio.get_running_loop().time() - started
             wait = FIRST_WAIT if lived > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
@@ -95,7 +95,7 @@ class GangWatcher:
 
     async def _list(self, resource: Resource) -> bool:
         """Read all objects of the type into the store; returns whether that worked."""
-        # This includes objects from answers to our own writes: the type may have come and gone between two tries.
+        # The known objects include answers to our own writes, because the type may have been served between two tries.
         known = list(self.store.known(resource))
         try:
             for namespace in self.namespaces or (None,):
@@ -107,7 +107,7 @@ class GangWatcher:
         except (NotFound, Forbidden) as error:
             logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
             if isinstance(error, NotFound):
-                # All objects were deleted with their type.
+                # The type isn't served, so all of its objects were deleted too.
                 self.watched.discard(resource)
                 for key, name, version in known:
                     self.store.remove(resource, key, name, version.uid)

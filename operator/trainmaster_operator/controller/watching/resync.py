@@ -1,8 +1,8 @@
 """A sweep compares the store with a list of metadata, because watches lose deletions.
 
-If a name is missing in the list, or has another uid or version, the object is dropped or read again. The lists have
-metadata only (`PartialObjectMetadata`): 4,000 pods are about 4 MB instead of 40. This module also defines the watched
-types, and the labels that select their objects.
+If an object is missing in the list, it is removed from the store. If its uid or version differs, it is read again. The
+lists contain only metadata (`PartialObjectMetadata`), so 4,000 pods take about 4 MB instead of 40. This module also
+defines the watched types, and the labels that select their objects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainmaster_operator.wire.values import mapping, text
 logger = logging.getLogger(__name__)
 # The store's objects, by namespace and name.
 Known = dict[tuple[str, str], tuple[JobKey, Versioned]]
-# Kept logs are large, and no decision reads them: the watch leaves them out.
+# The watch excludes objects with this label, such as kept logs: they are large, and no decision reads them.
 CONTENT_LABEL = "trainmaster.dev/content"
 LOGS_CONTENT = "logs"
 EVIDENCE_CONTENT = "evidence"
@@ -53,7 +53,7 @@ WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 
 
 class WatchedTypes:
-    """Holds the currently watched types: some always, others while the cluster serves them and a job uses them."""
+    """Holds the watched types: some are always watched, others while the cluster serves them and a job uses them."""
 
     def __init__(self, always: Collection[Resource] = WATCHED) -> None:
         self.always = tuple(always)
@@ -76,7 +76,7 @@ class WatchedTypes:
 
 @dataclass(eq=False)
 class Resync:
-    """Sweeps every `interval` seconds, and soon after a call of `soon` (a watch was listed again)."""
+    """Sweeps every `interval` seconds, and soon after a call of `soon` (after a watch was listed again)."""
 
     cluster: Cluster
     store: Store
@@ -87,9 +87,9 @@ class Resync:
     _asked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def fill(self) -> None:
-        """Read everything once, before any job is decided on: a job whose pods aren't known yet would look broken.
+        """Read everything once, before any job is decided on, because a job without known pods would look broken.
 
-        Raises the API server's errors: NotFound while the custom resource isn't installed.
+        Raises ClusterError, such as NotFound while the custom resource isn't installed.
         """
         for resource in self.watched.always:
             for namespace in self.namespaces or (None,):
@@ -108,7 +108,7 @@ class Resync:
             try:
                 async with asyncio.timeout(self.interval):
                     await self._asked.wait()
-                # Several watches are listed again together; one sweep serves them all.
+                # Several watches are usually listed again together, and one sweep is enough for all of them.
                 await asyncio.sleep(1.0)
             except TimeoutError:
                 logger.debug("Periodic sweep.")
@@ -116,11 +116,11 @@ class Resync:
             try:
                 await self.sweep()
             except Exception:
-                # This must never end: only the sweep finds events that a watch has lost. The next one tries again.
+                # The loop must never end, because only sweeps find events that a watch has lost.
                 logger.exception("The sweep failed.")
 
     async def sweep(self) -> None:
-        """Compare once. A list that fails is repeated at the next sweep."""
+        """Compare once. If a list fails, the next sweep repeats it."""
         for resource in self.watched:
             for namespace in self.namespaces or (None,):
                 try:
@@ -129,7 +129,7 @@ class Resync:
                     logger.warning("The sweep of %s failed: %s", resource.plural, error)
 
     async def _sweep(self, resource: Resource, namespace: str | None) -> None:
-        # Remember the known objects first, so that an object that arrives during the list never counts as deleted.
+        # Copy the known objects first, so that an object that arrives during the list never counts as deleted.
         known: Known = {
             (key.namespace, name): (key, version)
             for key, name, version in self.store.known(resource)
@@ -157,8 +157,8 @@ class Resync:
         try:
             self.store.upsert(resource, await self.cluster.get(resource, *place))
         except NotFound:
-            # Deleted since the list; the watch or the next sweep shows it.
+            # The object was deleted after the list, as the watch or the next sweep will show.
             return
         except Unusable as error:
-            # The other objects of the list are still compared.
+            # Continue, so that the other objects of the list are still compared.
             logger.warning("The sweep passes over an object: %s", error)

@@ -1,29 +1,29 @@
-"""The watcher brings events from the API server into the store, by kopf.
+"""The watcher uses kopf to bring events from the API server into the store.
 
-kopf lists, watches, reconnects and re-authenticates, in a thread and an event loop of its own (`KopfThread`); the
-`Watcher` supervises it:
+kopf lists, watches, reconnects and re-authenticates in a separate thread and event loop (`KopfThread`). The `Watcher`
+supervises kopf:
 
-- A watch error other than 410 ends kopf. It is then started again after a jittered back-off. The store stays; the new
-  lists bring missed changes, and `restarted` asks for a sweep, because a list doesn't show deletions.
-- kopf asks discovery once, at its start, which types the API server serves, and would never watch a type that is
-  missing then. A real API server serves a type a moment before its discovery names it (two controllers come in between:
-  apiextensions-apiserver's for the group's document, kube-aggregator's for the list of groups). So before kopf begins,
-  each type is listed, and found in the discovery documents that kopf will read.
-- A list shows no deletion. `listed` is called when kopf has listed a type and begins to watch it, even if the list is
-  empty: a sweep after that finds earlier deletions, and the watch shows later ones.
+- A watch error other than 410 ends kopf, which is then restarted after a jittered back-off. The store keeps its
+  content. The new lists bring missed changes, and `restarted` requests a sweep, because a list doesn't show deletions.
+- kopf reads discovery only once, at its start, and never watches a type that is missing there. A real API server serves
+  a type a moment before discovery names it, because two controllers update discovery (apiextensions-apiserver's for the
+  group's document, kube-aggregator's for the list of groups). So before kopf starts, the watcher waits until each type
+  can be listed and is in the discovery documents that kopf will read.
+- A list shows no deletions. `listed` is called when kopf has listed a type and begins to watch it, even if the list is
+  empty. A sweep after that finds earlier deletions, and the watch shows later ones.
 
 kopf's documentation advises against sharing a loop with it ("Embedding"), for good reasons:
 
-- When kopf ends, it cancels every task of its loop that didn't exist at its start: streams, workers, the lease.
-- In the main thread it takes SIGTERM and SIGINT for itself: the operator would no longer end when it should.
-- A page of a list costs Python a few ms for each object. While 500 pods are listed, other tasks wait for 29 to 69 ms in
-  kopf's own loop and for 11 to 29 ms beside its thread (the slowest of 100; 194 to 612 and 53 to 152 ms at most).
-  Changes one by one cost the same either way (docs/architecture.md, "What of kopf is used").
+- When kopf ends, it cancels every task of its loop that didn't exist at its start, such as streams, workers, the lease.
+- In the main thread, kopf handles SIGTERM and SIGINT itself, so these signals would no longer stop the operator.
+- Python needs a few ms for each object in a page of a list. While 500 pods are listed, other tasks wait for 29 to 69 ms
+  if they share kopf's loop, and for 11 to 29 ms if kopf has its own thread (the slowest of 100 waits; at most 194 to
+  612 and 53 to 152 ms). For single changes, there is no difference (docs/architecture.md, "What of kopf is used").
 
-There are only `on.event` handlers, so kopf writes no finalizers and no annotations, and the storages that would make
-copies and differences of every object are replaced by ones that keep nothing. Namespaces are exact names and aren't
-discovered: a list or watch in a namespace that doesn't exist yet is empty, and fills when it appears. So the operator
-needs no permission for namespaces or custom resource definitions.
+There are only `on.event` handlers, so kopf writes no finalizers or annotations. kopf's storages, which would copy and
+compare every object, are replaced by storages that keep nothing. Namespaces are given by name and aren't discovered. If
+a namespace doesn't exist yet, its lists and watches are empty until it is created. So the operator needs no permission
+for namespaces or custom resource definitions.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from trainmaster_operator.wire.names import FIELD_MANAGER
 logger = logging.getLogger(__name__)
 # Limit on the events passed on at a time, so that a list of thousands doesn't block the loop.
 BATCH = 200
-# Number of tries, and seconds between them, to find a served type in discovery: its controllers take a second at most
-# on an idle API server.
+# Number of tries to find a served type in discovery, and the seconds between them. On an idle API server, discovery
+# names a type within a second.
 DISCOVERY_TRIES, DISCOVERY_WAIT = 50, 0.2
-# Seconds between two runs of kopf: the first wait, and the longest.
+# The first and the longest wait, in seconds, between two runs of kopf.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-# Seconds within which kopf must request the list of every type. It does so as soon as it knows which types are served,
-# and itself gives up that search after a few tries.
+# Seconds within which kopf must request the list of every type. kopf requests the lists as soon as it knows which types
+# are served, and stops searching for them after a few tries.
 LIST_SECONDS = 60.0
 # Seconds until kopf reopens a watch that the API server has ended.
 RECONNECT_SECONDS = 0.1
-# Seconds for kopf to end. It gives its own tasks a few; the thread is a daemon, so an exit never waits for longer.
+# Seconds for kopf to end; it gives its own tasks a few seconds. The thread is a daemon, so an exit never waits longer.
 END_SECONDS = 5.0
 # (type of event or None when listed, resource, object)
 WatchEvent = tuple[str | None, Resource, RawObject]
@@ -86,7 +86,7 @@ class Watcher:
     _dead_since: float | None = field(default=None, init=False)
 
     def dead_seconds(self) -> float:
-        """Returns the seconds since kopf ended last, 0 while it runs."""
+        """Returns the seconds since kopf last ended, or 0 while kopf runs."""
         return 0.0 if self._dead_since is None else time.monotonic() - self._dead_since
 
     async def run(self) -> None:
@@ -107,7 +107,7 @@ class Watcher:
             await asyncio.sleep(pause)
 
     async def watch_once(self) -> BaseException | None:
-        """Watch until the watch ends, which only happens by an error; returns the error."""
+        """Watch until an error ends the watch; returns the error."""
         try:
             await self._require_served()
         except (ClusterError, Unserved) as error:
@@ -124,14 +124,14 @@ class Watcher:
 
     async def _require_served(self) -> None:
         """Raises Unserved if the API server doesn't serve a type that will be watched, or ClusterError."""
-        # Check all at once: a watcher of several types must not begin long after that of jobs, whose status names pods.
+        # Check all types at once, so that they are watched at about the same time as jobs, whose status names pods.
         await asyncio.gather(*map(self._require, self.resources))
 
     async def _require(self, resource: Resource) -> None:
         try:
             await anext(self.cluster.pages(resource, *self.namespaces[:1], metadata_only=True), None)
         except NotFound as error:
-            # A list is never empty in this way.
+            # 404 means that the type isn't served; a list without objects is a success.
             raise Unserved(resource) from error
         tries = 1
         while not await self.cluster.discovers(resource):
@@ -161,13 +161,13 @@ class Watcher:
             try:
                 self.receive(event)
             except Exception:
-                # One event that can't be received must not block all others: nothing would drain the inbox.
+                # One event that can't be received must not block the others, because nothing else drains the inbox.
                 logger.exception("An event of %s can't be received.", event[1].plural)
         loop.call_soon(self._drain, loop)
 
 
 class Unserved(Exception):
-    """The API server doesn't serve a type; the message names it and, if the type is ours, the remedy."""
+    """The API server doesn't serve a type; the message names the type and, if the type is ours, the remedy."""
 
     def __init__(self, resource: Resource) -> None:
         remedy = f"; install it: {INSTALL_CRD}" if resource == JOBS else ""
@@ -176,14 +176,14 @@ class Unserved(Exception):
 
 @dataclass(eq=False)
 class KopfThread:
-    """Runs kopf once. `receive` is called in its thread, and `listed` when it has listed a type and watches it."""
+    """Runs kopf once. `receive` is called in kopf's thread; `listed` when kopf has listed a type and watches it."""
 
     connection: ApiConnection
     namespaces: Sequence[str]
     resources: Sequence[Resource]
     receive: Callable[[WatchEvent], None]
     listed: Callable[[], object]
-    # The paths that kopf lists, until it watches them.
+    # The paths of the lists that kopf has requested, until kopf watches them.
     _listing: set[str] = field(default_factory=set, init=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
     _stop: asyncio.Event | None = field(default=None, init=False)
@@ -199,7 +199,7 @@ class KopfThread:
         self._ready = threading.Event()
 
     async def run(self) -> BaseException | None:
-        """Run kopf until it ends, which only happens by an error; returns the error."""
+        """Run kopf until an error ends it; returns the error."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[BaseException | None] = loop.create_future()
 
@@ -226,7 +226,7 @@ class KopfThread:
     async def _main(self) -> None:
         """Run kopf until one of its root tasks ends; raises that task's error.
 
-        `kopf.operator` would then wait for seconds for tasks that do nothing; ending the loop cancels them at once.
+        `kopf.operator` would then wait for seconds for idle tasks; ending the loop cancels these tasks at once.
         """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(_log_quietly)
@@ -237,8 +237,8 @@ class KopfThread:
             clusterwide=not self.namespaces,
             namespaces=self.namespaces,
             standalone=True,
-            # Peers would know us by this identity. kopf's default contains the user's name, but a container's user has
-            # no name in most images (getpass.getuser: KeyError), so nothing would ever be watched there.
+            # This identity is for kopf's peering, which isn't used. kopf's default identity contains the user's name.
+            # In most images, the user has no name, so kopf would fail (getpass.getuser: KeyError) and watch nothing.
             identity=cast(Any, FIELD_MANAGER),
             stop_flag=self._stop,
         )
@@ -256,13 +256,13 @@ class KopfThread:
             try:
                 loop.call_soon_threadsafe(stop.set)
             except RuntimeError:
-                # The loop was closed since the check, because kopf has ended by itself.
+                # kopf has ended by itself, so the loop was closed after the check.
                 return
 
     async def _require_lists(self) -> None:
-        """Raises Unserved if kopf doesn't list a type, because it was missing when kopf read discovery.
+        """Raises Unserved if kopf doesn't list a type, because the type was missing when kopf read discovery.
 
-        Never returns otherwise, because kopf ends with the first of its tasks.
+        Otherwise, this method never returns, because kopf ends when any of its tasks ends.
         """
         await asyncio.sleep(LIST_SECONDS)
         unlisted = next(iter(self._unlisted.values()), None)
@@ -283,7 +283,7 @@ class KopfThread:
             self.listed()
 
     def _known(self, path: str) -> str | None:
-        """Returns the path of the list that a request's path means; the API server may have a base path."""
+        """Returns the known list path for a request's path, which may begin with the API server's base path."""
         return next((one for one in self._types if path.endswith(one)), None)
 
     def _kept_at(self, path: str) -> Fields | None:
@@ -316,13 +316,13 @@ class KopfThread:
         settings.scanning.disabled = True
         settings.persistence.diffbase_storage = _NoDiffBase()
         settings.persistence.progress_storage = _NoProgress()
-        # Each object with an event gets a task: a short idle time keeps thousands of them from piling up.
+        # kopf runs a task for each object that has an event. A short idle time keeps thousands of tasks from piling up.
         settings.queueing.idle_timeout = 0.2
         settings.queueing.exit_timeout = 0.5
         settings.watching.chunk_size = min(resource.page for resource in self.resources)
         settings.watching.reconnect_backoff = RECONNECT_SECONDS
         settings.networking.connect_timeout = 5.0
-        # Retries inside kopf hide an unreachable API server from us; a few are enough before kopf is restarted.
+        # Only a few retries before kopf is restarted, because they hide an unreachable API server from the watcher.
         settings.networking.error_backoffs = (0.2, 0.5, 1, 2)
         for resource, selector in SELECTORS.items():
             settings.watching.label_selectors[_selects(resource)] = selector
@@ -330,7 +330,7 @@ class KopfThread:
 
 
 def _log_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore repetitions: the watcher logs kopf's error once, and kopf's other tasks fail with the same error."""
+    """Ignore errors of kopf's other tasks, which repeat the error that the watcher logs."""
     del loop
     logger.debug("kopf: %s: %r", context.get("message"), context.get("exception"))
 
@@ -343,7 +343,7 @@ def _selects(resource: Resource) -> Callable[[Any], bool]:
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """Keeps no earlier state of an object; event handlers don't need it."""
+    """Keeps no earlier state of an object, because event handlers don't need that state."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
         del body, extra_fields
@@ -358,7 +358,7 @@ class _NoDiffBase(kopf.DiffBaseStorage):
 
 
 class _NoProgress(kopf.ProgressStorage):
-    """Keeps no retries of handlers; event handlers have none."""
+    """Keeps no retries of handlers, because event handlers aren't retried."""
 
     def fetch(self, **_: Any) -> None:
         return None

@@ -1,6 +1,7 @@
 """The executor and its helpers carry out decisions.
 
-Read `executor` first: status, then actions, then events. `status` makes the smallest patch of a status, records
-Kubernetes Events, and writes into Kueue's Workload; `children` creates and applies StatefulSets, Services and the like,
-with preconditions; `agent_config_maps` makes and removes the ConfigMaps that pods mount their agent from.
+Read `executor` first: it writes the status, then carries out actions, then records events. `status` computes the
+smallest patch of a status, records Kubernetes Events, and writes to Kueue's Workload. `children` creates and applies
+StatefulSets, Services and the like, with preconditions. `agent_config_maps` creates and removes the ConfigMaps from
+which pods mount the agent.
 """

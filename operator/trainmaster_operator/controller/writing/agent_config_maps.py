@@ -1,12 +1,12 @@
-"""Each namespace whose jobs have images of their own has the agent in an immutable ConfigMap, named by its content.
+"""Provides the agent to jobs with their own images, in an immutable ConfigMap per namespace, named by its content.
 
-- **Made** with the first StatefulSet that names it in an operator's life, before that set's pods need it. An existing
-  one is read once: any client that may create ConfigMaps could have put another program there. Pods don't rely
-  on that: they compare the hash themselves (`rendering/verified_agent.py`).
-- **Checked again** when a pod waits too long for its container (`ensure`): it may have been deleted, and no watch
-  shows these objects, which are 0.7 MB each.
-- **Removed** when no StatefulSet names it: a moment after a set's deletion, and with every sweep. An earlier
-  operator's sets name another one, which stays as long as they do.
+- **Created** after an operator's start, before the first StatefulSet that names the ConfigMap. If the ConfigMap exists
+  already, it is checked once, because any client that may create ConfigMaps could have put another program there. Pods
+  also compare the hash themselves (`rendering/verified_agent.py`).
+- **Checked again** when a pod waits too long for its container (`ensure`). The ConfigMap may have been deleted, and no
+  watch shows these objects, which take 0.7 MB each.
+- **Removed** when no StatefulSet names the ConfigMap: a moment after a StatefulSet's deletion, and with every sweep.
+  An earlier operator's StatefulSets name a different ConfigMap, which stays as long as they exist.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from trainmaster_operator.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
-# Seconds from the end of a StatefulSet to the removal of its ConfigMap: the next job may need it.
+# Seconds from the end of a StatefulSet to the removal of its ConfigMap, which the next job may need.
 REMOVE_AFTER = 10.0
-# Seconds for which a check of one remains valid, however many pods wait for their images.
+# Seconds for which a check of a ConfigMap remains valid, even if many pods wait for their images.
 LOOK_SECONDS = 10.0
 _SELECTOR = f"{CONTENT_LABEL}={AGENT_CONTENT}"
 
@@ -42,7 +42,7 @@ Place = tuple[str, str]
 
 
 class AgentConfigMaps:
-    """Makes, checks and removes these ConfigMaps. `namespaces`: the served ones, or none for all."""
+    """Creates, checks and removes these ConfigMaps. `namespaces` are the served namespaces; empty means all."""
 
     def __init__(
         self, cluster: Cluster, store: Store, zipapp: bytes, namespaces: Collection[str] = (), *, interval: float
@@ -53,13 +53,13 @@ class AgentConfigMaps:
         self._data = base64.b64encode(zipapp).decode()
         self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._interval = interval
-        # By place, the uid of each that was made or read.
+        # By place, the uid of each ConfigMap that was created or checked.
         self._known: dict[Place, str] = {}
-        # StatefulSets that are being written, and so aren't in the store yet.
+        # By place, the number of StatefulSets that are being written and so aren't in the store yet.
         self._writing: Counter[Place] = Counter()
-        # Each is made or removed under its own lock, so that a slow namespace blocks no other.
+        # Each ConfigMap is created or removed under its own lock, so that a slow namespace blocks no other.
         self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
-        # By place, when it was last found intact, on the event loop's clock.
+        # By place, the time (the event loop's clock) at which the ConfigMap was last found intact.
         self._looked: dict[Place, float] = {}
         self._set_is_gone = asyncio.Event()
 
@@ -67,7 +67,8 @@ class AgentConfigMaps:
     async def provided(self, namespace: str, name: str) -> AsyncIterator[None]:
         """Provide a ConfigMap while a StatefulSet that names it is written. Raises ClusterError.
 
-        One of another operator's version is left to `ensure`: this operator couldn't make it.
+        If the ConfigMap is from another version of the operator, nothing is done here, because this operator couldn't
+        create it; `ensure` checks it.
         """
         place = namespace, name
         self._writing[place] += 1
@@ -112,7 +113,7 @@ class AgentConfigMaps:
         self._set_is_gone.set()
 
     async def run(self) -> None:
-        """Remove unused ones, until cancelled."""
+        """Remove unused ConfigMaps until cancelled."""
         while True:
             try:
                 await self.remove_unused()
@@ -150,7 +151,7 @@ class AgentConfigMaps:
             logger.info("Removed the ConfigMap %s/%s: no job needs this agent.", namespace, name)
 
     async def _listed(self, namespace: str | None) -> Mapping[Place, str]:
-        """Returns the uid of each existing one."""
+        """Returns the uid of each existing ConfigMap with the agent."""
         pages = self._cluster.pages(CONFIG_MAPS, namespace, label_selector=_SELECTOR, metadata_only=True)
         metadata = [mapping(item.get("metadata")) async for page in pages for item in page]
         return {(text(one.get("namespace")), text(one.get("name"))): text(one.get("uid")) for one in metadata}
@@ -167,7 +168,7 @@ class AgentConfigMaps:
         self._known[namespace, self.name] = text(made["metadata"].get("uid"))
 
     async def _verify(self, namespace: str, name: str) -> None:
-        """Read an existing one. Raises Refused if its content doesn't match its name."""
+        """Read an existing ConfigMap. Raises Refused if its content doesn't match its name."""
         try:
             found = await self._cluster.get(whole(CONFIG_MAPS), namespace, name)
         except NotFound as error:
@@ -200,7 +201,7 @@ class AgentConfigMaps:
 
 
 def _problem(found: RawObject, name: str) -> str:
-    """Returns the problem of a ConfigMap of this name; empty if its content matches the name."""
+    """Returns the problem with a ConfigMap; empty if the content matches the name."""
     if found.get("immutable") is not True:
         return "isn't immutable"
     binary = mapping(found.get("binaryData"))

@@ -1,15 +1,16 @@
 """A job's children are first written by a create, and later by server-side apply.
 
-- **Create.** An unknown child is made by a create, which fails if an object of its name exists. So another owner's
-  object is never overwritten, not even one that was made a moment ago.
-- **Apply** carries the uid and the resourceVersion that were decided on, as an update does. It fails if the object
-  was changed, deleted or recreated since: a deposed leader's late write loses.
-- After either failure the object is read. If it differs from the object that was decided on, the job is decided on
-  again; if only its status has changed, it is applied again: no write is repeated without a read.
-- **Ownership of fields.** An apply drops the fields that the manager's last *apply* had and this one lacks. The fields
-  of a create belong to another entry of `metadata.managedFields` and would stay forever (the node selector of a
-  Kueue flavor that the job has left). So before the first apply that entry is declared to be an apply, as client-go
-  does for kubectl (`util/csaupgrade`). It is one more write for a child; a set that is only scaled to zero needs none.
+- **Create.** An unknown child is written by a create, which fails if an object with its name exists. So another owner's
+  object is never overwritten, even if it was created a moment ago.
+- **Apply.** Like an update, an apply contains the uid and the resourceVersion that were decided on. It fails if the
+  object was changed, deleted or recreated since then, so a deposed leader's late write fails.
+- After either failure, the object is read. If only its status has changed, it is applied again. If anything else
+  differs, the job is decided on again. No write is repeated without a read.
+- **Ownership of fields.** An apply removes fields that the manager's last *apply* contained and this one doesn't. The
+  fields of a create belong to another entry of `metadata.managedFields` and would never be removed (for example, the
+  node selector of an earlier Kueue flavor). So before the first apply, that entry is declared to be an apply, as
+  client-go does for kubectl (`util/csaupgrade`). This costs each child one more write, except a StatefulSet that is
+  only scaled to zero.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ from trainmaster_operator.rendering import GANG_APIS, child_kind
 from trainmaster_operator.wire.names import FIELD_MANAGER
 from trainmaster_operator.wire.values import mapping, mappings
 
-# Limit on the applies of one decision: a set's status can change as often as its pods do.
+# Limit on the applies of one decision, because a StatefulSet's status can change as often as its pods do.
 APPLY_TRIES = 3
 
 
 class ChildWriter:
-    """Writes children. Raises ClusterError; `Refused` concerns only the child, any other error the whole pass."""
+    """Writes children. Raises ClusterError: `Refused` concerns only the child, any other error the whole pass."""
 
     def __init__(self, cluster: Cluster, store: Store, agents_secrets: AgentsSecrets, agents: AgentConfigMaps) -> None:
         self._cluster = cluster
@@ -61,7 +62,7 @@ class ChildWriter:
         self._agents = agents
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
-        """Write one child as in its manifest, from its state in the snapshot."""
+        """Create or apply one child from its manifest, depending on its state in the snapshot."""
         kind, name = child_kind(manifest["apiVersion"], manifest["kind"]), str(manifest["metadata"]["name"])
         resource = CHILDREN[kind]
         found = (child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name))
@@ -85,7 +86,7 @@ class ChildWriter:
     async def _with_what_pods_need(
         self, namespace: str, resource: Resource, manifest: Mapping[str, Any]
     ) -> AsyncIterator[None]:
-        """Provide the namespace's objects that the pods of a set need, while the set is written."""
+        """Provide the objects that a StatefulSet's pods need in the namespace, while the StatefulSet is written."""
         if resource != STATEFUL_SETS or _makes_no_pods(manifest):
             yield
             return
@@ -105,7 +106,7 @@ class ChildWriter:
         except AlreadyExists:
             live = await self._read(key, resource, name)
             _refuse_foreign(key, resource, name, owner_uid(live["metadata"]), job_uid)
-            # The decision assumed that no such child exists; applying it now could start a finished job again.
+            # The decision assumed that no such child exists. An apply could now restart a finished job.
             raise
 
     async def _apply(self, key: JobKey, resource: Resource, known: ChildView, manifest: Mapping[str, Any]) -> RawObject:
@@ -121,12 +122,12 @@ class ChildWriter:
             try:
                 return await self._if_unchanged(key, resource, known, apply)
             except Conflict:
-                # A set's status changes with every pod. If nothing else of it has changed, the decision holds.
+                # A StatefulSet's status changes with every pod. If nothing else has changed, the decision stays valid.
                 if not tries:
                     raise
 
     async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> ChildView:
-        """Turn the entry of our create into one of an apply; returns the new state of the child."""
+        """Convert our create's `managedFields` entry to an apply's; returns the child's new state."""
         live = await self._read(key, whole(resource), known.name)
         version = self._decided_on(key, resource, known)
         metadata = {
@@ -141,25 +142,25 @@ class ChildWriter:
     async def _if_unchanged(
         self, key: JobKey, resource: Resource, known: ChildView, write: Awaitable[RawObject]
     ) -> RawObject:
-        """Await a write; if it fails, read the object, so that the next decision has its current state."""
+        """Await a write. If it fails, read the object, so that the next decision uses its current state."""
         try:
             return await write
         except (Conflict, Invalid, NotFound) as error:
             live = await self._read(key, resource, known.name)
             if live["metadata"].get("uid") != known.uid:
-                # The API server also answers "invalid" if the uid differs: to it, that changes an immutable field.
+                # The API server also answers "invalid" if the uid differs, because the uid is an immutable field.
                 raise _changed(key, resource, known.name) from error
             raise
 
     def _decided_on(self, key: JobKey, resource: Resource, known: ChildView) -> Versioned:
-        """Returns the newest version, if only its status has changed since the job was decided on."""
+        """Returns the child's newest version, if only its status has changed since the job was decided on."""
         view, version = self._store.child(key, resource, known.name) or (None, None)
         if view != known or version is None:
             raise _changed(key, resource, known.name)
         return version
 
     async def _read(self, key: JobKey, resource: Resource, name: str) -> RawObject:
-        """Read the object's current state into the store. Raises Conflict if it is gone."""
+        """Read the object's current state into the store. Raises Conflict if the object doesn't exist."""
         try:
             live = await self._cluster.get(resource, key.namespace, name)
         except NotFound as error:
@@ -172,7 +173,7 @@ class ChildWriter:
 
 
 def as_applied(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns `metadata.managedFields` with the fields of our creates and updates in the entry of our applies."""
+    """Returns `metadata.managedFields` with our creates' and updates' fields moved to the entry of our applies."""
     ours = [dict(entry) for entry in entries if is_from_create(entry) or _is_applied(entry)]
     fields: dict[str, Any] = {}
     for entry in ours:
@@ -186,7 +187,7 @@ def _is_applied(entry: Mapping[str, Any]) -> bool:
 
 
 def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges sets of fields in `fieldsV1`'s notation: objects in objects, each name a field, a key or a value."""
+    """Merges two sets of fields in `fieldsV1`'s notation: nested objects whose names are fields, keys or values."""
     return {**one, **{name: _union(mapping(one.get(name)), mapping(inner)) for name, inner in other.items()}}
 
 
@@ -212,14 +213,14 @@ def _refuse_foreign(key: JobKey, resource: Resource, name: str, owner: str | Non
 
 
 def _as_written(error: Invalid) -> Invalid:
-    """Returns the refusal of a set with the paths of a user's podTemplate."""
+    """Returns a StatefulSet's refusal with the paths of the user's podTemplate."""
     message = error.message.replace("spec.template.spec.", "spec.podTemplate.spec.")
     message = re.sub(r"spec\.template\.(?:metadata\.)?(labels|annotations)", r"spec.podTemplate.metadata.\1", message)
     return Invalid(error.request, message, status=error.status, reason=error.reason)
 
 
 def _without_place(error: NotFound, resource: Resource) -> Refused:
-    """Returns the error for a write that got 404: the namespace is gone, or the type isn't served."""
+    """Returns the error for a write that got 404, because the namespace is gone or the type isn't served."""
     product = next((GANG_APIS[name].product for name, gang in GANGS.items() if gang == resource), None)
     if product is None or not is_unserved(error):
         return Refused(error.request, error.message, status=404, reason="NotFound")

@@ -1,21 +1,21 @@
-"""Carries out a decision: status first (after the logs of a job that ends or is suspended), then actions, events.
+"""Carries out a decision: writes the status, then carries out the actions, then records the events.
 
-Status is the source of truth, so it is written before any of its consequences; after a kill, the next operator finds
-the intention in it. Each pass makes at most one status write and skips actions that are already done.
+The status is the source of truth, so it is written before any of its consequences. If an operator is killed, the next
+one finds the intention in the status. Each pass writes the status at most once, and skips actions that are already
+done. The logs of a job that ends or is suspended are saved before the status is written.
 
-- The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
-  the job is read and decided on again). A patch of progress alone may wait.
-- An assignment is pushed to the leader. Once the leader has received it, a moment later, it is annotated on each pod,
-  with the applies of the pass: in parallel with them the push took 0.1 s longer on a small machine, and ranks wait for
-  it. An assignment that stops ranks is sent by all routes at once: a pod that is made meanwhile must not begin the old
-  one.
+- The status patch contains the resourceVersion that was decided on, so a decision on an old view is never written. On a
+  Conflict, the job is read and decided on again. A patch that contains only progress may wait.
+- An assignment is pushed to the leader first. Then it is annotated on each pod, together with the pass's applies. If
+  these requests ran in parallel with the push, it took 0.1 s longer on a small machine, and ranks wait for the push. An
+  assignment that stops ranks is sent by all routes at once, so that no new pod begins the old assignment.
 - Children are created, then applied, with preconditions (`children`).
-- A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. Evidence
-  that only the pod has is saved first.
-- The log of each pod that ends is followed; if the operator ends the pod, from before its end.
-- A write that the API server refuses (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
-  repeated with a separate back-off; other failures are raised, and the queue repeats the whole pass.
-- Before a pod is deleted by force, its node is read. Deleting a pod that its node still runs breaks the promise of a
+- Before a pod is deleted, it is read from the API server; the delete has the pod's uid and resourceVersion as
+  preconditions. Evidence that only the pod has is saved first.
+- The log of each ending pod is followed. If the operator deletes the pod, following begins before the deletion.
+- If the API server refuses a write (quota, webhook, permission), a `RefusedWrite` is added to the next snapshot, and
+  the write is repeated with a separate back-off. Other failures are raised, and the queue repeats the whole pass.
+- Before a pod is deleted by force, its node is read. Deleting a pod that its node still runs breaks the guarantee of a
   StatefulSet, so "not ready" isn't enough: the node object must be gone, tainted out-of-service by an administrator, or
   unreachable for longer than the job's limit
   (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
@@ -78,9 +78,10 @@ from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOT
 from trainmaster_operator.wire.values import mapping, mappings
 
 logger = logging.getLogger(__name__)
-# Seconds until a refused write is repeated: the first wait, doubled up to the longest. Quotas are freed in minutes.
+# Seconds until a refused write is repeated: the first wait, which doubles up to the longest. Quotas are freed in
+# minutes.
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
-# Pods that are patched at the same time; a job of thousands of workers must not take the whole connection pool.
+# Limit on the pods that are patched at once, so that a job of thousands of workers doesn't use all connections.
 CONCURRENT_PATCHES = 64
 Result = TypeVar("Result")
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -89,7 +90,7 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a pass. `retry_after`: seconds until a postponed write should be tried again."""
+    """The result of a pass. `retry_after` is the number of seconds until a postponed write should be tried again."""
 
     wrote_status: bool = False
     retry_after: float | None = None
@@ -126,7 +127,7 @@ class Executor:
         before, after = snapshot.job.status.phase, decision.status.phase
         ends = after in TERMINAL_PHASES and before not in TERMINAL_PHASES
         if ends or (after == "Suspended" and before != "Suspended"):
-            # Logs come before the status: users who see the job's end find its logs, and its pods still exist.
+            # Save logs before the status is written, so that users who see the job's end find its logs.
             await self.logs.save(key, snapshot, complete=ends)
         if ends:
             await self.evidence.last(key, snapshot, decision.status)
@@ -137,7 +138,7 @@ class Executor:
         try:
             retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
         finally:
-            # Events follow from the status that was just written: the pass that repeats the actions has none.
+            # Events belong to the status that was just written, so a later pass that repeats the actions has none.
             for event in decision.events:
                 await self.events.record(snapshot.job, event)
         return Outcome(wrote, min(retries, default=None))
@@ -146,26 +147,26 @@ class Executor:
         if decision.status == snapshot.job.status:
             return False, None
         if snapshot.job.unreadable is not None:
-            # The rest of the status is the job's past, and must not be lost.
+            # Change only the conditions, because the rest of the status is the job's past and must not be lost.
             patch = with_conditions(snapshot.raw_status, decision.status)
         else:
             patch = merge_patch(snapshot.raw_status, to_wire(decision.status))
         if not patch:
             return False, None
         uid = snapshot.job.uid
-        # This holds for progress alone, too: a deposed leader's view of it is as old as the rest.
+        # The version is a precondition even for progress, because a deposed leader's view of progress is old too.
         version = snapshot.version.resource_version
         body: dict[str, Any] = {"metadata": {"uid": uid, "resourceVersion": version}, "status": patch}
         if is_only_progress(patch):
-            # An operator that has just started waits first: until the leaders have repeated their workers' reports, it
-            # knows less than the status does.
+            # A newly started operator waits first: until the leaders have repeated their workers' reports, the operator
+            # knows less than the status contains.
             since = self.now() - self._status_written.setdefault(uid, self.now())
             if 0 <= since < self.progress_seconds:
                 return False, self.progress_seconds - since
         try:
             answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
         except (Conflict, Invalid):
-            # Invalid: the job was replaced by another of the same name (to a patch, a uid that differs is "immutable").
+            # Invalid means that the job was replaced by another of the same name, because the uid is immutable.
             await self._read_job_again(key, uid)
             raise
         except NotFound:
@@ -183,7 +184,7 @@ class Executor:
             self.store.remove(JOBS, key, key.name, uid)
 
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
-        """Carry out applies and assignments together, sets after the objects their pods mount; the rest in order."""
+        """Carry out applies and assignments together, StatefulSets after objects that pods mount; the rest in order."""
         together = [action for action in actions if isinstance(action, Assign)]
         applies = [action for action in actions if isinstance(action, Apply)]
         sets = [action for action in applies if action.manifest["kind"] == "StatefulSet"]
@@ -200,7 +201,7 @@ class Executor:
         return min(waits, default=None)
 
     async def _all(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
-        """Run actions concurrently; returns the seconds until the postponed ones may be tried again."""
+        """Run actions concurrently; returns the seconds until each postponed action may be tried again."""
         waits = await _all_or_first_failure(self._guarded(key, snapshot, action) for action in actions)
         return [wait for wait in waits if wait is not None]
 
@@ -217,7 +218,7 @@ class Executor:
             # 2.0 ** 1024 overflows, after 17 hours of refusals.
             wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
-            # If the API server's own reason is missing, a proxy before it has answered.
+            # If the reason is missing, a proxy in front of the API server has answered.
             reason = error.reason or f"HTTP {error.status}"
             problem = RefusedWrite(name, reason, error.message[:1_000], self.now())
             self.store.record_refusal(key, problem, clock() + wait)
@@ -226,7 +227,7 @@ class Executor:
         return None
 
     def _refused_for(self, key: JobKey, action: Action) -> float:
-        """Returns the seconds until a refused action is tried again; 0 for now."""
+        """Returns the seconds until a refused action may be tried again; 0 means now."""
         refusal = self.store.refusal(key, describe(action))
         return 0.0 if refusal is None else max(0.0, refusal.retry_at - asyncio.get_running_loop().time())
 
@@ -271,12 +272,13 @@ class Executor:
                 try:
                     answer = await self.cluster.patch(PODS, key.namespace, pod.name, body)
                 except NotFound:
-                    # The pod that replaces it has the assignment from the template.
+                    # The new pod gets the assignment from the template.
                     self.store.remove(PODS, key, pod.name, pod.uid)
                     return
                 except (Conflict, Invalid):
-                    # Replaced by another pod of the same name? Kubernetes answers a patch with another uid with 422
-                    # (pkg/controller/controller_ref_manager.go, ReleasePod). Its event asks for the next pass.
+                    # The pod may have been replaced by another of the same name: Kubernetes answers a patch with a
+                    # different uid with 422 (pkg/controller/controller_ref_manager.go, ReleasePod). The new pod's event
+                    # requests the next pass.
                     answer = await self.cluster.get(PODS, key.namespace, pod.name)
                     if answer["metadata"]["uid"] == pod.uid:
                         raise
@@ -297,7 +299,7 @@ class Executor:
             return
         known = self.store.version(key, PODS, action.pod.name)
         if known is None or known.resource_version != metadata.get("resourceVersion"):
-            # The pod differs from the one that was decided on: read it again before destroying anything.
+            # The pod differs from the pod that was decided on, so decide again before destroying anything.
             self.store.upsert(PODS, live)
             raise Conflict(
                 f"delete Pod {key.namespace}/{action.pod.name}", "the pod has changed since it was decided on"
@@ -337,7 +339,7 @@ class Executor:
                 )
             except Conflict as error:
                 changed = error
-            # A finalizer may keep it for a while.
+            # A finalizer may keep the child for a while.
             self.store.upsert(resource, await self.cluster.get(resource, key.namespace, action.name))
         except NotFound:
             self.store.remove(resource, key, action.name, action.uid)
@@ -361,7 +363,7 @@ class Executor:
 
 
 async def _all_or_first_failure(works: Iterable[Awaitable[Result]]) -> list[Result]:
-    """Awaits all works to their end, even if one fails; then raises the first failure."""
+    """Awaits the end of all works, even if one fails, and then raises the first failure."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -370,7 +372,7 @@ async def _all_or_first_failure(works: Iterable[Awaitable[Result]]) -> list[Resu
 
 
 def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:
-    """Returns the pods that their StatefulSets end after the actions."""
+    """Returns the pods that their StatefulSets will delete as a result of the actions."""
     gone: list[PodView] = []
     for action in actions:
         if isinstance(action, Apply) and action.manifest["kind"] == "StatefulSet":
@@ -381,7 +383,7 @@ def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:
 
 
 def describe(action: Action) -> str:
-    """Returns an action's name for problems and logs; it is the same in every pass."""
+    """Returns an action's name for problems and logs. The name is the same in every pass."""
     match action:
         case Apply(manifest=manifest):
             return f"apply {manifest['kind']} {manifest['metadata']['name']}"
@@ -404,7 +406,7 @@ def describe(action: Action) -> str:
 
 
 async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float) -> bool:
-    """Returns whether the node is lost; `lost_after` in seconds. Raises ClusterError if nodes can't be read."""
+    """Returns whether the node is lost. `lost_after` is in seconds. Raises ClusterError if nodes can't be read."""
     try:
         live = await cluster.get(NODES, "", node)
     except NotFound:
@@ -414,7 +416,7 @@ async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float)
         return True
     ready = mapping(conditions_by_type(mapping(live.get("status"))).get("Ready"))
     if ready.get("status") != "Unknown":
-        # The kubelet answers, so it will end the pod itself.
+        # The kubelet reports, so it will end the pod itself.
         return False
     added = (parse_time(taint.get("timeAdded")) for taint in taints if taint.get("key") == UNREACHABLE)
     since = [at for at in (*added, parse_time(ready.get("lastTransitionTime"))) if at is not None]

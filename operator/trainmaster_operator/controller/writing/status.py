@@ -1,11 +1,11 @@
 """Writes a job's public state: its status, Kubernetes Events about it, and the status of its Workload.
 
 - The job's status is written by the smallest JSON merge patch (RFC 7386) from the server's status to the decided one.
-- Events are of core v1, for `kubectl describe` and `kubectl events`; the API server shows them in events.k8s.io too. As
-  in client-go (tools/record/events_cache.go), a repeated event increments the count of the first one, and each job has
-  a budget of 25 at once, refilled with one in five minutes.
-- The Workload's conditions are patched as a whole list, on the version that was just read: Kueue writes there too, and
-  a Conflict means that its status is read first.
+- Events use core v1, for `kubectl describe` and `kubectl events`; the API server also serves them in events.k8s.io. As
+  in client-go (tools/record/events_cache.go), a repeated event increments the first event's count, and each job has a
+  budget of 25 events, to which one is added every five minutes.
+- The Workload's conditions are patched as a complete list, with the version that was just read as a precondition,
+  because Kueue writes them too. After a Conflict, the Workload is read again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainmaster_operator.reconciling.decision import JobEvent, ReportWorkload
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.values import mapping, mappings
 
-# Fields that change with every report of progress or every new or deleted pod: a patch of only these may wait.
+# Fields that change with every progress report and every new or deleted pod. A patch of only these fields may wait.
 PROGRESS_FIELDS = frozenset({"progress", "timeSpent", "workers", "replicas"})
 WORKLOADS = GANGS["kueue"]
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ COMPONENT = "trainmaster"
 MAX_MESSAGE_BYTES = 1_024
 BURST = 25
 REFILL_SECONDS = 300.0
-# Seconds within which events of the same text are one.
+# Seconds within which events with equal texts are counted as one event.
 REPEAT_SECONDS = 600.0
 REMEMBERED = 4_096
 
@@ -49,7 +49,7 @@ def to_wire(status: JobStatus) -> dict[str, Any]:
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the patch that turns `old` into `new`. Lists are replaced whole, as in the standard."""
+    """Returns the patch that changes `old` to `new`. Lists are replaced completely, as in the standard."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)
@@ -72,12 +72,12 @@ def with_conditions(raw: Mapping[str, Any], status: JobStatus) -> dict[str, Any]
 
 
 def is_only_progress(patch: Mapping[str, Any]) -> bool:
-    """Returns whether a patch has progress and nothing else."""
+    """Returns whether a patch contains only progress."""
     return bool(patch) and patch.keys() <= PROGRESS_FIELDS
 
 
 async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: ReportWorkload, now: float) -> None:
-    """Set conditions and, to release it, clear the admission. Raises Conflict if Kueue wrote meanwhile."""
+    """Set a Workload's conditions; a release also clears the admission. Raises Conflict if Kueue wrote meanwhile."""
     try:
         live = await cluster.get(WORKLOADS, key.namespace, action.name)
     except NotFound:
@@ -93,7 +93,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
     }
     patch: dict[str, Any] = {}
     if action.release is not None:
-        # QuotaReserved and Admitted end with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
+        # QuotaReserved and Admitted become false with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
         wanted["QuotaReserved"] = (False, "Pending", action.release)
         wanted["Admitted"] = (False, "NoReservation", "The workload has no reservation")
         patch["admission"] = None
@@ -116,7 +116,7 @@ def _with(
     metadata: Mapping[str, Any],
     now: float,
 ) -> list[Mapping[str, Any]]:
-    """Returns the conditions with one set: its time changes only with its status."""
+    """Returns the conditions with one of them set. Its time changes only if its status changes."""
     old = next((item for item in conditions if item.get("type") == kind), None)
     moved = old is None or old.get("status") != status
     new = {
@@ -144,7 +144,7 @@ class _Budget:
 
 
 class EventRecorder:
-    """Records events. Never raises: an event that can't be written is logged, and the job continues."""
+    """Records events. Never raises: if an event can't be written, that is logged, and the job continues."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._cluster = cluster
@@ -154,9 +154,9 @@ class EventRecorder:
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     async def record(self, job: Job, event: JobEvent) -> None:
-        """Write an event, or increment the count of the same earlier one."""
+        """Write an event, or increment the count of an equal earlier event."""
         now = self._clock()
-        # kubectl prints messages unchanged, each in a line of a table.
+        # kubectl prints messages unchanged in a table, so a message must be one line.
         message = one_line(event.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
         place = (job.uid, event.reason, message)
         recorded = self._recorded.get(place)
