@@ -164,7 +164,7 @@ class AsyncJobClient:
         )
 
     def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
-        """Yields the job's state, then its state after each change, until the job is deleted. Reopens a broken watch."""
+        """Yields the job's state now and after each change, until the job is deleted. Reopens a broken watch."""
         require_name(name)
         return Watcher(self.transport, self.namespace).one(name)
 

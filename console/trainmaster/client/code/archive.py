@@ -245,7 +245,7 @@ def _pack(
 ) -> Archive:
     """Packs files, given as bytes, and links, given as their targets, into an archive."""
     packed = io.BytesIO()
-    # The archive contains no file name, time or owner of its own, so that equal files make equal bytes.
+    # The archive records no archive name, times or owners, so that equal files make equal bytes.
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
             content = files[name]
