@@ -211,7 +211,7 @@ class _Gathering:
         return found
 
     async def _metrics(self, pod: Object) -> str:
-        """Returns the metrics page of a pod's agent. Few users have the right to read it through the API server's proxy."""
+        """Returns the metrics page of a pod's agent. Few users may read it through the API server's proxy."""
         path = self._namespaced("/api/v1", f"pods/{_part(name_of(pod))}:{AGENT_PORT}/proxy/metrics")
         try:
             page = await self.transport.beginning(path, limit=MAX_METRICS_BYTES, seconds=METRICS_SECONDS)

@@ -138,7 +138,7 @@ def _namespaces(operator: Object) -> list[str]:
 
 
 def _refused(situation: Situation) -> Iterator[str]:
-    """Yields the messages with which the API server refused the job's objects: the operator's, then events, newest first."""
+    """Yields the API server's refusals of the job's objects: the operator's message, then events, newest first."""
     if not situation.is_starting:
         return
     is_shown = situation.shown_reason in ("QuotaExceeded", "Refused")

@@ -170,7 +170,7 @@ _MAX_DEPTH = 50
 
 
 def is_literal(value: object, depth: int = 0) -> bool:
-    """Returns whether evaluating a value's `repr` gives the value. Subclasses don't count, as their `repr` may differ."""
+    """Returns whether evaluating a value's `repr` gives the value. The `repr` of subclasses may differ."""
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
         return True
