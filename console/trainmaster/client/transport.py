@@ -292,7 +292,7 @@ def _pool(server: Server) -> urllib3.PoolManager:
 
 
 def connect(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
-    """Connects by kubeconfig or from inside a pod. Returns the transport and the context's namespace. Raises NoCluster."""
+    """Returns a transport by kubeconfig or from inside a pod, and the context's namespace. Raises NoCluster."""
     server = server_for(kubeconfig, context)
     return HttpTransport(server), server.namespace
 
