@@ -3,7 +3,7 @@
 It leaves out caches and environments. It also leaves out files that may contain secrets, files that `.gitignore` and
 `.trainmasterignore` exclude (in every folder, as in git), links that lead out of the folder, and special files. It
 names these, because a script may need them. Users who may read the namespace's ConfigMaps can read a job's code, so a
-file that may contain secrets is included only if a `.trainmasterignore` says so (`!.env`); `.gitignore` isn't enough.
+file that may contain secrets is included only if a `.trainmasterignore` includes it (`!.env`).
 """
 
 from __future__ import annotations
