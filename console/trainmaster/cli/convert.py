@@ -1,8 +1,7 @@
 """Handles other operators' jobs: `trainmaster convert` translates them, and `validate` recognizes them.
 
 The report of `convert` contains a line for every field. `validate` skips other documents in a job's file (a ConfigMap,
-a claim, another operator's job). In a file without a DistributedTrainingJob, it reports another operator's job as a
-mistake and suggests `convert`.
+another operator's job). In a file without our job, another operator's job is a mistake, and `convert` is suggested.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Owners:
     jobs: Mapping[tuple[str, str], TrainingJob]
     """The jobs by namespace and name."""
     sets: Mapping[tuple[str, str], TrainingJob]
-    """The jobs by the namespace and name of each of their StatefulSets, and by their own."""
+    """The jobs by namespace and StatefulSet, and by namespace and name."""
 
     @classmethod
     def of(cls, jobs: Iterable[TrainingJob]) -> Owners:

@@ -98,7 +98,7 @@ def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
     job, selection, kept = reader.job, reader.selection, reader.kept
     started = {worker for worker, pod in reader.pods.items() if has_started(pod)}
     gone = {worker: log for worker, log in kept.items() if worker not in started}
-    # The kept output of an ended job copies its pods' logs. Pods that still exist have the first lines too.
+    # Pods that still exist contain the first lines, even if the kept output doesn't.
     earlier = gone if job.finished or job.phase == "Suspended" else kept
     if missing := _missing_sentence(earlier, selection):
         say(missing, error=True)

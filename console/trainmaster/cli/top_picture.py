@@ -78,7 +78,7 @@ def spread_of(figures: Iterable[RankMetrics]) -> Spread:
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
-    """Divides the range of the values into equal bins, and returns each bin's bounds and number of values."""
+    """Divides the values into equally wide bins. Returns each bin's bounds and number of values."""
     least, most = min(values), max(values)
     if least == most:
         return [(least, most, len(values))]

@@ -61,7 +61,7 @@ class Blocking:
 class _Ahead:
     """_Ahead counts the characters read ahead of one stream."""
 
-    # The reader is notified through `room` when there is room again. All streams share the condition's lock.
+    # Notifies the reader of new room. All streams share the lock.
     room: threading.Condition
     size: int = 0
     # Whether the reader waits for room.
@@ -106,8 +106,7 @@ class ThreadReaders:
                 # The stream has ended.
                 return
             ahead.size -= len(line.text)
-            # The reader is woken when the buffer is half empty. If it were woken later, the other streams' lines
-            # would have to wait for it.
+            # Wakes the reader when the buffer is half empty. If it were empty, the other streams' lines would wait.
             if ahead.is_full and ahead.size <= self._share // 2:
                 ahead.is_full = False
                 ahead.room.notify()

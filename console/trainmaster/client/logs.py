@@ -225,7 +225,7 @@ class LogReader:
             async for line in lines:
                 yield line
         if any(map(has_started, pods)):
-            # Reading the existing output may have taken long, so the pods are listed again.
+            # Reading the existing output may have taken long, so read the pods again.
             pods = await self._reread()
         merger: Merger[Container] = Merger(self.output.transport.readers())
         try:
@@ -392,7 +392,7 @@ class LogReader:
             elif line.error is not None:
                 raise line.error
             elif deadline is not None:
-                # The job's status changes within moments, so wait only a little longer.
+                # The job's status changes within moments.
                 deadline = min(deadline, time.monotonic() + POLL_SECONDS)
 
     def _patience(self, merger: Merger[Container]) -> float:

@@ -20,7 +20,7 @@ from trainmaster_operator.wire.names import AGENT_PORT
 from trainmaster_operator.wire.report import STATES
 from trainmaster_operator.wire.values import decimal
 
-# Size limit of a worker's page (bytes). A page with the maximum number of ranks and all their figures takes half of it.
+# Size limit of a worker's page (bytes). The largest page takes half of it.
 MAX_BYTES = 2 * 1024 * 1024
 SECONDS = 3.0
 # A sample in the text format of Prometheus, with the only label that is used.

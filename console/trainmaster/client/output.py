@@ -87,7 +87,7 @@ class Output:
         return Stacks.parse(await self._config_map(stacks_name(name)))
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs several coroutines at once, for example to open logs."""
+        """Runs several coroutines at once."""
         return await self.transport.together(parts)
 
     async def _config_map(self, name: str) -> dict[str, str]:

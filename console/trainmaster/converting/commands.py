@@ -102,7 +102,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
             value = words[at] if at < len(words) else ""
             used.append(value)
         elif option not in VALUES | FLAGS:
-            # This option exists only in newer versions of torch, so it is unknown whether it takes a value.
+            # This option of a newer torch may take a value or not.
             return Command(tuple(words[:of_command]), tuple(words[of_command:]), by_torchrun=True)
         options[option], spelled[option] = value, used
         at += 1
@@ -137,7 +137,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
 
 
 def _range(nodes: str) -> tuple[int | None, int | None]:
-    """Returns the bounds of a range such as --nnodes=2:4, or Nones for anything else."""
+    """Returns the bounds of a range such as --nnodes=2:4, or Nones."""
     found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", nodes)
     return (None, None) if found is None else (int(found[1]), int(found[2]))
 

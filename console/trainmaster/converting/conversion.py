@@ -1,8 +1,8 @@
 """Converts other operators' manifests into jobs, with an answer for every field. This is the entry point.
 
 Several manifests are converted together, because a TrainJob needs its runtime. Manifests of other kinds stay unchanged.
-Each new job is validated as by `trainmaster validate`. Invalid fields are removed from the job, and the source's fields
-that they came from are refused. Missing fields become notes without a field.
+Each new job is validated as by `trainmaster validate`. Invalid fields are removed, and the source's fields are refused.
+Missing fields become notes without a field.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Defines the tree of fields that represents another operator's manifest, and the draft of the job that it becomes.
+"""Defines the tree of fields of another operator's manifest, and the draft of the job that it becomes.
 
 Each leaf gets one answer: its new place, or the reason why it has no place. A leaf is a scalar, an empty list or
 mapping, or a list of scalars (users see a command as one field). Leaves without an answer are refused at the end, so
-nothing is dropped silently. If a job comes from several manifests, they are merged as Kubernetes merges a patch, and
-each field remembers its place in its own manifest.
+nothing is dropped silently. A job's manifests are merged as Kubernetes merges a patch, and each field keeps its place.
 """
 
 from __future__ import annotations

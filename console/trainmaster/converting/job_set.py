@@ -1,9 +1,8 @@
 """Converts a JobSet (jobset.x-k8s.io/v1alpha2). Its training replicatedJobs become a job, the others become Jobs.
 
-ReplicatedJobs with the same program train together, as groups if their resources differ. If there are several
-programs, the one with accelerators or torchrun is the training program, or else the one with the most pods. The others
-(a driver, a data server, a step that prepares data) become Jobs (batch/v1) as the JobSet controller would create them.
-The JobSet's volume claims become claims.
+ReplicatedJobs with the same program train together, as groups if their resources differ. If there are several programs,
+the one with accelerators or torchrun trains, or else the one with the most pods. The others (a driver, a data server,
+a preparation) become Jobs (batch/v1) as the JobSet controller would create them. Its volume claims become claims.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
 
 
 def _indexes(job: Field | None) -> None:
-    """Refuses a program that uses its Job's index, because the index is only unique within one of several Jobs."""
+    """Refuses a program that uses its index, because the index isn't unique if there are several Jobs."""
     pod = job.get("template", "spec") if job is not None else None
     for container in pod.each("containers") if pod is not None else []:
         for name in ("command", "args"):

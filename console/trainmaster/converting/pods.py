@@ -29,7 +29,7 @@ _TOPOLOGIES = {
     "kueue.x-k8s.io/podset-required-topology": True,
     "kueue.x-k8s.io/podset-preferred-topology": False,
 }
-# Labels that other operators' programs read. The corresponding labels of ours have other names.
+# Labels that other operators' programs read. Ours have other names.
 _JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
 _INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 _METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -59,7 +59,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
         return
     container = training_container(spec, trains)
     if container is not None:
-        # The worker is converted first, because the conversion of volumes and sidecars depends on it.
+        # The worker is converted first, because volumes and sidecars depend on it.
         _worker(container, spec, draft, torch=torch)
     for name, field in (spec.fields or {}).items():
         if name == "containers":

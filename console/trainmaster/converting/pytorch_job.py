@@ -108,7 +108,7 @@ def _run_policy(policy: Field, draft: Draft) -> None:
 
 
 def _restarts(field: Field, draft: Draft) -> None:
-    """Puts a limit of restarts into the job. If there are several limits, the first one is used."""
+    """Puts a limit of restarts into the job. The first limit is used."""
     given = draft.at(_MAX_RESTARTS)
     if given is None:
         draft.keep(field, _MAX_RESTARTS)
@@ -120,7 +120,7 @@ def _scheduling(policy: Field, draft: Draft) -> None:
     gang: Path = ("spec", "scheduling", "gang")
     has_gang = draft.at(gang) is not None
     if not has_gang:
-        # In Kubeflow's operator, an option of the operator determines the scheduler, so Volcano is assumed.
+        # An option of Kubeflow's operator determines the scheduler, so Volcano is assumed.
         draft.set(gang, {"scheduler": "volcano"})
     assumed = "" if has_gang else "Volcano is assumed, as the manifest names no gang scheduler"
     for name, field in (policy.fields or {}).items():

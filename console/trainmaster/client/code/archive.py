@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 # The label of all objects that contain a job's code.
 CODE_LABEL = "trainmaster.dev/code-of"
-# Size limit of an archive (bytes). Encoded in base64, it stays below etcd's 1.5 MB, and delays a pod's start by less
-# than a second.
+# Size limit (bytes). Encoded in base64, an archive stays below etcd's 1.5 MB, and a pod's start below a second.
 MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
 # If a folder contains both files, the later one takes precedence.

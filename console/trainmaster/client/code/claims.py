@@ -41,9 +41,9 @@ _WAITING = {
 }
 
 # `python3 -c` runs this program with the folder, the digest, the number of pieces, the number of archives to keep, the
-# digest that the job names (or nothing), and the job. The folder may contain other users' files. So a list in the
-# folder names the job's archives, the newest last, and whether the job created each. The program removes only archives
-# that the job created and that no other job's list names.
+# digest that the job names (or nothing), and the job. The folder may contain other users' files, so a list in it names
+# the job's archives, the newest last, and whether the job created each. The program removes only archives that the job
+# created and that no other job's list names.
 _PROGRAM = """
 import hashlib, json, os, sys
 folder, digest, pieces, kept, named, job = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]

@@ -1,7 +1,7 @@
 """Refuses code that lacks the job's script, because every attempt would fail.
 
-A job is refused only if the failure is certain, that is, if its command is plain Python or torchrun with a relative
-path to the script. Python looks for this path in the code's folder, which contains only the archive's files.
+A job is refused only if the failure is certain, because its command is plain Python or torchrun with a relative path to
+the script. Python looks for this path in the code's folder, which contains only the archive's files.
 """
 
 from __future__ import annotations

@@ -69,8 +69,7 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
     (r"no space left on device", "DiskFull", "node {node} has no disk space left for the image {image}",
      "free the node's disk, or choose another node"),
 )  # fmt: skip
-# Ranks usually start within seconds of their pods, but importing torch on a slow processor or a cold disk may take this
-# long (seconds).
+# Ranks usually start soon after their pods, but on a slow processor or disk, torch may take this long (seconds).
 ORDINARY_SECONDS = 60.0
 
 

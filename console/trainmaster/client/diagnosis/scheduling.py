@@ -108,9 +108,8 @@ class _Reading:
     def _constraint(self) -> Finding:
         """Returns the finding without the scheduler's message.
 
-        Constraints that exclude every node come first. A lack of room comes before taints and selectors, because these
-        usually exclude nodes that aren't meant for the job. But if they exclude all nodes that are large enough, they
-        come first.
+        Constraints that exclude every node come first. A lack of room comes before taints and selectors, unless these
+        exclude all large enough nodes, because a cluster has nodes that aren't meant for the job.
         """
         if claim := self._claim():
             return claim

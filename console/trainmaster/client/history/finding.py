@@ -13,8 +13,7 @@ A history identifies viewers by a bearer token of the API server, and asks the A
 client sends the kubeconfig's token. Through the proxy, it uses a separate header, because the proxy removes
 Authorization. Users without a bearer token (with a certificate, for example) ask as a service account. The API server
 creates the account's token (TokenRequest) for users who may create `serviceaccounts/token`. Tokens with a separate
-audience aren't used, because the history would need rights to check them, and users of an identity provider couldn't
-get one.
+audience aren't used: the history would need rights to check them, and an identity provider's users couldn't get one.
 """
 
 from __future__ import annotations
