@@ -23,7 +23,7 @@ def main() -> None:
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
     os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    # An empty last argument means that the user hasn't typed the next word yet, so it isn't quoted.
+    # An empty argument isn't quoted, because the next word starts there.
     arguments = [shlex.quote(argument) if argument else "" for argument in sys.argv[1:]]
     os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *arguments])
     try:

@@ -224,7 +224,7 @@ def _composed(text: str, begin: Begin, *, is_json: bool) -> Document | None:
     return Document(value, mistakes, node, reader.fields, begin)
 
 
-# Patterns of PyYAML's messages, and our messages, which use the patterns' groups.
+# PyYAML's messages and ours, which use the patterns' groups.
 _MESSAGES = (
     (r"found character '\\t' that cannot start any token", "a tab can't indent; use spaces"),
     (r"found character '(.)' that cannot start any token", "a text can't begin with {0}; write it in quotes"),

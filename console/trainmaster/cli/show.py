@@ -192,8 +192,8 @@ def where_time_went(
     """Returns a bar for the use of time and its legend, largest share first. Without entries, the list is empty.
 
     The operator updates the account only with other changes of the status, so the newest time isn't accounted yet.
-    Before a job runs, this time is added to what the job waits for. If a running job's script sends no reports, the last
-    line shows the time that isn't accounted.
+    Before a job runs, this time is added to what the job waits for. For a running job without reports, the last line
+    shows this time.
     """
     # Users may have edited the status, and the bar needs valid shares.
     amounts = {name: seconds for name in TIME_CATEGORIES if is_number(seconds := getattr(spent, name)) and seconds > 0}

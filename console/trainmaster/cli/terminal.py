@@ -1,7 +1,7 @@
 """Every command prints through `say`, `write`, `log_line` or the console of `console.py`.
 
-They keep untrusted names, messages, figures and logs from controlling the terminal (`api/printable.py`). Results for
-programs (`-o json`, `render`) are made safe by their encoders.
+They keep untrusted texts from controlling the terminal (`api/printable.py`). Encoders make results for programs
+(`-o json`, `render`) safe.
 """
 
 from __future__ import annotations

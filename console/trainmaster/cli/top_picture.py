@@ -54,7 +54,7 @@ class Spread:
     ranks: tuple[RankMetrics, ...] = ()
     median: float = 0.0
     histogram: tuple[tuple[float, float, int], ...] = ()
-    """Each bin's lower and upper bound in seconds, and its number of ranks."""
+    """Each bin's bounds (seconds) and number of ranks."""
 
     @property
     def title(self) -> str:

@@ -45,7 +45,7 @@ def _yields(
     def call(self: JobClient, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         return iterate(method(self.asynchronous, *args, **options))
 
-    # With this annotation, `help` shows the return type of the blocking method.
+    # With this, `help` shows the blocking method's return type.
     vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="Iterator")
     return call
 

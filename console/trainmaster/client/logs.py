@@ -25,8 +25,7 @@ from trainmaster_operator.api.times import to_seconds
 
 # Interval between lists of the pods while output is missing, and while all workers' output is read (seconds).
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
-# Pods that outlive their job keep their logs open, so after the job's end, a log that is silent for this long (seconds)
-# counts as ended.
+# Pods that outlive their job keep their logs open, so after the job's end, this much silence (seconds) ends a log.
 SILENT_SECONDS = 3.0
 # Maximum number of logs to merge at once. If there are more, the first workers' output comes before the next workers'.
 MAX_MERGED = 128

@@ -1,8 +1,8 @@
 """Merges the lines of several workers into one stream, sorted by time.
 
-`merged` reads existing logs. It keeps one line of each log in memory, and the rest waits in the connections. `Merger`
-reads followed logs. Because a rank may print nothing for hours, it holds a line back only for a moment, in which an
-older line of another log may arrive. A slow consumer slows down the readers, which slow down the kubelets.
+`merged` reads existing logs. It keeps one line of each log, and the rest waits in the connections. `Merger` reads
+followed logs. Because a rank may print nothing for hours, it holds a line back only for a moment, in which an older
+line of another log may arrive. A slow consumer slows down the readers, which slow down the kubelets.
 """
 
 from __future__ import annotations

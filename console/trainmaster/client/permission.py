@@ -115,7 +115,7 @@ def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most
 def party_of(user: str) -> str:
     """Returns the name under which a user's limits are counted. All service accounts of a namespace share one.
 
-    This prevents users from raising their limits by creating service accounts.
+    Otherwise, users could raise their limits by creating service accounts.
     """
     return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
 

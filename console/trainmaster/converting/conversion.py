@@ -30,7 +30,7 @@ class Note:
 
     # The manifest's index.
     manifest: int
-    # The field's path, which is empty if the answer is about a missing field.
+    # The field's path. Empty if the field is missing.
     field: Path
     value: Any
     answer: Answer

@@ -1,7 +1,7 @@
 """Defines the rules' input, a situation of raw objects, and output, findings with evidence and next steps.
 
-A situation is the readable state of a job and of everything that the job depends on. The functions at the end read
-values in raw objects. They return an empty value if the value is missing or has the wrong type.
+A situation is the readable state of a job and of everything that the job depends on. The functions at the end read raw
+objects. They return an empty value if a value is missing or has the wrong type.
 """
 
 from __future__ import annotations
