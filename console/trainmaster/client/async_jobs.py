@@ -248,7 +248,7 @@ class AsyncJobClient:
         return sorted(await self.kept_logs(name))
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns the output that the operator kept when the pods ended, by worker."""
+        """Returns the output that the operator kept before the pods were removed, by worker."""
         require_name_text(name)
         return await self._output.kept_logs(name)
 

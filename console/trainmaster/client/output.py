@@ -64,7 +64,7 @@ class Output:
                 yield line.decode("utf-8", "replace")
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns the output that the operator kept when the pods ended, by worker."""
+        """Returns the output that the operator kept before the pods were removed, by worker."""
         data = await self._config_map(logs_name(name))
         logs = {worker: KeptLog.parse(data, worker) for worker in kept_workers(data)}
         return {worker: log for worker, log in logs.items() if log is not None}
