@@ -1,6 +1,6 @@
 """Defines arguments that several commands take: jobs, their workers, ranks and attempts, and files.
 
-An impossible value is refused in a sentence that names the possible ones.
+If a value is impossible, the error message lists the possible values.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def require_one(name: str | None, everywhere: bool) -> None:
 
 
 def none_found(jobs: JobClient, everywhere: bool, beside: str = "", kind: str = "jobs") -> str:
-    """Returns the sentence for an empty list."""
+    """Returns the message for an empty list."""
     return f"No {kind} in {'any namespace' if everywhere else f'namespace {jobs.namespace}'}{beside}."
 
 
@@ -103,17 +103,17 @@ def find_job(jobs: JobClient, name: str) -> TrainingJob:
 
 
 def require_worker(job: TrainingJob, worker: int) -> None:
-    """Raises JobNotFound for a worker that the job can't have."""
+    """Raises JobNotFound if the job can't have this worker."""
     _require(job, "worker", worker, most_workers(job))
 
 
 def require_rank(job: TrainingJob, rank: int) -> None:
-    """Raises JobNotFound for a rank that the job can't have."""
+    """Raises JobNotFound if the job can't have this rank."""
     _require(job, "rank", rank, _most_ranks(job))
 
 
 def require_attempt(job: TrainingJob, attempt: int) -> None:
-    """Raises JobNotFound for an attempt that hasn't begun."""
+    """Raises JobNotFound if the attempt hasn't begun."""
     from trainmaster.client import JobNotFound
 
     newest = job.status.attempt
@@ -144,7 +144,7 @@ def _most_ranks(job: TrainingJob) -> int:
     try:
         spec = parse_spec(job.raw.get("spec"), job.name)
     except InvalidJob:
-        # The job is of another release, or the operator refused it.
+        # The job was written for another release, or the operator refused it.
         return 0
     layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), spec)
     if len(layout) > 1:

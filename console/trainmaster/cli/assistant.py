@@ -1,7 +1,7 @@
 """The MCP server answers an assistant's questions about jobs with text; it can't change anything.
 
-Programs, policies and users write the logs, messages and names, and may try to command an assistant. So each answer
-encloses such text in marks with a random name, which the text can't forge. The transport refuses every request but GET.
+Programs, policies and users write the logs, messages and names, and may try to give an assistant commands. So each
+answer encloses such text in marks with a random name, which the text can't forge. The transport sends only GETs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Namespace = Annotated[str | None, Field(description="Its namespace; without, tha
 
 
 def server(jobs: JobClient) -> MCPServer[Any]:
-    """Returns a server that only reads over a client's connection."""
+    """Returns a server that reads over the client's connection and changes nothing."""
     reading = ReadOnlyTransport(jobs.transport)
 
     def of(namespace: str | None) -> JobClient:
@@ -118,14 +118,14 @@ def _translated(function: Callable[..., str]) -> Callable[..., str]:
         try:
             return function(*args, **given)
         except ClientError as error:
-            # The error may quote text of others: an admission webhook's message, a name.
+            # The error may quote untrusted text, such as an admission webhook's message or a name.
             raise ToolError(_data("error", [str(error)])) from error
 
     return translated
 
 
 def _data(what: str, lines: Iterable[str]) -> str:
-    """Encloses others' text, cut to a limit, in marks with a random name."""
+    """Cuts untrusted text to a limit, and encloses it in marks with a random name."""
     whole = printable("\n".join(lines))
     if len(whole) > MAX_CHARACTERS:
         whole = f"... (the beginning was left out)\n{whole[-MAX_CHARACTERS:]}"

@@ -1,7 +1,7 @@
 """kubectl runs `kubectl_complete-dtj` for tab completion of `kubectl dtj`.
 
-It gets the arguments after `kubectl dtj` and completes the last one. Its output has the format of Cobra's `__complete`:
-one choice per line, its help behind a tab, and a last line with a directive.
+It receives the arguments after `kubectl dtj` and completes the last one. The output has the format of Cobra's
+`__complete`: each line contains a choice, a tab and the choice's help; the last line contains a directive.
 https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#using-the-command-line-runtime-package
 """
 
@@ -11,8 +11,8 @@ import os
 import shlex
 import sys
 
-# Cobra's directives ShellCompDirectiveDefault, with which the shell completes paths if there are no choices, and
-# ShellCompDirectiveNoFileComp.
+# Cobra's ShellCompDirectiveDefault and ShellCompDirectiveNoFileComp. With the first, the shell completes paths if
+# there are no choices.
 PATHS, NO_PATHS = 0, 4
 
 
@@ -23,7 +23,7 @@ def main() -> None:
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
     os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    # An empty argument stays empty, because the next word starts there.
+    # An empty argument isn't quoted, because the next word starts there.
     arguments = [shlex.quote(argument) if argument else "" for argument in sys.argv[1:]]
     os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *arguments])
     try:

@@ -63,7 +63,7 @@ OPTIONS = {
 }
 
 _COMPLETED = ("namespace", "context", "kubeconfig", "cluster", "user")
-# Users don't wait longer for a completion.
+# Users don't want to wait longer than this for a completion.
 _COMPLETION_LIMIT = "5s"
 
 
@@ -83,7 +83,7 @@ def _completion(name: str) -> Callable[..., list[str]]:
 
 @dataclass(frozen=True)
 class Connection:
-    """Connection has the connection's options; None means the kubeconfig's value."""
+    """Connection contains the connection's options. None means that the kubeconfig's value is used."""
 
     namespace: str | None = None
     context: str | None = None
@@ -122,7 +122,7 @@ class Connection:
         return replace(server, acting_as=self.acting_as)
 
     def answer_seconds(self) -> float | None:
-        """Returns the time limit of an answer, or None for no limit. Raises BadParameter."""
+        """Returns the time limit for an answer in seconds, or None for no limit. Raises BadParameter."""
         from trainmaster.client.transport import READ_SECONDS
 
         if self.request_timeout is None:
@@ -135,7 +135,7 @@ class Connection:
 
 
 def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> Callable[Parameters, None]:
-    """Adds the connection's options to a command, and turns errors into one sentence and an exit code."""
+    """Adds the connection's options to a command, and turns errors into a message and an exit code."""
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
 
     def command(*args: Parameters.args, **given: Parameters.kwargs) -> None:
@@ -160,7 +160,7 @@ def with_options(function: Callable[..., Any], own: list[inspect.Parameter]) -> 
 
 
 def for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
-    """Runs an action for each job. As with kubectl, a refusal is reported and the other jobs continue."""
+    """Runs an action for each job. As in kubectl, a refusal is reported and the remaining jobs are processed."""
     from trainmaster.client import ClientError, WaitTimeout
 
     refused: ClientError | None = None
@@ -168,7 +168,7 @@ def for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
         try:
             action(name)
         except WaitTimeout:
-            # The timeout applies to all jobs together.
+            # The timeout applies to all jobs together, so the remaining ones aren't tried.
             raise
         except ClientError as error:
             if len(names) == 1:

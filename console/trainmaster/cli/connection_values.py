@@ -1,6 +1,6 @@
 """Looks up values of options and names of jobs for tab completion.
 
-After an error, nothing is completed, because a shell shows no message. The command itself then reports the error.
+If an error occurs, nothing is completed, because a shell can't show a message. The command itself reports the error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def path_completed() -> bool:
 
 
 def beginning(read: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
-    """Returns the names that begin with the text, or none if they can't be read."""
+    """Returns the names that begin with the text, or an empty list if the names can't be read."""
     from trainmaster.client import ClientError
     from trainmaster_operator.api.printable import printable
     from trainmaster_operator.kubeconfig import KubeconfigError

@@ -1,6 +1,6 @@
-"""The console prints rich's tables and live pictures, and makes others' texts safe.
+"""The console prints rich's tables and live pictures, and makes untrusted texts safe.
 
-It ignores markup and emoji names, and shows no control characters but its own.
+It ignores markup and emoji names in texts, and prints no control characters except its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GAP = "  "
 
 
 class SafeConsole(Console):
-    """SafeConsole is rich's console for others' texts. Only rich itself marks segments as controls."""
+    """SafeConsole is rich's console for untrusted texts. Only rich itself marks segments as control sequences."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, emoji=False, highlight=False)
@@ -40,7 +40,7 @@ class SafeConsole(Console):
         super().print("\n".join(line.rstrip(" ") for line in lines), end="", soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Returns a plain string as it will be shown, so that columns get the right width."""
+        """Returns a string in the form that will be shown, so that columns get the right width."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -55,9 +55,9 @@ class SafeConsole(Console):
 def columns(
     names: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[int, Mapping[str, str]] | None = None
 ) -> Text:
-    """Returns a table of text like kubectl's: no name is cut, whatever the terminal's width.
+    """Returns a text table like kubectl's. Names are never cut, even if the terminal is narrow.
 
-    `styles` maps a column's position to the styles of its cells.
+    `styles` maps a column's index to the styles of the column's cells.
     """
     lines = [list(names), *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]

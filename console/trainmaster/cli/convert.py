@@ -1,7 +1,7 @@
 """Handles other operators' jobs: `trainmaster convert` translates them, and `validate` recognizes them.
 
-The report of `convert` has a line for every field. Documents beside a job (a ConfigMap, a claim, another operator's
-job) are skipped. In a file without a job of ours, another operator's job is a mistake, with a pointer to `convert`.
+The report of `convert` contains a line for every field. `validate` skips other documents in a job's file (a ConfigMap,
+another operator's job). In a file without our job, another operator's job is a mistake, and `convert` is suggested.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainmaster_operator.api.problems import VERY_SIMILAR, nearest
 from trainmaster_operator.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
 from trainmaster_operator.wire.values import mapping
 
-# A page with every field of other operators' jobs.
+# The page that explains every field of other operators' jobs.
 _MIGRATING = "docs/migrating.md"
 
 
 class OtherJob(NamedTuple):
-    """OtherJob is another operator's kind of job: `group` begins its apiVersion, and an empty `kind` matches any."""
+    """OtherJob is another operator's kind of job. Its apiVersion begins with `group`; an empty `kind` matches any."""
 
     group: str
     kind: str
@@ -33,7 +33,7 @@ class OtherJob(NamedTuple):
     section: str
 
 
-# The first match counts.
+# The first match is used.
 OTHER_JOBS = (
     OtherJob("trainer.kubeflow.org/", "", "Kubeflow Trainer", "from-trainjob"),
     OtherJob("kubeflow.org/v2beta1", "MPIJob", "the MPI operator", "from-mpijob"),
@@ -48,16 +48,16 @@ OTHER_JOBS = (
     OtherJob("training.kubedl.io/", "", "KubeDL", "from-others"),
     OtherJob("batch/", "Job", "Kubernetes", "from-a-kubernetes-job"),
 )
-# A file with one of these fields and no kind is probably a job, not a chart's values.
+# A document without a kind that contains one of these fields is probably a job rather than a chart's values.
 _JOBS_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
-# Length limit of a shown value in characters, because a script has thousands.
+# Length limit of a shown value (characters). A script can have thousands.
 _SHOWN = 60
 _SHOWN_TWICE = 20
 
 
 @dataclass(frozen=True)
 class _Source:
-    """_Source is one object of a file, with its position."""
+    """_Source is an object in a file, with its position."""
 
     file: str
     document: Document
@@ -70,7 +70,7 @@ class _Source:
 
 
 def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
-    """Prints the jobs to stdout and the report to stderr, or only the report, and returns the exit code.
+    """Prints the jobs to stdout and the report to stderr (or only the report), and returns the exit code.
 
     The code is 1 if an object was refused or can't be read.
     """
@@ -96,7 +96,7 @@ def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
 
 
 def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
-    """Returns the files' objects, and whether reading failed anywhere. Reports such failures."""
+    """Returns the files' objects, and whether any file couldn't be read. Prints such errors."""
     sources, wrong = list[_Source](), False
     for named in files:
         try:
@@ -114,7 +114,7 @@ def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
 
 
 def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
-    """Yields the objects of a document, or of the list in it, each with its path."""
+    """Yields the document's object, or the objects of the list that it contains, each with its path."""
     items = items_of(document.value) if isinstance(document.value, Mapping) else None
     if items is None:
         yield "", document.value
@@ -124,7 +124,7 @@ def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
 
 
 def _left(source: _Source, report: bool) -> bool:
-    """Reports that an object is unchanged, and returns whether it is a job that can't be converted."""
+    """Reports that an object isn't converted, and returns whether it is another operator's job."""
     other = other_job(source.value)
     if other is None:
         _say(f"{source.place('')}: {_named(source)} stays as it is", report)
@@ -159,19 +159,19 @@ def _line(note: Note, source: _Source) -> str:
 
 
 def _is_long(value: Any, given: Any) -> bool:
-    """Returns whether a value is long and unchanged, so that it needn't be shown twice."""
+    """Returns whether a value is long and unchanged. Such a value is shown only once."""
     return bool(value == given) and len(_shown(value)) > _SHOWN_TWICE
 
 
 def _shown(value: Any) -> str:
-    """Shortens a value; a text gets quotes if it would otherwise read as another value."""
+    """Shortens a value. A text is quoted if it would otherwise look like a value of another type."""
     is_plain = isinstance(value, str) and value.strip() == value and plain_scalar(value) == value
     text = value if is_plain else json_line(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
 
 
 def _named(source: _Source) -> str:
-    """Returns an object's kind and name, or the prefix of its name."""
+    """Returns an object's kind with its name or generateName."""
     metadata = mapping(source.value.get("metadata"))
     return " ".join(
         str(each) for each in (source.value.get("kind"), metadata.get("name") or metadata.get("generateName")) if each
@@ -187,7 +187,7 @@ def _summary(conversion: Conversion, source: _Source) -> str:
 
 
 def _text(found: Sequence[Conversion], sources: Sequence[_Source], output: str) -> str:
-    """Returns all documents; in YAML, each job begins with a comment on its source and its gaps."""
+    """Returns all documents. In YAML, a comment above each job names its source and the refused fields."""
     if output == "json":
         return "".join(json_text(body) + "\n" for each in found for body in each.documents)
     texts = []
@@ -211,7 +211,7 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
 
 
 def is_job(value: Mapping[str, Any]) -> bool:
-    """Returns whether a document is meant as a job: the kind or the group suffices, even with one misspelled."""
+    """Returns whether a document is meant as a job. The right kind or group suffices; the other may be misspelled."""
     kind, version = value.get("kind"), str(value.get("apiVersion") or "")
     if kind == KIND or version == GROUP or version.startswith(f"{GROUP}/"):
         return True
@@ -236,7 +236,7 @@ def items_of(value: Mapping[str, Any]) -> list[Any] | None:
 
 
 def mistake_of(value: Any) -> str | None:
-    """Returns the mistake in a document that isn't meant as a job; None if it may accompany a job."""
+    """Returns why a document that isn't meant as a job is a mistake, or None if it may accompany a job."""
     if not isinstance(value, Mapping):
         return "not an object; give a mapping with apiVersion and kind"
     kind, version = value.get("kind"), value.get("apiVersion")

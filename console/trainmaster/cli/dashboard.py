@@ -22,7 +22,7 @@ from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
 from trainmaster.dashboard.guards import CODE_SECONDS, LaunchFile
 from trainmaster.dashboard.viewers import HistoryOf, history_at
 
-# Interval of reading the certificate's files again (seconds).
+# Interval between readings of the certificate's files (seconds).
 RELOAD_SECONDS = 60.0
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Certificate is the dashboard's own certificate with its key, in files."""
+    """Certificate contains the paths of the dashboard's own certificate and its key."""
 
     certificate: Path
     key: Path
@@ -63,12 +63,12 @@ def serve(
     path: str = "/",
     browser: bool = False,
 ) -> None:
-    """Serves until SIGINT or SIGTERM. `history` is an address; None: the cluster's history. Raises ClientError."""
+    """Serves until SIGINT or SIGTERM. `history` is an address; None means the cluster's history. Raises ClientError."""
     if settings.mode == "laptop" and settings.server.acting_as is None:
-        # This refuses a wrong address at the start.
+        # Refuses a wrong address before serving.
         find_history(history, settings.server)
-    # As in `operator run`: almost all allocations are decoded JSON, which has no cycles. Connections have cycles and
-    # live until the second generation, which is collected before it reaches tens of megabytes.
+    # As in `operator run`, almost all allocations are decoded JSON, which contains no cycles. Connections contain
+    # cycles and survive into the second generation, which is collected before it reaches tens of megabytes.
     gc.freeze()
     gc.set_threshold(20_000, 5, 200)
     asyncio.run(_serve(settings, history_at(history), host, port, certificate, path, browser))
@@ -154,7 +154,7 @@ class _Opener:
 
 
 def has_browser(environment: Mapping[str, str]) -> bool:
-    """Returns whether a browser can open here; a browser in the terminal (lynx) would occupy it."""
+    """Returns whether a browser can open here. Text browsers don't count, because they occupy the terminal."""
     if environment.get("BROWSER"):
         return True
     if environment.get("SSH_CONNECTION"):

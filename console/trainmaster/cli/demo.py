@@ -31,11 +31,11 @@ from trainmaster.local import RunningCluster, running_cluster
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.v1alpha1 import KIND
 
-# This file marks a demo's folder. A demo made the other files in it, so the next demo may remove them.
+# This file marks a demo's folder. Only demos write the files that MADE names, so the next demo may remove them.
 MARK = ".trainmaster-demo"
 JOB_FILE = "job.yaml"
 MADE = ("checkpoints", "cluster", "logs", "operator.log", JOB_FILE)
-# Without a terminal, progress is printed at each change, and otherwise at most at this interval.
+# Minimum interval between progress lines without a terminal (seconds). A change of phase is printed at once.
 PLAIN_SECONDS = 5.0
 
 
@@ -88,7 +88,7 @@ class Demo:
         return job.phase == "Succeeded"
 
     def _read_example(self) -> tuple[str, str]:
-        """Returns the job's name, and the example with checkpoints on this disk, so that they outlive its pods."""
+        """Returns the job's name and the example, with checkpoints on this disk, where they outlive the pods."""
         try:
             read = read_documents(str(self.example))
         except UnreadableFile as error:
@@ -109,7 +109,7 @@ class Demo:
         return name, f"# {self.example} with its checkpoints on this disk.\n{text}"
 
     def _clear(self) -> None:
-        """Removes only an earlier demo's files. Raises DemoError for a folder that no demo made."""
+        """Removes only files of an earlier demo. Raises DemoError if the folder wasn't created by a demo."""
         from trainmaster_local import cluster
 
         mark = self.folder / MARK
@@ -130,7 +130,7 @@ class Demo:
                 path.unlink(missing_ok=True)
 
     def _follow(self, jobs: JobClient, name: str, cluster: RunningCluster) -> TrainingJob:
-        """Shows the job until it has ended: as one picture in a terminal, else in lines."""
+        """Shows the job until it has ended: as a live picture in a terminal, otherwise line by line."""
         lines = _Lines(self.console)
         with Live(console=self.console, auto_refresh=False) if self.console.is_terminal else nullcontext() as live:
             for job in jobs.watch(name):

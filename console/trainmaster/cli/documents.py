@@ -1,8 +1,8 @@
 """Reads manifests from files as kubectl does, with the position of every field.
 
 A file is split at lines that begin with `---`, so that a mistake in one document leaves the others readable. Each
-document is composed to YAML's nodes, which know their positions; `yaml_values` makes their values as kubectl does. For
-common mistakes, our sentences with a remedy replace PyYAML's.
+document is parsed into YAML nodes, which know their positions; `yaml_values` evaluates them as kubectl does. For common
+mistakes, our own messages, which name a remedy, replace PyYAML's.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _MARKS = (
 
 
 class UnreadableFile(Exception):
-    """A file can't be read; the text begins with the file's name."""
+    """A file can't be read. The message begins with the file's name."""
 
 
 class Begin(NamedTuple):
-    """Begin is a document's start: the lines before it in its file, and the characters before it in its line."""
+    """Begin is a document's start: the number of lines before it, and of characters before it in its line."""
 
     lines: int = 0
     columns: int = 0
 
     def place(self, line: int, column: int) -> tuple[int, int]:
-        """Converts a position in the document into one in the file, both counted from 1."""
+        """Converts a position in the document into a position in the file. Both are counted from 1."""
         return line + self.lines, column + (self.columns if line == 1 else 0)
 
     def mistake(self, line: int, column: int, message: str) -> Mistake:
@@ -79,9 +79,9 @@ class Document:
         return (1, 1) if at is None else self.begin.place(*place(at.start_mark))
 
     def _next(self, node: yaml.Node, rest: str) -> tuple[yaml.Node, yaml.Node, str] | None:
-        """Resolves the first part of a path: returns its key's node, its value's node and the rest.
+        """Returns the key's node and the value's node for the first part of a path, and the rest of the path.
 
-        Names may contain dots.
+        Field names may contain dots.
         """
         item = re.match(r"\[(\d+)\]\.?", rest)
         if isinstance(node, yaml.SequenceNode) and item is not None and int(item[1]) < len(node.value):
@@ -97,7 +97,7 @@ class Document:
 
 
 def files_of(source: str) -> list[str]:
-    """Returns the files that FILE names: itself, or a folder's files that kubectl reads. Raises UnreadableFile."""
+    """Returns the file itself, or the files of a folder that kubectl reads. Raises UnreadableFile."""
     if source == "":
         raise UnreadableFile("'' is no file; name one, or - for stdin")
     if source == _STDIN or not Path(source).is_dir():
@@ -141,14 +141,14 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
         yield lines, piece
         lines += piece.count("\n")
         begin = separator.end()
-        # kubectl accepts only a comment behind it.
+        # kubectl accepts only a comment after `---`.
         if separator[1].strip() and not separator[1].strip().startswith("#"):
             yield lines, separator[0]
     yield lines, text[begin:]
 
 
 def _read(line: int, piece: str) -> Iterator[Document]:
-    """Yields the documents of a piece that follows `line` lines; JSON may contain several."""
+    """Yields a piece's documents; JSON may contain several. `line` is the number of lines before the piece."""
     if piece.startswith("---"):
         message = "not YAML: kubectl reads nothing behind '---'; begin the document on the next line"
         yield Document(None, (Mistake(line + 1, 1, message),))
@@ -167,7 +167,7 @@ def _read(line: int, piece: str) -> Iterator[Document]:
     for begin, end in objects:
         line += piece.count("\n", at, begin)
         at = begin
-        # Tabs may indent JSON but not YAML, and JSON's texts contain none.
+        # Tabs may indent JSON but not YAML, so they are replaced. Texts in JSON contain no tabs.
         text = piece[begin:end].replace("\t", " ")
         composed = _composed(text, Begin(line, begin - piece.rfind("\n", 0, begin) - 1), is_json=True)
         if composed is not None:
@@ -177,7 +177,7 @@ def _read(line: int, piece: str) -> Iterator[Document]:
 def _json_objects(piece: str) -> list[tuple[int, int]] | None:
     """Returns the start and end of each object in JSON, or None if the piece isn't JSON.
 
-    As for kubectl, a piece that begins with a brace is JSON.
+    As in kubectl, a piece that begins with a brace counts as JSON.
     """
     found = []
     decoder, at = json.JSONDecoder(parse_int=str), 0
@@ -224,7 +224,7 @@ def _composed(text: str, begin: Begin, *, is_json: bool) -> Document | None:
     return Document(value, mistakes, node, reader.fields, begin)
 
 
-# PyYAML's messages and ours, which use PyYAML's groups.
+# PyYAML's messages and ours, which use the patterns' groups.
 _MESSAGES = (
     (r"found character '\\t' that cannot start any token", "a tab can't indent; use spaces"),
     (r"found character '(.)' that cannot start any token", "a text can't begin with {0}; write it in quotes"),
@@ -252,11 +252,11 @@ _MESSAGES = (
 )  # fmt: skip
 
 
-# Shown at the position of the opening character, not at the end of the file.
+# These mistakes are shown at the opening character, not at the end of the file.
 _NEVER_CLOSED = "never closed"
 
 
-# Lines that confuse YAML anywhere in a text.
+# Lines that can cause a YAML error in a later line.
 _FOREIGN_LINES = (
     (
         re.compile(r"^ *(<{7}|={7}|>{7})( .*)?$", re.MULTILINE),

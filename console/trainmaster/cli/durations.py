@@ -1,4 +1,4 @@
-"""Parses durations as kubectl does: Go's (time.ParseDuration), or seconds without a unit."""
+"""Parses durations as kubectl does: in Go's format (time.ParseDuration), or as seconds without a unit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import typer
 
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
-# Seconds of each unit, with both of Unicode's signs for a microsecond.
+# Each unit in seconds. Unicode has two characters for the prefix micro.
 _UNITS = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})", re.ASCII)
 # Go counts nanoseconds in 64 bits.

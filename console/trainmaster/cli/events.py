@@ -1,9 +1,9 @@
 """`kubectl dtj events` shows the Events of jobs, their StatefulSets and their pods, sorted by time.
 
-Both kinds of Events have the same facts under different names. Those of events.k8s.io count in `series` (or formerly in
-`deprecatedCount`) and have `eventTime` with microseconds; core v1's have `count` and two times of whole seconds. So all
-times are compared as whole seconds, and events of one second are ordered by version. Repeated events of one object make
-one row with the sum of their counts.
+Both kinds of Events contain the same facts under different names. Events of events.k8s.io contain their count in
+`series` (formerly `deprecatedCount`) and an `eventTime` with microseconds. Events of core v1 contain `count` and two
+times in seconds. So all times are compared in seconds, and events of the same second are ordered by version. Repeated
+events of an object become one row with the sum of their counts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
 @dataclass(frozen=True)
 class JobEvent:
-    """JobEvent is an event of an object that occurred `count` times from `first` to `last`."""
+    """JobEvent is an event that occurred `count` times to an object, from `first` to `last`."""
 
     namespace: str
     kind: str
@@ -84,15 +84,15 @@ class JobEvent:
 
     @property
     def object(self) -> str:
-        """Returns the event's object as kubectl writes it: pod/reviews-0; a job by its short name."""
+        """Returns the event's object as kubectl writes it (pod/reviews-0). A job's kind is abbreviated."""
         kind = "dtj" if self.kind == KIND else self.kind.lower()
         return f"{kind}/{self.name}"
 
     @property
     def order(self) -> tuple[datetime, int, str]:
-        """Returns the sort key: the time, then the version, if versions are growing whole numbers.
+        """Returns the sort key: the time, then the version if it is an integer.
 
-        Events of an API server with other versions stay in the order of its list.
+        Events with other versions keep the order of the API server's list.
         """
         version = str(mapping(self.raw.get("metadata")).get("resourceVersion") or "")
         return (self.last, len(version), version) if version.isdecimal() else (self.last, 0, "")
@@ -112,9 +112,9 @@ class Owners:
     """Owners finds an object's job by the object's name, even if the object is gone."""
 
     jobs: Mapping[tuple[str, str], TrainingJob]
-    """By namespace and name."""
+    """The jobs by namespace and name."""
     sets: Mapping[tuple[str, str], TrainingJob]
-    """By the same of each StatefulSet."""
+    """The jobs by namespace and StatefulSet, and by namespace and name."""
 
     @classmethod
     def of(cls, jobs: Iterable[TrainingJob]) -> Owners:
@@ -124,13 +124,13 @@ class Owners:
         return cls(known, {**sets, **known})
 
     def job_of(self, event: JobEvent) -> TrainingJob | None:
-        """Returns the job of an event; None for another object, or an event older than the job."""
+        """Returns the job of an event, or None if the object belongs to no job or the event is older than the job."""
         if event.kind == KIND:
             job = self.jobs.get((event.namespace, event.name))
             return job if job is not None and event.uid in ("", job.uid) else None
         name = event.name
         if event.kind == _PODS:
-            # The pod's number isn't part of its StatefulSet's name.
+            # A pod's name is its StatefulSet's name and a number.
             name = name[: of_set.start()] if (of_set := _OF_A_POD.search(name)) else ""
         job = self.sets.get((event.namespace, name)) if event.kind in _CHILDREN else None
         if job is None:
@@ -140,7 +140,7 @@ class Owners:
 
 
 def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[str] = ()) -> list[JobEvent]:
-    """Returns the events of jobs, oldest first, and joins repeated events of one object."""
+    """Returns the events of jobs, oldest first. Repeated events of an object are joined."""
     found: dict[tuple[str, str, str, str, str], JobEvent] = {}
     for event in filter(None, map(JobEvent.parse, raw)):
         if owners.job_of(event) is None or not _is_of_type(event, types):
@@ -184,21 +184,21 @@ def _rest(number: int, unit: str) -> str:
 
 
 def _set_names(job: TrainingJob) -> list[str]:
-    """Returns the names of the job's StatefulSets, as far as its spec can be read."""
+    """Returns the names of the job's StatefulSets, as far as the spec is readable."""
     spec = mapping(job.raw.get("spec"))
     groups = [str(group.get("name")) for group in mappings(spec.get("workerGroups"))]
     return set_names(job.name, groups)
 
 
 def _time(*candidates: object) -> datetime | None:
-    """Returns the first valid time of the candidates, in whole seconds."""
+    """Returns the first valid time among the candidates, without microseconds."""
     for text in candidates:
         if isinstance(text, str) and text and (time := parse_time(text)) is not None:
             return time.astimezone(UTC).replace(microsecond=0)
     return None
 
 
-# Events of a job's end follow just after its status; new jobs are listed at the same interval (seconds).
+# How long to wait for the last events after a job's end, and the interval between lists of jobs (seconds).
 LAST_SECONDS = 2.0
 
 
@@ -211,7 +211,7 @@ def show_events(
     watch: bool = False,
     output: str | None = None,
 ) -> None:
-    """Shows the events of one job or all, and with `watch` every new one. Raises ClientError."""
+    """Shows the events of one job or of all jobs. With `watch`, also shows every new event. Raises ClientError."""
     owners = _owners(jobs, job, all_namespaces)
     found = events_of(jobs.events(all_namespaces=all_namespaces), owners, types)
     if watch:
@@ -229,7 +229,7 @@ def show_events(
 
 
 def events_table(events: Sequence[JobEvent], now: datetime | None = None, *, namespaces: bool = False) -> Table:
-    """Returns the events as a table like that of `kubectl events`."""
+    """Returns a table of events like that of `kubectl events`."""
     now = now or datetime.now(UTC)
     table = Table(box=None, pad_edge=False)
     for name in [*(["NAMESPACE"] if namespaces else []), *COLUMNS]:
@@ -242,7 +242,7 @@ def events_table(events: Sequence[JobEvent], now: datetime | None = None, *, nam
 
 
 class _Watch:
-    """_Watch prints events that are new or counted up, and ends with the named job."""
+    """_Watch prints events that are new or have a higher count. It ends when the named job has ended."""
 
     def __init__(
         self, jobs: JobClient, job: TrainingJob | None, types: Sequence[str], all_namespaces: bool, output: str | None

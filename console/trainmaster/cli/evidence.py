@@ -17,16 +17,16 @@ from trainmaster_operator.wire.values import mapping
 
 MAX_SHOWN = 100_000
 BRIEF_LINES = 12
-# Indentation of a sentence's further lines, and the minimum width of a line, in columns.
+# Indentation of a wrapped sentence's later lines, and the minimum width of a line (columns).
 HANGING_COLUMNS, FEWEST_COLUMNS = 2, 20
 
 
 class Sentence(str):
-    """Sentence is a line of the page that a terminal breaks between words; lines of logs and stacks are none."""
+    """Sentence is a line that is wrapped between words in a terminal, unlike lines of logs and stacks."""
 
 
 def print_page(lines: Iterable[str]) -> None:
-    """Prints the page. In a terminal, sentences are wrapped to its width; in a pipe, each is one line."""
+    """Prints the page. In a terminal, sentences are wrapped to the width; in a pipe, each takes one line."""
     console = SafeConsole()
     for line in lines:
         if not isinstance(line, Sentence) or not console.is_terminal:
@@ -137,7 +137,7 @@ SHOWN_WORKERS = 8
 
 
 def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
-    """Yields the page line by line. With many ranks, only a requested rank's stacks are complete."""
+    """Yields the page line by line. If there are many ranks, only a requested rank's stacks are complete."""
     yield one_line(f"Attempt {stacks.attempt}, {stacks.collected_at}: {len(stacks.ranks)} ranks have answered")
     for number, state in sorted(stacks.ranks.items()):
         if rank in (None, number):
@@ -147,7 +147,7 @@ def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
 
 
 def missing_stacks(stacks: Stacks, rank: int | None) -> list[str]:
-    """Returns sentences about missing answers, if there are any."""
+    """Returns messages about missing answers."""
     sentences = [f"the ranks could not be asked: {one_line(stacks.problem)}"] if stacks.problem else []
     if stacks.unanswered and not stacks.problem:
         named = ", ".join(map(str, stacks.unanswered[:SHOWN_WORKERS]))

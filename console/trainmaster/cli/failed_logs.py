@@ -50,7 +50,7 @@ def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> No
 def _sources(
     reader: LogReader, worker: int, evidence: AttemptEvidence | None
 ) -> Iterator[tuple[str, Iterator[WorkerLine]]]:
-    """Yields the possible sources of the log, the complete one first, each with a sentence about it."""
+    """Yields the log's possible sources, the most complete first, each with a description."""
     name = reader.job.name
     for pod in run(reader.output.pods(name)):
         if worker_index(pod) == worker and has_started(pod):
@@ -62,7 +62,7 @@ def _sources(
         return
     if text := evidence.logs.get(worker):
         kept = KeptLog(tuple(text.removesuffix("\n").split("\n")), cut=True)
-        # All its lines belong to the attempt, but no separator shows that.
+        # All lines of this log belong to the attempt, but no separator shows that.
         own = replace(reader, selection=replace(reader.selection, attempt=None))
         yield "The log is gone; this is its end, from the evidence.", iterate(own.of_kept(worker, kept))
     error = evidence.workers.get(worker, {}).get("error")
@@ -72,7 +72,7 @@ def _sources(
 
 
 def _while_there(lines: Iterator[WorkerLine]) -> Iterator[WorkerLine]:
-    # The pod may have gone since it was listed.
+    # The pod may have been deleted since it was listed.
     with suppress(JobNotFound):
         yield from lines
 
@@ -80,7 +80,7 @@ def _while_there(lines: Iterator[WorkerLine]) -> Iterator[WorkerLine]:
 def _failure(
     job: TrainingJob, evidence: Mapping[int, AttemptEvidence], attempt: int | None
 ) -> Mapping[str, Any] | None:
-    """Returns the failure of the given or newest failed attempt, from the status or the evidence."""
+    """Returns the failure of the given attempt, or of the newest failed one, from the status or the evidence."""
     known: dict[int, Mapping[str, Any]] = {number: one.failure for number, one in evidence.items()}
     for failure in reversed(job.status.failures):
         known[failure.attempt] = failure.model_dump(by_alias=True, exclude_none=True)
@@ -93,7 +93,7 @@ def _evidence(output: Output, name: str) -> list[AttemptEvidence]:
     try:
         return run(output.evidence(name))
     except NotAllowed:
-        # Users who may read pods' logs may lack the right to read ConfigMaps.
+        # Some users may read pods' logs but not ConfigMaps.
         return []
 
 

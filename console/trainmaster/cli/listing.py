@@ -1,7 +1,7 @@
 """Prints jobs for `list` and `status`: as a table, as one job's view, or as objects for a program, once or watched.
 
-With `--watch`, a terminal shows one picture. It is redrawn at every change and every second, because it shows ages. A
-pipe gets a line for each change, as from `kubectl get --watch`, or the whole object.
+With `--watch`, a terminal shows a picture, which is redrawn at every change and also every second, because it shows
+ages. A pipe gets a line for each change, as with `kubectl get --watch`, or the whole object.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def show_jobs(
     watch: bool = False,
     output: str | None = None,
 ) -> None:
-    """Shows all jobs, or those with the selector's labels, and with `watch` every change."""
+    """Shows the jobs that the selector matches (default: all), and with `watch` every change."""
     found = jobs.list(all_namespaces=all_namespaces, selector=selector)
     console, wide = SafeConsole(), output == "wide"
     none = none_found(jobs, all_namespaces, f" with {selector}" if selector else "")
@@ -96,7 +96,7 @@ def changes(jobs: JobClient, name: str) -> Iterator[Change]:
 
 
 def print_objects(found: Iterable[Change], output: str) -> None:
-    """Prints the object or its name for each change, like kubectl, but JSON objects in one line each."""
+    """Prints the object or its name for each change, as kubectl does, but each JSON object in one line."""
     for job, _ in found:
         if output == "json":
             write(json_line(shown_object(job.raw)) + "\n")
@@ -107,7 +107,7 @@ def print_objects(found: Iterable[Change], output: str) -> None:
 
 
 def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> None:
-    """Prints a row for each visible change, and the column names above the first."""
+    """Prints the column names, then a row for each change that is visible in the columns."""
     names = job_columns(namespaces=namespaces, wide=wide)
     widths = [max(len(name), 10) for name in names]
     last: dict[str, dict[str, str]] = {}
@@ -153,14 +153,14 @@ def draw(console: SafeConsole, views: Iterator[View]) -> None:
             try:
                 view = found.get(timeout=TICK_SECONDS)
             except queue.Empty:
-                # Draws the same view at a later time.
+                # Draws the same view again, with new ages.
                 continue
     if isinstance(view, ClientError):
         raise view
 
 
 def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> Iterator[View]:
-    """For each change, yields a function that draws the table of all jobs at any time."""
+    """Yields a function after each change. It draws the table of all jobs for a given time."""
     known: dict[str, TrainingJob] = {}
     for job, deleted in found:
         known.pop(job.uid, None)
@@ -171,7 +171,7 @@ def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False
 
 
 def view_of_job(jobs: JobClient, job: TrainingJob) -> View:
-    """Returns a function that draws a job at any time, with its current pods if the user may read them."""
+    """Returns a function that draws a job for a given time, with its current pods if the user may read them."""
     try:
         pods = jobs.pods(job.name)
     except NotAllowed as error:

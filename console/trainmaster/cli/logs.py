@@ -23,16 +23,16 @@ from trainmaster.client.output import Output, has_started
 from trainmaster.client.view import view_of
 from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt
 
-# Select Graphic Rendition (ECMA-48), without black, white and red, which have meanings of their own.
+# Colour codes (ECMA-48 Select Graphic Rendition), except for black, white and red, which have special meanings.
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 DIM, BOLD = 2, 1
-# Limit of workers that a message names.
+# Maximum number of workers that a message names.
 MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """LogOptions are the command's options as given."""
+    """LogOptions contains the command's options as given."""
 
     workers: Collection[int] = ()
     ranks: Collection[int] = ()
@@ -47,7 +47,7 @@ class LogOptions:
 
 
 def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
-    """Prints the wanted lines of a job's output. Raises ClientError: JobNotFound for an impossible worker or rank."""
+    """Prints the selected lines of a job's output. Raises ClientError; JobNotFound for an impossible worker or rank."""
     for worker in options.workers:
         require_worker(job, worker)
     for rank in options.ranks:
@@ -72,7 +72,7 @@ def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
 
 
 def _attempt(job: TrainingJob, options: LogOptions) -> int | None:
-    """Returns the wanted attempt; None for all. Raises JobNotFound for an attempt that never began."""
+    """Returns the selected attempt, or None for all. Raises JobNotFound if the attempt never began."""
     if options.previous:
         if job.status.attempt < 2:
             raise JobNotFound(f"Job {job.name} is in its first attempt: there is no previous one")
@@ -94,11 +94,11 @@ def _print(reader: LogReader, printer: Printer, *, follow: bool) -> None:
 
 
 def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
-    """Prints which lines are missing, or why there are none, and with `with_end` how the job ended."""
+    """Prints which lines are missing, or why there are none. With `with_end`, also prints how the job ended."""
     job, selection, kept = reader.job, reader.selection, reader.kept
     started = {worker for worker, pod in reader.pods.items() if has_started(pod)}
     gone = {worker: log for worker, log in kept.items() if worker not in started}
-    # Pods that may outlive their kept output still have their first lines.
+    # Pods that still exist contain the first lines, even if the kept output doesn't.
     earlier = gone if job.finished or job.phase == "Suspended" else kept
     if missing := _missing_sentence(earlier, selection):
         say(missing, error=True)
@@ -116,7 +116,7 @@ def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
 
 @dataclass
 class _Sentences(Observer):
-    """_Sentences prints each reason for waiting once, because an image's pull fails and is retried in turns."""
+    """_Sentences prints each reason for waiting once, because reasons alternate while an image's pull is retried."""
 
     _said: defaultdict[int | None, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -152,7 +152,7 @@ class _Sentences(Observer):
 
 
 def _missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
-    """Returns a sentence about missing first lines; empty if none are missing, or none were requested."""
+    """Returns a message about missing first lines. It is empty if no requested lines are missing."""
     cut = [worker for worker, log in kept.items() if log.cut and not _begins_in(log, selection.attempt)]
     if not cut or selection.tail is not None or selection.since is not None:
         return ""
@@ -165,13 +165,13 @@ def _missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
 
 
 def _begins_in(log: KeptLog, attempt: int | None) -> bool:
-    """Returns whether the missing lines belong to attempts before the wanted one."""
+    """Returns whether the missing lines belong only to attempts before the selected one."""
     marks = map(marked_attempt, log.lines)
     return attempt is not None and any(begins is not None and begins <= attempt for begins in marks)
 
 
 def _nothing_sentence(job: TrainingJob, selection: Selection) -> str:
-    """Returns the sentence for a log without any wanted lines."""
+    """Returns the message for a log that contains no selected lines."""
     ranks = "" if selection.ranks is None else f" of rank {' or '.join(map(str, sorted(selection.ranks)))}"
     attempt = "" if selection.attempt is None else f" of attempt {selection.attempt}"
     since = "" if selection.since is None else " of that time"
@@ -188,16 +188,16 @@ class Style:
     """Style determines how lines are printed."""
 
     several: bool = True
-    """Lines of several workers are printed, so each needs its author."""
+    """Whether lines of several workers are printed, so that each line needs a label."""
     prefix: bool | None = None
-    """True: the worker before every line; False: no label; None: what tells the lines apart."""
+    """True: label every line with its worker; False: no labels; None: only the labels that are needed."""
     timestamps: bool = False
     separators: bool = True
-    """The beginnings of attempts are printed too."""
+    """Whether the beginnings of attempts are printed."""
 
 
 class Printer:
-    """Printer prints and counts lines. An attempt that begins in several logs is printed once."""
+    """Printer prints and counts lines. If several logs contain an attempt's beginning, it is printed once."""
 
     def __init__(self, style: Style) -> None:
         self.printed = 0

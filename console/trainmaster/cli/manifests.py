@@ -32,7 +32,7 @@ UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
 def validate_files(files: Sequence[str]) -> int:
-    """Checks every job, prints all mistakes, and returns the exit code: 1 if there are any."""
+    """Checks every job, prints all mistakes, and returns the exit code, which is 1 if there are mistakes."""
     wrong = False
     for source in files:
         for file, job in _jobs(source):
@@ -45,9 +45,9 @@ def validate_files(files: Sequence[str]) -> int:
 def render_files(
     files: Sequence[str], output: str, directory: Path | None, namespace: str, *, force: bool = False
 ) -> int:
-    """Renders every job's children to stdout or into a folder, and returns the exit code.
+    """Renders every job's objects to stdout or into a folder, and returns the exit code.
 
-    Without `force`, nothing is written if any file exists with other content.
+    Unless `force` is set, nothing is written if a file exists with different content.
     """
     settings = Settings(agent=AgentConfigMap(config_map_name(zipapp_bytes())))
     manifests: list[Manifest] = []
@@ -89,7 +89,7 @@ def _write(manifests: Sequence[Manifest], directory: Path, output: str, *, force
 
 
 def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
-    """Yields the jobs of a file or a folder, each with its file; None for a mistake, which is reported on stderr."""
+    """Yields each job of a file or a folder with its file's name, or None for a mistake, which is printed."""
     try:
         files = files_of(source)
     except UnreadableFile as error:
@@ -118,8 +118,7 @@ def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
 def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | None]:
     """Yields the jobs of one file, and None for each wrong document.
 
-    Documents beside a job, and other operators' jobs, are named and skipped; in a file without a job, they are a
-    mistake.
+    Other documents, and other operators' jobs, are named and skipped. In a file without a job, they are mistakes.
     """
     objects = [
         (position, document, path, value)
@@ -176,7 +175,7 @@ def _text(objects: list[Mapping[str, Any]], output: str) -> str:
 
 @dataclass(frozen=True)
 class Project:
-    """Project has the values of a new job's files."""
+    """Project contains the values that are filled into a new job's files."""
 
     name: str
     workers: int
@@ -191,8 +190,8 @@ class Project:
 
 
 def write_project(directory: Path, project: Project, *, force: bool) -> int:
-    """Writes the files of a new job, prints the next steps, and returns the exit code: 1 if nothing was written."""
-    # Checks values by the rules for files, for the same sentences.
+    """Writes a new job's files, prints the next steps, and returns the exit code, which is 1 if nothing was written."""
+    # Checks the values by the rules for files, so that the error messages are equal.
     values = {"image": project.image, "workers": project.workers, "command": ["python"]}
     body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
     try:

@@ -1,4 +1,4 @@
-"""Writes results of commands: objects for programs by `-o`, as kubectl does, and new files."""
+"""Writes commands' results: prints objects in the format of `-o`, as kubectl does, and creates files."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def output_option(*formats: str, help: str | None = None) -> Any:
     )
 
 
-# Options of commands that print jobs, and of those that print other objects.
+# The first option is for commands that print jobs, the second for commands that print other objects.
 Output = Annotated[str | None, output_option(*FORMATS)]
 ObjectOutput = Annotated[str | None, output_option("json", "yaml", help="Output format.")]
 
 
 def print_jobs(jobs: Sequence[TrainingJob], output: str, *, listed: bool = False) -> None:
-    """Prints jobs as json, yaml or name; with `listed`, a single job is printed as a list too."""
+    """Prints jobs as json, yaml or name. With `listed`, even a single job is printed as a list."""
     if output == "name":
         for job in jobs:
             say(object_name(job.name))
@@ -69,7 +69,7 @@ def print_value(value: Any, output: str) -> None:
 
 
 def object_name(name: str) -> str:
-    """Returns a job's name as kubectl prints it, for another command's argument."""
+    """Returns a job's name as kubectl prints it. Other commands accept this form."""
     from trainmaster_operator.api.v1alpha1 import GROUP, SINGULAR
 
     return f"{SINGULAR}.{GROUP}/{name}"
@@ -82,9 +82,9 @@ def shown_object(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_room(path: Path, *, force: bool) -> None:
-    """Raises ClientError for an existing file unless `force` is set, and for anything but a file.
+    """Raises ClientError if the file exists and `force` isn't set, or if the path is anything but a file.
 
-    A link is neither replaced nor followed, because it may lead to another user's file.
+    Links are neither replaced nor followed, because they may lead to other users' files.
     """
     from trainmaster.client.errors import ClientError
 
@@ -99,7 +99,7 @@ def require_room(path: Path, *, force: bool) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file atomically, through a temporary file beside it. Raises OSError with the file's own name."""
+    """Writes a file atomically, through a temporary file in the same folder. Raises OSError with the file's name."""
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
         with beside.open("xb") as out:

@@ -1,10 +1,10 @@
-"""One tree of commands makes two programs: `trainmaster`, and `kubectl dtj`, which kubectl finds as `kubectl-dtj`.
+"""Two programs share one tree of commands: `trainmaster`, and `kubectl dtj`, which kubectl finds as `kubectl-dtj`.
 
-`Program` is the tree, and `Part` is one command of it, or a group such as `local`; `commands` lists the parts. A part's
-module is imported when its command runs, when the help of all is shown, and when a command's name is completed.
+`Program` is the tree. A `Part` is one of its commands, or a group such as `local`; `commands` lists the parts. A part's
+module is imported when its command runs, when the program's help is shown, and when a command's name is completed.
 
 Connection options (`connection.py`) may precede or follow a command; the later ones take precedence. Exit codes: 0
-done, 1 failed or refused, 2 wrong usage, 3 timed out, 130 interrupted. An error is one sentence on stderr.
+done, 1 failed or refused, 2 wrong usage, 3 timed out, 130 interrupted. An error prints one message to stderr.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # A metavar may have its own brackets: [[FILE | -- COMMAND...]]...
 _IN_BRACKETS_TWICE = re.compile(r"^\[(\[.*\])\](\.\.\.)?$")
 _COMMANDS, _OPTIONS = "Commands", "Options"
-# Python's own threshold is 700. Imported modules stay, and searching them for garbage took 10 % of a command's time.
+# Python's default threshold is 700. Imported modules are never garbage, and checking them took 10 % of a command's
+# time.
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
-# Python's own exit code if its output couldn't be written completely.
+# The exit code that Python uses if it couldn't write all output.
 UNWRITTEN = 120
 
 
@@ -48,7 +49,7 @@ def first_sentence(help: str | None) -> str:
 
 
 class _Defaults(dict[str, Any]):
-    """_Defaults has the same defaults for every command: the options that preceded it."""
+    """_Defaults gives every command the same defaults: the options that preceded the command."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """Returns the defaults of a command's options."""
@@ -58,7 +59,7 @@ class _Defaults(dict[str, Any]):
 class _AsGiven:
     """_AsGiven keeps a text unchanged.
 
-    Otherwise, typer lets pydantic build a validator for each option of type text.
+    Without this class, typer lets pydantic build a validator for each text option.
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
@@ -70,12 +71,12 @@ def _take_texts_as_given(parameters: Sequence[Any]) -> None:
     for parameter in parameters:
         descriptor = getattr(parameter, "type_descriptor", None)
         if getattr(descriptor, "annotation", None) is str and not getattr(parameter, "multiple", False):
-            # If a later typer keeps its validators elsewhere, it builds them, which only takes longer.
+            # If a later version of typer keeps its validators elsewhere, it builds them, which only takes longer.
             vars(parameter)["_runtime_param"] = _AsGiven()
 
 
 class Command(TyperCommand):
-    """Command has a plain-text help like kubectl's, with the options in sections."""
+    """Command prints its help as plain text like kubectl's, with the options in sections."""
 
     def __init__(self, name: str | None, **attributes: Any) -> None:
         super().__init__(name, **attributes)
@@ -104,21 +105,21 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Commands is a group of commands. It refuses wrong options and values with one sentence."""
+    """Commands is a group of commands. It refuses wrong options and values with a one-sentence message."""
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """Returns the first sentence in full, for lists of commands."""
         return first_sentence(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the options before the command as its defaults. Without arguments, shows the help."""
+        """Parses the options before the command as the command's defaults. Without arguments, shows the help."""
         rest = super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
         given = {name: value for name in OPTIONS if (value := ctx.params.get(name)) is not None}
         ctx.default_map = _Defaults({**(ctx.default_map or {}), **given})
         return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the named command. Raises UsageError if it doesn't take an option that precedes it."""
+        """Returns the named command. Raises UsageError if a preceding option doesn't apply to the command."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, TyperGroup) and not ctx.resilient_parsing:
             for option in sorted(set(ctx.default_map) - {parameter.name for parameter in command.params}):
@@ -172,7 +173,7 @@ class _Registered(Mapping[str, Any]):
 
 
 def _command(app: Part, name: str) -> Any:
-    """Returns the named command of a module with several, or else the module's only command or group."""
+    """Returns the module's command with this name, or else the module's only command or group."""
     for info in app.registered_commands:
         if info.name == name:
             return typer.main.get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
@@ -180,7 +181,7 @@ def _command(app: Part, name: str) -> Any:
 
 
 class _Tree(Commands):
-    """_Tree is the outermost group: all commands, and the options that precede them."""
+    """_Tree is the outermost group. It contains all commands and the options that may precede them."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": None})
@@ -188,7 +189,7 @@ class _Tree(Commands):
         self.commands: Any = _Registered()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the command. Raises UsageError, which points to kubectl for kubectl's own verbs."""
+        """Returns the command. Raises UsageError, which suggests kubectl for kubectl's own verbs."""
         if args[0] in KUBECTLS and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{args[0]}'. Use kubectl {args[0]} dtj.")
         return super().resolve_command(ctx, args)
@@ -208,9 +209,9 @@ class _Tree(Commands):
         if os.environ.get(variable):
             from typer.completion import get_completion_inspect_parameters
 
-            # This registers the shells. The command `completion` replaces the returned options.
+            # This call registers the shells. Its result isn't needed, because the command `completion` replaces it.
             get_completion_inspect_parameters()
-            # A choice is one line, but typer lets rich wrap its help.
+            # Each choice must be one line, but rich would wrap the choice's help.
             os.environ["COLUMNS"] = "1000"
         try:
             code = super().main(args, called(), variable, standalone_mode=False, **extra)
@@ -225,7 +226,7 @@ class _Tree(Commands):
 
 
 class Part(typer.Typer):
-    """Part has a module's command, or several: `app = Part()`."""
+    """Part contains a module's command or commands: `app = Part()`."""
 
     def __init__(self, **options: Any) -> None:
         settings = {"cls": Commands, "add_completion": False, "rich_markup_mode": None}
@@ -237,13 +238,13 @@ class Part(typer.Typer):
 
 
 class Program(Part):
-    """Program has all commands. It prints its own faults safely, because exceptions quote others' texts."""
+    """Program contains all commands. It prints its own crashes safely, because exceptions may quote untrusted texts."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name=name, **{"cls": _Tree, **options})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command in the process's arguments."""
+        """Runs the command that the process's arguments name."""
         with short_lived():
             try:
                 return super().__call__(*args, **kwargs)
@@ -251,13 +252,13 @@ class Program(Part):
                 if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                     say("error: no space is left where the output or a file goes", error=True)
                 else:
-                    # Python's own traceback would print the error's text unchanged.
+                    # Python's traceback would print the error's text unchanged.
                     say("".join(traceback.format_exception(error)), error=True)
                 sys.exit(1)
 
 
 def reworded(error: typer.BadParameter) -> typer.BadParameter:
-    """Returns the error with our own sentence, without pydantic's message and all possible variables."""
+    """Returns the error with our own message, without pydantic's text and the list of all variables."""
     from pydantic import ValidationError
 
     if isinstance(error.__cause__, ValidationError):
@@ -285,7 +286,7 @@ def _sentence(detail: ErrorDetails) -> str | None:
 
 
 def _source(parameter: Any) -> str:
-    """Returns the flag, and the environment variable that may hold the wrong value."""
+    """Names the flag, and the environment variable that may contain the wrong value."""
     variables = parameter.envvar if isinstance(parameter.envvar, list) else [parameter.envvar]
     found = next((name for name in variables if name and os.environ.get(name)), None)
     flag = "/".join(parameter.opts)
@@ -294,9 +295,9 @@ def _source(parameter: Any) -> str:
 
 @contextmanager
 def short_lived() -> Iterator[None]:
-    """Runs a command's process, which ends with the code of the SystemExit that leaves this.
+    """Ends the process with the code of the SystemExit that leaves this context.
 
-    It ends after the command's `atexit` functions, but without finalizing the interpreter: that takes as long as a
+    The process runs its `atexit` functions but doesn't finalize the interpreter, because that takes as long as a
     request to the API server, and a thread that still reads from a connection can block it.
     https://docs.python.org/3/library/threading.html#thread-objects (daemon threads)
     """
@@ -313,7 +314,7 @@ def short_lived() -> Iterator[None]:
 
 def _end(codes: list[int]) -> None:
     if not codes:
-        # Python prints an uncaught error or the text of a SystemExit.
+        # Python then prints an uncaught error, or the text of a SystemExit.
         return
     code = codes[-1]
     for stream in (sys.stdout, sys.stderr):
@@ -322,6 +323,6 @@ def _end(codes: list[int]) -> None:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            # The reader is gone, the disk is full, or the stream is closed.
+            # The pipe's reader is gone, the disk is full, or the stream is closed.
             code = code or UNWRITTEN
     os._exit(code)

@@ -28,9 +28,9 @@ def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
 def with_options(
     settings: type, *more: inspect.Parameter
 ) -> Callable[[Callable[[Mapping[str, Any]], None]], Callable[..., None]]:
-    """Returns a decorator that makes a command from a function of the given values, by parameter.
+    """Returns a decorator that makes a command from a function, which gets the values by parameter name.
 
-    The settings' options keep the order of their fields; `more` follows the first of them.
+    The options are in the order of the settings' fields. `more` follows the first of them.
     """
     parameters = [
         _parameter(setting, option, get_type_hints(settings)[setting.name])
@@ -74,7 +74,7 @@ def _parameter(setting: Field[Any], option: Option, annotation: Any) -> inspect.
     elif default is None or option.default_text:
         annotation, default = str | None, None
     elif isinstance(default, int | float):
-        # The command line can't express None.
+        # The command line can't express None, so only the default's type is accepted.
         annotation = type(default)
     if option.default_text:
         help = f"{help.removesuffix('.')}; default: {option.default_text}."

@@ -23,13 +23,13 @@ from trainmaster_operator.wire.values import is_number, mapping
 PHASE_STYLES = {"Succeeded": "bold green", "Failed": "bold red", "Running": "bold cyan", "Restarting": "bold yellow"}
 PHASE_STYLES |= {"Starting": "yellow", "Suspended": "magenta"}
 MAX_FAILURES = 5
-# Width of the bar for the use of time, in columns.
+# Width of the bar that shows the use of time (columns).
 TIME_WIDTH = 40
-# Progress updates a running job's time account every few seconds; a shorter time isn't worth a line.
+# The operator updates a running job's time account every few seconds, so a shorter time isn't shown.
 UNACCOUNTED_SECONDS = 20.0
 TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow"}
 TIME_STYLES |= {"suspended": "dim", "unobserved": "dim"}
-# Parts that differ between attempts that failed for the same cause: process ids, attempts, times, addresses.
+# Parts of a message that differ between attempts with the same cause: process ids, attempts, times, addresses.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 
 
@@ -76,7 +76,7 @@ def headline(view: JobView, now: datetime) -> Text:
 
 
 def figure_cells(view: JobView, *, without: Collection[str] = ()) -> list[RenderableType]:
-    """Returns the training's figures as people read them: step 120/1000, 5,123 samples/s."""
+    """Returns the training's figures in readable form: step 120/1000, 5,123 samples/s."""
     cells: list[RenderableType] = []
     for name, shown in view.figures.items():
         if name not in without:
@@ -114,19 +114,19 @@ def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
 def job_table(
     jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False, wide: bool = False
 ) -> Text:
-    """Returns a table with one line per job, and their namespaces if there are several."""
+    """Returns a table with one line per job. `namespaces` adds the jobs' namespaces."""
     names = job_columns(namespaces=namespaces, wide=wide)
     cells = [job_cells(view_of(job.raw), now) for job in jobs]
     return columns(names, [[row[name] for name in names] for row in cells], {names.index("PHASE"): PHASE_STYLES})
 
 
 def training(job: TrainingJob) -> Sequence[int]:
-    """Returns the training workers of a job with spares; empty for a job without spares."""
+    """Returns the workers that train in a job with spares, or an empty sequence for a job without spares."""
     return () if job.status.workers.spares is None else job.status.worker_order
 
 
 def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collection[int]) -> Text:
-    """Returns a table with one line per worker's pod. `training` is the result of the function `training`."""
+    """Returns a table with one line per worker's pod. `training` is the result of `training(job)`."""
     rows = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
@@ -168,7 +168,7 @@ def pod_state(pod: Mapping[str, Any]) -> str:
 
 
 def pod_trouble(pod: Mapping[str, Any]) -> str:
-    """Returns a pod's state with Kubernetes' message: Pending (Unschedulable: 0/3 nodes are available)."""
+    """Returns a pod's state and Kubernetes' message: Pending (Unschedulable: 0/3 nodes are available)."""
     state = pod_state(pod)
     for waiting in _waiting(pod):
         if waiting.get("reason") == state and waiting.get("message"):
@@ -189,13 +189,13 @@ def job_trouble(job: TrainingJob) -> str:
 def where_time_went(
     job: TrainingJob, spent: TimeSpent, pods: Sequence[Mapping[str, Any]], now: datetime
 ) -> list[RenderableType]:
-    """Returns a bar of the use of time, and its legend with the largest share first; empty without entries.
+    """Returns a bar for the use of time and its legend, largest share first. Without entries, the list is empty.
 
-    The operator updates the account only with other status changes, so the newest time is still open. Before a job
-    runs, that time counts towards whatever it waits for. Once it runs, only its reports show its use; for a script
-    without reports, the last line shows the open time.
+    The operator updates the account only with other changes of the status, so the newest time isn't accounted yet.
+    Before a job runs, this time is added to what the job waits for. For a running job without reports, the last line
+    shows this time.
     """
-    # Users may have edited the status, and a bar needs shares.
+    # Users may have edited the status, and the bar needs valid shares.
     amounts = {name: seconds for name in TIME_CATEGORIES if is_number(seconds := getattr(spent, name)) and seconds > 0}
     until = parse_time(spent.until)
     open_seconds = max((now - until).total_seconds(), 0.0) if until is not None and not job.finished else 0.0
@@ -228,7 +228,8 @@ def where_time_went(
 def _waits_in(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the category in which the operator will account for a waiting job's time.
 
-    Returns None for a running job, or if its pods can't be seen. reconciling/status/time_spent.py has the same rule.
+    Returns None for a running job, or if the user can't see the pods. reconciling/status/time_spent.py uses the same
+    rule.
     """
     status = job.status
     if job.phase == "Suspended":
@@ -256,7 +257,7 @@ def _waits_in(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> str | None
 
 
 def _failures(failures: Sequence[FailureView]) -> list[RenderableType]:
-    """Returns the newest failures; a message that repeats a newer one is left out."""
+    """Returns the newest failures, without messages that repeat a newer one."""
     parts: list[RenderableType] = []
     shown: dict[tuple[str, str], int] = {}
     for failure in failures[:MAX_FAILURES]:

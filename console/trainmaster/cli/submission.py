@@ -37,7 +37,7 @@ class Flags:
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Returns the manifest before `--`, and the words after it. Raises BadParameter for other words before it."""
+    """Returns the manifest before `--`, and the words after it. Raises BadParameter for other words before `--`."""
     at = words.index(SEPARATOR) if SEPARATOR in words else len(words)
     before, behind = words[:at], tuple(words[at + 1 :])
     for word in before:
@@ -54,7 +54,7 @@ def split_words(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def manifest_from_file(file: str, flags: Flags) -> dict[str, Any]:
-    """Returns the only job of a file, with the flags' name if given. Raises InvalidRequest."""
+    """Returns the only job in a file, under the name from the flags if given. Raises InvalidRequest."""
     if flags.words:
         raise typer.BadParameter(f"a command stands behind -- beside the manifest {file}; write it there")
     given = {"--image": flags.image, "--workers": flags.workers, "--gpus": flags.gpus, "--script": flags.script}
@@ -77,7 +77,7 @@ def manifest_from_file(file: str, flags: Flags) -> dict[str, Any]:
 
 
 def manifest_from_flags(flags: Flags, code: Path | None, archive: Archive | None) -> dict[str, Any]:
-    """Returns a job made from flags. Raises BadParameter if they don't suffice."""
+    """Returns a job made from flags. Raises BadParameter if a required flag is missing."""
     if flags.script is None and not flags.words and flags.image is None:
         raise typer.BadParameter("give a manifest, --script, or a command after --", param_hint="FILE")
     spec: dict[str, Any] = {"workers": 1 if flags.workers is None else flags.workers}

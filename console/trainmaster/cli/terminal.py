@@ -1,7 +1,7 @@
 """Every command prints through `say`, `write`, `log_line` or the console of `console.py`.
 
-Others' names, messages, figures and logs can't control the terminal: see `api/printable.py`. Encoders make results for
-programs (`-o json`, `render`) safe.
+They keep untrusted texts from controlling the terminal (`api/printable.py`). Encoders make results for programs
+(`-o json`, `render`) safe.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import typer
 
 from trainmaster_operator.api.printable import printable
 
-# Select Graphic Rendition: only colours, and nothing that moves, asks or writes.
+# Matches Select Graphic Rendition, which only sets colours: it can't move the cursor, query or write.
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
 _PLAIN_AGAIN = "\x1b[0m"
 _called = "kubectl dtj"
 
 
 def called() -> str:
-    """Returns the name by which the user called this program, for commands in sentences."""
+    """Returns the name by which the user called this program, for commands in messages."""
     return _called
 
 
@@ -34,12 +34,12 @@ def set_called(name: str) -> None:
 
 
 def shows_colours() -> bool:
-    """Returns whether results go to a terminal, and its user wants colours (https://no-color.org)."""
+    """Returns whether results go to a terminal whose user wants colours (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def terminal_width() -> int | None:
-    """Returns the width of the results' terminal in columns; None for a pipe or a file, where lines aren't wrapped."""
+    """Returns the terminal's width in columns, or None for a pipe or a file, where lines aren't wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -58,7 +58,7 @@ def wrapped(text: str, width: int | None, *, first: str = "", further: str = "")
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Prints a message for a person. Its further lines are indented, so that none looks like a separate message."""
+    """Prints a message for a person. Later lines are indented, so that none looks like a separate message."""
     typer.echo(printable(text.rstrip("\n")).replace("\n", "\n  "), err=error)
 
 
@@ -70,12 +70,12 @@ def write(text: str) -> None:
 def log_line(line: str, label: str = "") -> None:
     """Prints a line of a worker's log behind its label.
 
-    A file or a pipe gets it unchanged. In a terminal, only colours remain of its control characters, and each part that
-    would be overwritten (a progress bar's carriage returns) gets its own line.
+    A file or a pipe gets the line unchanged. In a terminal, control characters other than colours are made visible,
+    and each part that would be overwritten (a progress bar's carriage returns) gets its own line.
     """
     if not sys.stdout.isatty():
-        # Without `color`, click would remove escape sequences. A kept log may hold surrogates, which no stream can
-        # encode.
+        # Without `color`, click would remove escape sequences. A kept log may contain surrogates, which no stream
+        # can encode.
         typer.echo(label + line.encode("utf-8", "replace").decode(), color=True)
         return
     for part in line.rstrip("\r").split("\r"):
@@ -86,5 +86,5 @@ def _with_colours(text: str) -> str:
     pieces = _COLOUR.split(text)
     if len(pieces) == 1:
         return printable(text)
-    # Every second piece is a colour; the last one must not extend beyond its line.
+    # Every second piece is a colour. The last colour must end with the line.
     return "".join(piece if at % 2 else printable(piece) for at, piece in enumerate(pieces)) + _PLAIN_AGAIN

@@ -1,7 +1,7 @@
 """Shows running jobs live: the picture is redrawn after changes, when the terminal's size changes, and every second.
 
-A thread reads, so that a slow API server never blocks the keys: q and Ctrl-C leave at once. The picture uses the
-terminal's alternate screen, so that the former content returns; the last picture stays below it.
+A thread reads, so that a slow API server never blocks the keys: q and Ctrl-C take effect at once. The picture uses the
+terminal's alternate screen, so that the previous content returns. The last picture is then printed below it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trainmaster.cli.events import Owners, events_of
 from trainmaster.cli.top_picture import JobPicture, JobsPicture, Picture
 from trainmaster.client import ClientError, JobClient, JobNotFound, NotAllowed, RankMetrics, TrainingJob
 
-# Intervals of reading, and of drawing while only ages change (seconds).
+# Interval between readings, and between drawings while only ages change (seconds).
 READ_SECONDS, TICK_SECONDS = 2.0, 1.0
-# Limit of values in a line of blocks.
+# Maximum number of values in a line of blocks.
 MAX_SEEN = 120
 _PODS = "its pods"
 
@@ -38,7 +38,7 @@ Draw = Callable[[], RenderableType]
 class Asking:
     """Asking reads a job's pods, newest Events and ranks. It doesn't repeat a forbidden request.
 
-    Users who may not ask the workers (`pods/proxy`), or see pods or Events, see the rest and a sentence.
+    If the user lacks a right (to `pods/proxy`, pods or Events), the rest is shown with a message about what is missing.
     """
 
     def __init__(self, jobs: JobClient) -> None:
@@ -66,7 +66,7 @@ class Asking:
             return None
 
     def _metrics(self, job: TrainingJob) -> tuple[tuple[RankMetrics, ...], str]:
-        """Returns the figures of each rank, or the reason why there are none."""
+        """Returns each rank's figures, or the reason why there are no figures."""
         try:
             found = self._jobs.metrics(job.name)
         except JobNotFound:
@@ -77,7 +77,7 @@ class Asking:
 
 
 def job_reading(jobs: JobClient, job: TrainingJob) -> Callable[[], Draw | None]:
-    """Returns a function that reads one job's picture; it returns None after the picture of the job's end."""
+    """Returns a function that reads one job's picture. After the job's last picture, the function returns None."""
     asking = Asking(jobs)
     losses: deque[float] = deque(maxlen=MAX_SEEN)
     speeds: deque[float] = deque(maxlen=MAX_SEEN)
@@ -163,7 +163,7 @@ class Reading:
 
 
 def show(console: SafeConsole, read: Callable[[], Draw | None]) -> None:
-    """Shows the pictures until the user leaves or no more can follow. Raises ClientError."""
+    """Shows the pictures until the user leaves or there are no more pictures. Raises ClientError."""
     reading = Reading(read)
     reading.start()
     with _keys() as keys, _resizes(reading.wake):
@@ -193,7 +193,7 @@ def _until_left(console: SafeConsole, reading: Reading, keys: int | None) -> Non
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Delivers single keys as they are pressed; yields stdin's descriptor, or None if it isn't a terminal."""
+    """Makes keys readable as they are pressed. Yields stdin's descriptor, or None if stdin isn't a terminal."""
     if not sys.stdin.isatty():
         yield None
         return

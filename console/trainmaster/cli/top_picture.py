@@ -1,6 +1,6 @@
 """Draws the picture of `top`: one job with its ranks, or all jobs in rows.
 
-The picture of one job fits the terminal: with fewer lines, it shows fewer ranks, workers and events.
+The picture of one job fits into the terminal. If there are few lines, it shows fewer ranks, workers and events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmaster.client import RankMetrics, TrainingJob
 from trainmaster.client.view import JobView, figure, percent, rate, view_of
 from trainmaster_operator.api.printable import one_line
 
-# A rank is slow if its steps take this many times the median.
+# A rank counts as slow if its steps take this many times the median.
 SLOW_FACTOR = 1.2
 # More ranks than this are shown as a histogram, with some of the slowest and fastest ranks.
 MAX_RANKS = 16
@@ -32,13 +32,13 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH, BAR_WIDTH = 24, 12
 NO_TIME_YET = "no rank has reported the time of a step yet"
 UNTIMED = "the script reports its steps without their time, stepSeconds (docs/progress.md)"
-# Lines of a picture in a pipe: those of a large terminal.
+# Number of lines of a picture in a pipe, as in a large terminal.
 PIPE_LINES = 60
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Picture is the known state of a job at one time. `missing` has a sentence for each part that may not be read."""
+    """Picture is the known state of a job at one time. `missing` explains each part that the user may not read."""
 
     job: TrainingJob
     pods: Sequence[Mapping[str, object]] = ()
@@ -54,7 +54,7 @@ class Spread:
     ranks: tuple[RankMetrics, ...] = ()
     median: float = 0.0
     histogram: tuple[tuple[float, float, int], ...] = ()
-    """(from, to, ranks) of each bin, in seconds."""
+    """Each bin's bounds (seconds) and number of ranks."""
 
     @property
     def title(self) -> str:
@@ -63,13 +63,13 @@ class Spread:
 
     @property
     def slowest(self) -> RankMetrics | None:
-        """Returns the slowest rank if it is notably slower than the median."""
+        """Returns the slowest rank if it is much slower than the median, or None."""
         first = self.ranks[0] if self.ranks else None
         return first if first is not None and _seconds(first) > SLOW_FACTOR * self.median else None
 
 
 def spread_of(figures: Iterable[RankMetrics]) -> Spread:
-    """Returns the distribution of times, for the ranks that report one."""
+    """Returns the distribution of the times that ranks report."""
     ranks = sorted((each for each in figures if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
     if not ranks:
         return Spread()
@@ -78,7 +78,7 @@ def spread_of(figures: Iterable[RankMetrics]) -> Spread:
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
-    """Returns the number of values in each of some equal ranges."""
+    """Divides the values into equally wide bins. Returns each bin's bounds and number of values."""
     least, most = min(values), max(values)
     if least == most:
         return [(least, most, len(values))]
@@ -90,7 +90,7 @@ def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, fl
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draws the newest values as a line of blocks, scaled from their least to their greatest."""
+    """Draws the newest values as a line of blocks, scaled from the smallest to the largest value."""
     shown = list(values)[-width:]
     if len(shown) < 2:
         return ""
@@ -148,7 +148,7 @@ class JobPicture:
             yield _events(picture.events[-events:], now, width)
 
     def _progress(self, view: JobView, width: int) -> list[RenderableType]:
-        """Returns the job's progress, and the course of its loss and speed since the picture began."""
+        """Returns the job's progress, and how its loss and speed have changed since `top` started."""
         cells = figure_cells(view, without=("loss", "samples/s", *view.result))
         if view.share is not None:
             bar = ProgressBar(total=view.total_steps, completed=view.step or 0, width=max(10, width // 4))
@@ -180,7 +180,7 @@ def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
 
 
 def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
-    """Returns the times by rank as bars; with many ranks, only the slowest and fastest, and the distribution of all."""
+    """Returns the ranks' times as bars, or for many ranks, a histogram and bars of the slowest and fastest."""
     slowest = spread.ranks[0]
     title = Text(f"{spread.title} by rank ", style="bold")
     title.append(f"median {step_time(spread.median)}", style="")
@@ -219,7 +219,7 @@ class JobsPicture:
     """
 
     _COLUMNS = ("NAME", "PHASE", "WORKERS", "STEP", "", "LOSS", "SAMPLES/S", "ETA", "GOODPUT")
-    # Empty columns are left out first, then these in order. The others always stay.
+    # If columns don't fit, the empty ones are left out first, then these in order. The others always stay.
     _EXPENDABLE = ("", "GOODPUT", "ETA", "SAMPLES/S", "LOSS")
 
     def __init__(self, jobs: Sequence[TrainingJob], *, namespaces: bool = False) -> None:

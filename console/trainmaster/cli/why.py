@@ -1,4 +1,4 @@
-"""Prints the answer to "why": the cause in a sentence, then the evidence, then commands to paste."""
+"""Prints the diagnosis of a job: the cause in a sentence, then the evidence, then commands to paste."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.client.diagnosis import Diagnosis, diagnose
 from trainmaster.client.gathering import gather, gather_all
 from trainmaster_operator.api.printable import one_line
 
-# Limit of the diagnosed jobs of a list; each needs a few requests.
+# Maximum number of jobs to diagnose. Each job needs a few requests.
 MAX_JOBS = 50
 # Length limit of a line of evidence in characters: a scheduler's or a policy's message can fill pages.
 MAX_LINE = 1_000
@@ -19,9 +19,9 @@ FINE = frozenset({"Healthy", "Succeeded", "Starting"})
 
 
 def why_lines(diagnosis: Diagnosis, width: int | None = None) -> Iterator[str]:
-    """Yields the lines of an answer, broken between words if a width is given.
+    """Yields the lines of a diagnosis. If a width is given, they are wrapped between words.
 
-    The lines below "Next:" can be pasted into a shell: all but the commands are comments, and commands aren't broken.
+    The lines below "Next:" can be pasted into a shell, because texts are comments and commands aren't wrapped.
     """
     yield from wrapped(_line(diagnosis.sentence), width)
     if diagnosis.evidence:
@@ -42,12 +42,12 @@ def why_lines(diagnosis: Diagnosis, width: int | None = None) -> Iterator[str]:
 
 
 def why(jobs: JobClient, job: TrainingJob) -> Diagnosis:
-    """Returns the answer for a job."""
+    """Returns a job's diagnosis."""
     return diagnose(run(gather(Blocking(jobs.transport), job)))
 
 
 def why_not_fine(jobs: JobClient, listed: Sequence[TrainingJob]) -> list[Diagnosis]:
-    """Returns the answers for jobs in trouble, among the newest MAX_JOBS that haven't succeeded."""
+    """Diagnoses the newest MAX_JOBS jobs that haven't succeeded, and returns the diagnoses that found trouble."""
     open_jobs = [job for job in listed if job.phase != "Succeeded"]
     newest = sorted(open_jobs, key=lambda job: str(job.raw["metadata"].get("creationTimestamp")), reverse=True)
     answers = (diagnose(situation) for situation in run(gather_all(Blocking(jobs.transport), newest[:MAX_JOBS])))
@@ -55,7 +55,7 @@ def why_not_fine(jobs: JobClient, listed: Sequence[TrainingJob]) -> list[Diagnos
 
 
 def brief(diagnosis: Diagnosis, *, namespaces: bool) -> str:
-    """Returns an answer in one line."""
+    """Returns a diagnosis in one line."""
     where = f"{diagnosis.namespace}/" if namespaces else ""
     return _line(f"{where}{diagnosis.sentence}")
 

@@ -1,9 +1,9 @@
-"""Makes values from YAML's nodes as kubectl does, collects what kubectl refuses or loses, and writes YAML.
+"""Evaluates YAML nodes as kubectl does, collects what kubectl would refuse or lose, and writes YAML.
 
 kubectl's library (go-yaml v2) reads YAML 1.1 in its own way. As in YAML 1.1, yes, on and y are true, 010 is 8, and
-1_000 is 1000; as in YAML 1.2, 1e-4 is a number, and 1:30 and a date are text. A whole number is sent as one, however it
-was written (1.0, 1e3), because JSON makes no difference. `<<` is merged in the order of the fields, so it also replaces
-fields before it. Keys that are numbers become text, and the last of two equal keys counts.
+1_000 is 1000; as in YAML 1.2, 1e-4 is a number, and 1:30 and a date are text. 1.0 and 1e3 are sent as integers, because
+JSON doesn't distinguish them. `<<` is merged in the order of the fields, so it replaces equal fields before it. Numbers
+as keys become text, and the last of two equal keys is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ TEMPLATE = (
 )
 _PLAIN = "!plain"
 _MERGE = "tag:yaml.org,2002:merge"
-# Limit of values after resolving all aliases; a job that etcd accepts has fewer. Nine levels of ten aliases have 10^9.
+# Maximum number of values after resolving all aliases. A job that etcd accepts contains fewer; nine levels of ten
+# aliases would make 10^9.
 _MOST_VALUES = 1_000_000
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
@@ -50,13 +51,13 @@ _TAGS: dict[str, tuple[type, ...]] = {
     "float": (int, float),
 }
 
-# Each mapping's fields after resolving `<<`, by the mapping's identity: the nodes of the key and the value.
+# Each mapping's fields (the nodes of key and value) after resolving `<<`, by the mapping node's id.
 Fields = dict[int, dict[str, tuple[yaml.Node, yaml.Node]]]
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """Mistake is an error at a position of a file; lines and columns are counted from 1."""
+    """Mistake is an error at a position in a file. Lines and columns are counted from 1."""
 
     line: int
     column: int
@@ -64,7 +65,7 @@ class Mistake:
 
 
 def place(mark: yaml.Mark | None) -> tuple[int, int]:
-    """Returns the line and column of a mark, counted from 1; (1, 1) without a mark."""
+    """Returns the line and column of a mark, counted from 1. Without a mark, returns (1, 1)."""
     return (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
 
 
@@ -80,7 +81,7 @@ class Loader(yaml.SafeLoader):
         return node
 
     def scan_to_next_token(self) -> None:
-        """Skips blanks between tokens, and tabs where go-yaml does: where neither a line nor a key can begin."""
+        """Skips blanks between tokens. Like go-yaml, also skips tabs where neither a line nor a key can begin."""
         super().scan_to_next_token()
         while self.peek() == "\t" and (self.flow_level or not self.allow_simple_key):
             self.forward()
@@ -91,18 +92,18 @@ Loader.yaml_implicit_resolvers = {None: [(_PLAIN, re.compile(""))]}
 
 
 class Reader:
-    """Reader makes the values of a document's nodes and collects their mistakes."""
+    """Reader evaluates a document's nodes and collects their mistakes."""
 
     def __init__(self, is_json: bool) -> None:
         self.mistakes: list[Mistake] = []
         self.fields: Fields = {}
         self._is_json = is_json
-        # By the node's identity, because an alias is the node that it names: the value, and the number of values in it.
+        # Each node's value and the number of values in it, by the node's id. An alias is the same node as its anchor.
         self._known: dict[int, tuple[Any, int]] = {}
         self._open: set[int] = set()
 
     def value(self, node: yaml.Node, path: str) -> Any:
-        """Returns a document's value; None for a template, or if its aliases make too many values."""
+        """Returns a document's value, or None for a template or if aliases make too many values."""
         value, size = self._read(node, path)
         if any(each.message.endswith(TEMPLATE) for each in self.mistakes):
             # A template's other mistakes may disappear when it is rendered.
@@ -137,7 +138,7 @@ class Reader:
         return {name: value for name, (value, _) in read.items()}, 1 + sum(size for _, size in read.values())
 
     def _fields(self, node: yaml.Node, path: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Returns a mapping's fields in order; of equal names the last one counts, even for `<<`, as in go-yaml."""
+        """Returns a mapping's fields in order. As in go-yaml, the last of equal names is used, even for `<<`."""
         fields: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         given: set[str] = set()
         for key, value in node.value:
@@ -154,7 +155,7 @@ class Reader:
         return fields
 
     def _merged(self, node: yaml.Node, path: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Returns the fields that `<<` merges; of several mappings, the first with a field counts."""
+        """Returns the fields that `<<` merges. If several mappings contain a field, the first one is used."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for source in reversed(sources):
@@ -213,7 +214,7 @@ def plain_scalar(text: str) -> Any:
         return float(text.replace(".", "").lower())
     digits = text.replace("_", "") if text[:1] in "+-0123456789" else text
     whole = _INTEGER.fullmatch(digits)
-    # Longer numbers exceed 64 bits, and Python refuses to read more than 4,300 digits.
+    # Longer numbers don't fit into 64 bits, and Python refuses to parse more than 4,300 digits.
     if whole is not None and len(whole[5] or "") <= _MOST_DIGITS:
         sign, *written = whole.groups()
         number = next(int(each, base) for each, base in zip(written, _BASES, strict=True) if each is not None)
@@ -221,13 +222,13 @@ def plain_scalar(text: str) -> Any:
             return -number if sign == "-" else number
     if _FLOAT.fullmatch(digits):
         value = float(digits)
-        # A number too large for a float is text.
+        # A number that is too large for a float is treated as text.
         return text if math.isinf(value) else _as_sent(value)
     return text
 
 
 def tagged_scalar(tag: str, text: str) -> Any:
-    """Returns the value of a tagged scalar. Raises ValueError if the text isn't of that type."""
+    """Returns the value of a tagged scalar. Raises ValueError if the text doesn't fit the tag."""
     name = tag.removeprefix(_STANDARD)
     if name == "binary":
         try:
@@ -243,7 +244,7 @@ def tagged_scalar(tag: str, text: str) -> Any:
 
 
 def key_text(value: Any) -> str | None:
-    """Returns a mapping's key as text, as in JSON; None if the value can't be a key."""
+    """Returns a mapping's key as text, as in JSON, or None if the value can't be a key."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -256,7 +257,7 @@ def _as_sent(value: float) -> int | float:
 
 
 def yaml_text(documents: Iterable[Any]) -> str:
-    """Returns the documents as YAML with their fields in order, and control characters as escapes."""
+    """Returns the documents as YAML. Fields keep their order, and control characters are escaped."""
     return yaml_escapes(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
 
 
@@ -271,7 +272,7 @@ class _Dumper(yaml.SafeDumper):
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = '"' if UNSAFE.search(text) else "|" if "\n" in text else None
     if style is None and plain_scalar(text) != text:
-        # PyYAML reads more words as text than kubectl, for which y and n are true and false.
+        # For kubectl, y and n are true and false; for PyYAML they are texts, so it wouldn't quote them.
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -1,17 +1,17 @@
 """The Python SDK submits, waits for, reads and steers training jobs.
 
-1. `jobs` has `JobClient`: start there. `errors` is the tree of the exceptions that it raises; `job` has the objects
-   that it returns, and the checks of arguments.
-2. `async_jobs` has `AsyncJobClient` and the methods that both clients share, with `watching` and `metrics`; `blocking`
-   runs them without an event loop. `logs` reads a job's output as one stream, using what `output` knows of pods;
-   `merging` orders its lines.
-3. `functions` has `train`, which makes a job from a function. `view` has the figures and sentences of a job.
+1. `jobs` defines `JobClient`: start there. `errors` defines the client's exceptions, and `job` the objects that it
+   returns and the checks of arguments.
+2. `async_jobs` defines `AsyncJobClient`, whose methods both clients share; `watching` and `metrics` belong to it.
+   `blocking` runs the methods without an event loop. `logs` reads a job's output as one stream, `output` reads the logs
+   of single pods, and `merging` sorts the lines.
+3. `functions` defines `train`, which makes a job from a function. `view` computes the figures and sentences of a job.
 4. `transport` sends the requests, and tests replace it; `asynchronous` sends them from coroutines. `server` finds the
-   API server with its TLS, proxy and credentials, and `answers` turns its answers into results and errors. `permission`
-   asks whether a user may do something; `sentences` has sentences about suspended jobs.
+   API server, its TLS settings, proxy and credentials. `answers` turns HTTP answers into results and errors.
+   `permission` asks whether a user may do something; `sentences` words messages about suspended jobs.
 5. `history` reads recorded jobs.
 6. `code` uploads the user's code without an image.
-7. `gathering` reads everything around a job, from which `diagnosis` explains its state.
+7. `gathering` reads a job and the objects around it, from which `diagnosis` explains the job's state.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.api.v1alpha1.names import GROUP, INSTALL_CRD, PLURAL
 from trainmaster_operator.wire.values import mapping
 
-# Length limit, in characters, of an answer quoted in a sentence.
+# Length limit of an answer that is quoted in a message (characters).
 MAX_QUOTED = 60
-# The API server's answer for a path that it doesn't serve; a proxy answers differently.
+# The API server's answer for a path that it doesn't serve. A proxy's answer is different.
 NO_SUCH_PATH = b"404 page not found"
 _JOB = re.compile(rf"/apis/{re.escape(GROUP)}/[^/]+/namespaces/(?P<namespace>[^/]+)/{PLURAL}/(?P<name>[^/]+)")
 # Requests that the API server forwards to a pod.
 _POD_PROXY = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<pod>[^/:]+)[^/]*/proxy/")
-# If a field is missing or of a wrong type, the API server skips the CEL rules and reports this as another cause.
+# If a field is missing or has the wrong type, the API server skips the CEL rules and adds a cause that reports this.
 _UNCHECKED_RULES = (
     r"<nil>: Invalid value: (?:null|\"null\"|\"\"): some validation rules were not checked because the object was "
     "invalid; correct the existing errors to complete validation"
@@ -40,7 +40,7 @@ _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer is a complete HTTP answer."""
+    """Answer is an HTTP answer with its complete body."""
 
     status: int
     headers: Mapping[str, str]
@@ -54,7 +54,7 @@ class Reader:
     address: str
 
     def decoded(self, answer: Answer) -> dict[str, Any]:
-        """Returns an answer's JSON object, which has a kind. Raises NoCluster."""
+        """Returns an answer's JSON object, which contains `kind`. Raises NoCluster."""
         try:
             found = decode(answer.body)
         except ValueError as error:
@@ -84,7 +84,7 @@ class Reader:
             and path.startswith(f"/apis/{GROUP}/")
             and (answer.body.strip() == NO_SUCH_PATH or "could not find the requested resource" in message)
         ):
-            # This answer names no object, because the cluster serves no type of the group.
+            # The cluster serves no type of the group, so the answer names no object.
             return JobNotFound(
                 "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
                 f"({INSTALL_CRD})"
@@ -104,14 +104,14 @@ class Reader:
         return kinds.get(status, InvalidRequest)(message)
 
     def unreachable(self, error: BaseException) -> NoCluster:
-        """Returns the error for a server that can't be connected to or doesn't answer."""
+        """Returns the error for a server that refuses the connection or doesn't answer."""
         return NoCluster(
             f"The cluster at {self.address} doesn't answer: {innermost(error)}; is it up, and is the kubeconfig's "
             "server its address?"
         )
 
     def broken_off(self, error: BaseException) -> NoCluster:
-        """Returns the error for an answer that broke off."""
+        """Returns the error for an incomplete answer."""
         return NoCluster(f"The answer of the cluster at {self.address} broke off: {innermost(error)}.")
 
     def untrusted(self, error: BaseException) -> NoCluster:
@@ -127,7 +127,7 @@ class Reader:
         return NoCluster(f"No TLS connection to the cluster at {self.address}: {reason}.")
 
     def no_such_server(self, answer: Answer) -> NoCluster:
-        """Returns the error for an answer that no Kubernetes API server gives."""
+        """Returns the error for an answer that can't come from a Kubernetes API server."""
         return NoCluster(
             f"What answers at {self.address} is no Kubernetes API server ({self.description(answer)}): check the "
             "kubeconfig's server, and proxies in between."
@@ -143,18 +143,18 @@ class Reader:
 
 
 def _message(status: Mapping[str, Any], code: int) -> str:
-    """Returns a Status's message, without the cause that reports skipped rules."""
+    """Returns a Status's message without the cause that reports skipped rules."""
     message = str(status.get("message") or status.get("reason") or f"HTTP {code}")
     shorter = _UNCHECKED.sub("", message)
     causes = mapping(status.get("details")).get("causes")
     if shorter != message and isinstance(causes, list) and len(causes) == 2:
-        # One cause is left, so it needs no list.
+        # Only one cause is left, so the brackets of the list are removed.
         shorter = _LIST_OF_ONE.sub(r": \1", shorter)
     return shorter
 
 
 def innermost(error: BaseException) -> str:
-    """Returns the reason of the innermost exception in a chain, which is the shortest."""
+    """Returns the message of the innermost exception in a chain, which is the shortest."""
     while isinstance(reason := getattr(error, "reason", None), BaseException) or (
         error.args and isinstance(reason := error.args[-1], BaseException)
     ):
@@ -169,6 +169,6 @@ def innermost(error: BaseException) -> str:
 
 
 def beginning(body: bytes) -> str:
-    """Returns the beginning of an answer in one line, for a sentence."""
+    """Returns the beginning of an answer in one line, for a message."""
     text = " ".join(body.decode("utf-8", "replace").split())
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."

@@ -43,7 +43,7 @@ from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 
 FIELD_MANAGER = "trainmaster-client"
-# Interval of checks for requested stacks; the ranks take a few tenths of a second to write them.
+# Interval between checks for requested stacks (seconds). The ranks take a few tenths of a second to write them.
 STACKS_POLL_SECONDS = 0.2
 _STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 
@@ -51,7 +51,7 @@ _STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 class AsyncJobClient:
     """AsyncJobClient reads and changes the jobs of one namespace.
 
-    Its methods raise ClientErrors, each with one sentence. It has its own connections: close it, or use it with
+    Its methods raise ClientErrors with a one-sentence message. It opens its own connections, so close it or use
     `async with`.
     """
 
@@ -65,7 +65,7 @@ class AsyncJobClient:
     ) -> None:
         self._close: Callable[[], Any] | None = None
         if transport is None:
-            # aiohttp takes half a second to import, and the synchronous client doesn't need it.
+            # Imported here, because aiohttp takes half a second to import and the synchronous client doesn't need it.
             from trainmaster.client.asynchronous import AiohttpTransport
             from trainmaster.client.server import server_for
 
@@ -90,12 +90,12 @@ class AsyncJobClient:
             await self._close()
 
     async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
-        """Creates a job, or applies it (server-side) with `replace`. Raises JobExists, InvalidRequest."""
+        """Creates a job, or with `replace` applies it (server-side). Raises JobExists, InvalidRequest."""
         require_manifest(manifest)
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
         problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
         if problem is not None:
-            # The API server would accept the job, but the operator would refuse it in its status.
+            # The API server would accept the job, but the operator would then refuse it.
             raise InvalidRequest(str(problem))
         if not replace:
             path = collection_path(self.namespace)
@@ -117,7 +117,7 @@ class AsyncJobClient:
         return await read_job(self.transport, self.namespace, name)
 
     async def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
-        """Returns the jobs of the namespace, or of all namespaces, sorted by name; `selector` selects by labels."""
+        """Returns the jobs of the namespace, or of all namespaces, sorted by name. `selector` selects by labels."""
         path = collection_path(None if all_namespaces else self.namespace)
         answer = await self.transport.request("GET", path, query=label_query(selector))
         jobs = [TrainingJob.of(item) for item in items_of(answer)]
@@ -128,11 +128,11 @@ class AsyncJobClient:
         await self.transport.request("DELETE", self._path(name), query={"propagationPolicy": "Background"})
 
     async def suspend(self, name: str) -> TrainingJob:
-        """Stops a job with a checkpoint and frees its resources. Raises InvalidRequest for a job that has ended."""
+        """Saves a checkpoint, stops the job and frees its resources. Raises InvalidRequest if the job has ended."""
         return await self._set_suspend(name, "suspend", suspend=True)
 
     async def resume(self, name: str) -> TrainingJob:
-        """Resumes a suspended job. Raises InvalidRequest for a job that has ended."""
+        """Resumes a suspended job. Raises InvalidRequest if the job has ended."""
         return await self._set_suspend(name, "resume", suspend=False)
 
     async def scale(self, name: str, workers: int) -> TrainingJob:
@@ -141,13 +141,13 @@ class AsyncJobClient:
         return await self.merge(name, {"spec": {"workers": workers}})
 
     async def restart(self, name: str) -> TrainingJob:
-        """Restarts all ranks in their pods, from a checkpoint. Raises InvalidRequest for a job that has ended."""
+        """Restarts all ranks in their pods, from a checkpoint. Raises InvalidRequest if the job has ended."""
         job = await self.get(name)
         if job.finished:
             raise InvalidRequest(
                 f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again."
             )
-        # A timestamp is readable, and its microseconds distinguish requests.
+        # A timestamp is readable, and microseconds make each request different.
         moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: moment}}})
 
@@ -164,14 +164,14 @@ class AsyncJobClient:
         )
 
     def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
-        """Yields the job's state, then each change, until the job is deleted. Reopens a broken watch."""
+        """Yields the job's state now and after each change, until the job is deleted. Reopens a broken watch."""
         require_name(name)
         return Watcher(self.transport, self.namespace).one(name)
 
     def watch_all(
         self, *, all_namespaces: bool = False, selector: str | None = None
     ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs, then each changed or deleted job, forever. The flag is True for a deleted job."""
+        """Yields all jobs, then each changed or deleted job, forever. The flag is True if the job was deleted."""
         return Watcher(self.transport, None if all_namespaces else self.namespace, selector).all()
 
     async def wait(
@@ -201,7 +201,7 @@ class AsyncJobClient:
     async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
         """Returns the job's pods as raw objects, sorted by worker.
 
-        Leaves out pods with the job's label but no index.
+        Pods that have the job's label but no index are left out.
         """
         require_name_text(name)
         return await self._output.pods(name)
@@ -211,9 +211,9 @@ class AsyncJobClient:
     ) -> AsyncGenerator[str, None]:
         """Yields the output of one worker line by line, or of all workers sorted by time. Raises JobNotFound.
 
-        With several workers, each line begins with the label of its rank or worker. After the pods are gone, the kept
-        output is read. `follow` waits for further lines until the job has ended. `tail` limits the output to each
-        worker's last lines.
+        With several workers, each line begins with its rank's or worker's label. If the pods are gone, the output that
+        the operator kept is read. `follow` waits for new lines until the job has ended. `tail` limits the output to
+        each worker's last lines.
         """
         require_name_text(name)
         require_count("worker", worker)
@@ -230,11 +230,11 @@ class AsyncJobClient:
         timestamps: bool = False,
         since: float | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Yields the log of a worker's container, or of its previous container, line by line. Raises JobNotFound.
+        """Yields the log of a worker's current or previous container line by line. Raises JobNotFound.
 
-        Raises InvalidRequest if the container has not started. A followed log ends with its container, or when the
-        connection breaks. With `timestamps`, each line begins with its time (api/kept_logs.py). `since` (seconds since
-        the epoch) leaves out earlier lines.
+        Raises InvalidRequest if the container hasn't started. A followed log ends when the container ends or the
+        connection breaks. With `timestamps`, each line begins with its time (api/kept_logs.py). Lines before `since`
+        (seconds since the epoch) are left out.
         """
         require("pod", pod, str, "the name of a pod as text")
         require_count("tail", tail)
@@ -248,7 +248,7 @@ class AsyncJobClient:
         return sorted(await self.kept_logs(name))
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns the output that the operator kept when the pods went, by worker."""
+        """Returns the output that the operator kept before the pods were removed, by worker."""
         require_name_text(name)
         return await self._output.kept_logs(name)
 
@@ -257,11 +257,11 @@ class AsyncJobClient:
         return await list_events(self.transport, None if all_namespaces else self.namespace)
 
     def watch_events(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-        """Yields the existing raw Events as ADDED, then each added or changed one, forever."""
+        """Yields the existing raw Events as ADDED, then each added or changed Event, forever."""
         return watch_events(self.transport, None if all_namespaces else self.namespace)
 
     async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
-        """Asks all ranks of a running job for their stacks, without stopping them, and returns the answers.
+        """Asks all ranks of a running job for their stacks, without stopping the ranks, and returns the answers.
 
         Raises InvalidRequest if no ranks are running, and WaitTimeout after `timeout` seconds.
         """
@@ -293,8 +293,8 @@ class AsyncJobClient:
     ) -> dict[str, builtins.list[Any]]:
         """Returns a job's recorded curves as columns (docs/history-exports.md), even after the job is deleted.
 
-        Raises JobNotFound if the job wasn't recorded. `uid` selects an earlier job of that name. `history` is the
-        address of a history other than the cluster's. `token` is needed if the kubeconfig has none.
+        Raises JobNotFound if the job wasn't recorded. `uid` selects an earlier job with the same name. `history` is the
+        address of a history other than the cluster's. `token` is needed if the kubeconfig contains no token.
         """
         from trainmaster.client.history import curves, history_beside
 

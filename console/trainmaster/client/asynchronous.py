@@ -30,35 +30,35 @@ from trainmaster_operator.kubeconfig import KubeconfigError
 
 T = TypeVar("T")
 
-# Size limit of a refusal that is read, in bytes. A pod behind the API server's proxy may answer anything.
+# How much of a refusal is read (bytes). A pod behind the API server's proxy may send an answer of any size.
 MOST_REFUSAL = 65_536
 
 
 class AiohttpTransport:
     """AiohttpTransport sends requests over aiohttp, in the event loop of the first request.
 
-    With a connector (`connector_to`), it shares connections with other clients of the same server.
+    If a connector is given (`connector_to`), other clients of the same server share its connections.
     """
 
-    # Session options, and the size limit of an answer in bytes; subclasses that serve many users set them.
+    # Session options, and the size limit of an answer (bytes). Subclasses that serve many users set them.
     session_options: Mapping[str, Any] = {}
     most_bytes: float = math.inf
 
     def __init__(
         self, server: Server, connector: aiohttp.BaseConnector | None = None, *, reader: Reader | None = None
     ) -> None:
-        """`reader` words the errors if the server isn't a Kubernetes API server."""
+        """`reader` creates the errors if the server isn't a Kubernetes API server."""
         if (server.proxy or "").startswith("socks"):
             raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
         self.server = server
         self._reader = reader or Reader(server.address)
         self._session: aiohttp.ClientSession | None = None
         self._connector = connector
-        # Runs the exec plugin only once at a time.
+        # Prevents several runs of the exec plugin at the same time.
         self._authorizing = asyncio.Lock()
 
     async def close(self) -> None:
-        """Closes the connections, except for shared ones."""
+        """Closes the connections, unless they are shared."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -72,7 +72,7 @@ class AiohttpTransport:
         body: Any = None,
         content_type: str = JSON,
     ) -> Any:
-        """Sends one request and returns the decoded JSON, which has a kind."""
+        """Sends one request and returns the decoded JSON object, which contains `kind`."""
         response = await self._send(method, path, query or {}, body, content_type, READ_SECONDS)
         return self._reader.decoded(await self._whole(response))
 
@@ -89,7 +89,7 @@ class AiohttpTransport:
             for line in splitter.end():
                 yield line
         except (aiohttp.ClientError, TimeoutError, OSError):
-            # The connection broke or was silent: the caller resumes from its last line.
+            # The connection broke or was silent. The caller resumes after the last line that it received.
             return
         finally:
             response.close()
@@ -173,11 +173,11 @@ class AiohttpTransport:
         if isinstance(self.server.authorization, Fixed) and self.server.passed_on is None:
             return request_headers(self.server, content_type)
         async with self._authorizing:
-            # This may run a plugin or request a token, so it runs in a thread beside the event loop.
+            # This may run a plugin or request a token, so it runs in a thread and doesn't block the event loop.
             return await asyncio.to_thread(request_headers, self.server, content_type)
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns an answer, cut at `cut_at` bytes. Raises NoCluster if it breaks off or is too large."""
+        """Returns an answer, cut at `cut_at` bytes. Raises NoCluster if the answer is incomplete or too large."""
         body = bytearray()
         try:
             async for chunk in response.content.iter_any():
@@ -194,7 +194,7 @@ class AiohttpTransport:
 
 
 def connector_to(server: Server) -> aiohttp.TCPConnector:
-    """Returns a connector to a server without a limit of connections, because each followed log needs one."""
+    """Returns a connector with unlimited connections to a server, because each followed log needs a connection."""
     return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 
@@ -202,10 +202,10 @@ class TaskReaders:
     """TaskReaders reads each stream in a task of its own."""
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        """`ahead` limits the characters read ahead over all streams; each stream may always read MIN_AHEAD."""
+        """`ahead` limits the characters read ahead in all streams together. Each stream may read MIN_AHEAD."""
         self._most_ahead = ahead
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
-        # By stream: the characters read ahead, and the event for which its reader waits.
+        # For each stream, the characters read ahead and the event that its reader waits for.
         self._ahead: dict[Hashable, int] = {}
         self._room: dict[Hashable, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -219,7 +219,7 @@ class TaskReaders:
 
     async def take(self, seconds: float | None) -> list[Arrival]:
         """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
-        # The tasks can read only while this coroutine waits.
+        # The reading tasks run only while this coroutine waits.
         await asyncio.sleep(0)
         found = []
         if self._arrivals.empty():

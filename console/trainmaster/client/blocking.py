@@ -1,7 +1,7 @@
 """Runs coroutines without an event loop, over a transport whose calls block.
 
-A coroutine that awaits only such a transport never yields control, so one step runs it to its end. Commands needn't
-import asyncio, and a notebook's own loop gets no nested one.
+A coroutine that awaits only such a transport never yields control, so a single `send` runs it to the end. Commands
+needn't import asyncio, and no event loop is nested in a notebook's own loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Blocking:
-    """Blocking gives a blocking transport the interface of coroutines, which never yield control."""
+    """Blocking wraps a blocking transport in coroutines, which never yield control."""
 
     transport: Transport
 
@@ -61,17 +61,17 @@ class Blocking:
 class _Ahead:
     """_Ahead counts the characters read ahead of one stream."""
 
-    # Notified when there is room again. All streams share its lock.
+    # Notifies the reader of new room. All streams share the lock.
     room: threading.Condition
     size: int = 0
-    # The reader waits for room.
+    # Whether the reader waits for room.
     is_full: bool = False
 
 
 class ThreadReaders:
     """ThreadReaders reads each stream in a thread of its own.
 
-    After `close`, a thread ends at its stream's next line.
+    After `close`, a thread ends when its stream's next line arrives.
     """
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
@@ -106,7 +106,7 @@ class ThreadReaders:
                 # The stream has ended.
                 return
             ahead.size -= len(line.text)
-            # Wakes the reader at half the share: at an empty buffer, the other streams' lines would wait for it.
+            # Wakes the reader when the buffer is half empty. If it were empty, the other streams' lines would wait.
             if ahead.is_full and ahead.size <= self._share // 2:
                 ahead.is_full = False
                 ahead.room.notify()

@@ -9,7 +9,7 @@
     │   └── NotKnown       the API server doesn't know this token or certificate (any more)
     └── WaitTimeout        the job hasn't reached the state in time; `.phase` is the phase it was in
 
-Every message is one sentence for a person.
+Every message is one sentence, written for people.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class JobExists(ClientError):
 
 
 class InvalidRequest(ClientError):
-    """The API server refused the request, or a check did before it was sent."""
+    """The API server refused the request, or a check refused it before it was sent."""
 
 
 class NotAllowed(ClientError):
-    """The user isn't allowed to do that."""
+    """The user isn't allowed to make this request."""
 
 
 class NotKnown(NotAllowed):

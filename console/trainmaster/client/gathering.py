@@ -1,8 +1,8 @@
-"""`gather` reads a situation: a job and the objects that explain its state, in two rounds of simultaneous requests.
+"""`gather` reads a job and the objects that explain its state, in two rounds of simultaneous requests.
 
-The first round reads the job's pods, StatefulSets and evidence. They decide which of queue, gang, nodes, claims, events
-and logs the second round reads. Lists are bounded, nothing is written, and the situation names objects that the user
-may not read.
+The first round reads the job's pods, StatefulSets and evidence. They decide whether the second round reads the queue,
+gang, nodes, claims, events and logs. Lists are bounded, and nothing is written. The situation names the objects that
+the user may not read.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from trainmaster_operator.wire.values import mapping, mappings, whole
 
 JOBS_AT_ONCE = 4
 MAX_NODES, MAX_PODS, MAX_EVENTS = 500, 3_000, 100
-# Limit of the pods whose events and logs are read; a job's pods usually have the same problem.
+# Maximum number of pods whose events and logs are read. A job's pods usually have the same problem.
 MAX_TROUBLED_PODS = 4
-# Agents answer through a proxy, and as slowly as a busy node.
+# Limits for asking agents: pods, bytes and seconds. Agents answer through a proxy, and slowly on a busy node.
 MAX_METRICS_PODS, MAX_METRICS_BYTES, METRICS_SECONDS = 16, 65_536, 1.0
-# Limit of a starting job's pods that are asked: the newest ones, for which an attempt waits longest.
+# Maximum number of a starting job's pods that are asked. They are the newest ones, which an attempt waits for longest.
 MAX_STARTING_PODS = 8
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _POD_GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "coscheduling": "scheduling.x-k8s.io/v1alpha1"}
-# A list cut at its limit can't be summed up.
+# This field shows that a list was cut at its limit. Such a list can't be summed up.
 _CUT = "continue"
 
 
@@ -55,7 +55,7 @@ async def gather_all(transport: AsyncTransport, jobs: Sequence[TrainingJob]) -> 
 
 @dataclass
 class _Gathering:
-    """_Gathering reads what the situation needs; each of its readers returns its result, or nothing."""
+    """_Gathering reads the parts of a situation. Each of its readers returns its result, or None or an empty one."""
 
     transport: AsyncTransport
     job: TrainingJob
@@ -89,14 +89,14 @@ class _Gathering:
         return Situation(self.job, pods=pods, evidence=tuple(evidence), unread=unread, **changes)
 
     def _said(self, pages: Iterable[tuple[int, str]]) -> dict[str, Any]:
-        """Parses the agents' pages: states of ranks, or of workers while the job isn't running."""
+        """Parses the agents' pages: the ranks' figures, or the workers' states while the job isn't running."""
         if self.job.phase == "Running":
             return {"ranks": [rank for worker, page in pages for rank in parse_metrics(worker, page)]}
         states = [parse_worker_state(worker, page) for worker, page in pages]
         return {"worker_states": [one for one in states if one is not None]}
 
     def _second_round(self, state: _State) -> dict[str, Coroutine[Any, Any, Any]]:
-        """Returns the second round's readers, by the situation's fields."""
+        """Returns the second round's readers, by the situation's field."""
         asked: dict[str, Coroutine[Any, Any, Any]] = {"logs": self._logs(state)}
         if state.lacks_nodes:
             asked["nodes"] = self._list("nodes", "/api/v1/nodes", {"limit": str(MAX_NODES)})
@@ -117,7 +117,7 @@ class _Gathering:
         return f"{api}/namespaces/{_part(self.job.namespace)}/{plural}"
 
     async def _get(self, what: str, path: str, query: Mapping[str, str] | None = None) -> Object | None:
-        """Returns an answer; None if the object or its type doesn't exist, or the user may not read it."""
+        """Returns an answer, or None if the object or its type doesn't exist or the user may not read it."""
         try:
             return mapping(await self.transport.request("GET", path, query=query or {}))
         except JobNotFound:
@@ -131,7 +131,7 @@ class _Gathering:
         return None if answer is None else list(mappings(answer.get("items")))
 
     async def _pods_on_nodes(self) -> list[Object] | None:
-        """Returns the pods of all namespaces that use resources; None if there are too many to sum up."""
+        """Returns the pods of all namespaces that use resources, or None if there are too many to sum up."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed", "limit": str(MAX_PODS)}
         answer = await self._get("the pods of other namespaces, and so what nodes have free,", "/api/v1/pods", query)
         if answer is None or at(answer, "metadata", _CUT):
@@ -166,7 +166,7 @@ class _Gathering:
         return found
 
     async def _position(self, queue: str) -> int | None:
-        """Returns the position from Kueue's visibility API, if that is served and readable."""
+        """Returns the position from Kueue's visibility API, or None if the API isn't served or readable."""
         path = self._namespaced(
             "/apis/visibility.kueue.x-k8s.io/v1beta1", f"localqueues/{_part(queue)}/pendingworkloads"
         )
@@ -188,7 +188,7 @@ class _Gathering:
         return [one for one in parsed if one is not None]
 
     async def _logs(self, state: _State) -> dict[str, str]:
-        """Returns the logs of pods whose container ends repeatedly, and the kept logs of a failed job."""
+        """Returns the logs of pods whose container crashes repeatedly, and the kept logs of a failed job."""
         found = {}
         for name in state.ended_pods:
             path = self._namespaced("/api/v1", f"pods/{_part(name)}/log")
@@ -211,7 +211,7 @@ class _Gathering:
         return found
 
     async def _metrics(self, pod: Object) -> str:
-        """Returns the metrics page of a pod's agent; few users may ask through the API server's proxy."""
+        """Returns the metrics page of a pod's agent. Few users may read it through the API server's proxy."""
         path = self._namespaced("/api/v1", f"pods/{_part(name_of(pod))}:{AGENT_PORT}/proxy/metrics")
         try:
             page = await self.transport.beginning(path, limit=MAX_METRICS_BYTES, seconds=METRICS_SECONDS)
@@ -241,7 +241,7 @@ class _State:
         self.troubled = [name_of(pod) for pod in (*unscheduled, *unready)][:MAX_TROUBLED_PODS]
         self.claims = list(dict.fromkeys(claim for pod in unscheduled for claim in claims_of(pod)))[:MAX_TROUBLED_PODS]
         self.talking: list[Object] = []
-        """The pods whose agents are asked what they and their ranks do."""
+        """The pods whose agents are asked for their metrics pages."""
         if job.phase == "Running":
             self.talking = list(pods[:MAX_METRICS_PODS])
         elif job.phase == "Starting" and not unready:
@@ -251,7 +251,7 @@ class _State:
 
 
 def _part(name: str) -> str:
-    """Escapes a name as one part of a path, because users may write anything into the spec."""
+    """Escapes a name as part of a path, because users may write any text into the spec."""
     return quote(name, safe="")
 
 

@@ -1,4 +1,4 @@
-"""`TrainingJob` is a job of the API server. The `require` functions refuse wrong arguments with one sentence."""
+"""`TrainingJob` is a job as the API server returns it. The `require` functions refuse wrong arguments."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VE
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
 
-# Length limit of a name (RFC 1123).
+# Maximum length of a name (RFC 1123).
 MAX_NAME = 253
 
 
 @dataclass(frozen=True, repr=False)
 class TrainingJob:
-    """TrainingJob is the API server's state of a job: the raw object and its parsed status. Notebooks show a table."""
+    """TrainingJob is a job's state: the raw object and its parsed status. Notebooks show it as a table."""
 
     raw: Mapping[str, Any]
     status: JobStatus
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
-        """Parses the status of an object from the API server. Raises ClientError if it is of another release."""
+        """Parses an API server's object. Raises ClientError if the status can't be parsed (another release)."""
         metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
         if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
             raise NoCluster("What was answered is no job; is the kubeconfig's server a Kubernetes API server?")
@@ -69,7 +69,7 @@ class TrainingJob:
 
     @property
     def phase(self) -> str:
-        """Returns the phase; Pending until the operator has seen the job."""
+        """Returns the phase. It is Pending until the operator has seen the job."""
         return self.status.phase or "Pending"
 
     @property
@@ -94,13 +94,13 @@ class TrainingJob:
 
 
 def collection_path(namespace: str | None) -> str:
-    """Returns the path of all jobs of a namespace, or of all namespaces for None."""
+    """Returns the path of a namespace's jobs. None means all namespaces."""
     base = f"/apis/{GROUP}/{VERSION}"
     return f"{base}/{PLURAL}" if namespace is None else f"{base}/namespaces/{namespace}/{PLURAL}"
 
 
 def label_query(selector: str | None) -> dict[str, str]:
-    """Returns the query parameter that selects a list or a watch by labels."""
+    """Returns the query parameter that restricts a list or a watch to jobs with some labels."""
     require_text("selector", selector, "labels as text, such as 'team=vision'")
     return {} if selector is None else {"labelSelector": selector}
 
@@ -115,7 +115,7 @@ def require_name(name: str) -> None:
 
 
 def require_name_text(name: str) -> None:
-    """Raises InvalidRequest for a name that isn't text. It doesn't check the characters, unlike `require_name`."""
+    """Raises InvalidRequest for a name that isn't text. Unlike `require_name`, it doesn't check the characters."""
     require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
 
 
@@ -136,7 +136,7 @@ def items_of(answer: Any) -> list[Mapping[str, Any]]:
 
 
 def worker_index(pod: Mapping[str, Any]) -> int:
-    """Returns the global index of a pod's worker. Raises ClientError for a pod that none of our StatefulSets made."""
+    """Returns the global index of a pod's worker. Raises ClientError if the pod isn't from our StatefulSets."""
     if not has_index(pod):
         raise ClientError(f"Pod {pod['metadata']['name']} has no {POD_INDEX_LABEL} label; is it ours?")
     return int(pod["metadata"]["labels"][POD_INDEX_LABEL])
@@ -149,7 +149,7 @@ def has_index(pod: Mapping[str, Any]) -> bool:
 
 
 def require(argument: str, value: object, kind: type | tuple[type, ...], remedy: str) -> None:
-    """Raises InvalidRequest for a value of another type. True and False don't count as numbers."""
+    """Raises InvalidRequest if a value has the wrong type. True and False don't count as numbers."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise InvalidRequest(f"{argument} is of type {type(value).__name__}: give {remedy}")
 
@@ -160,7 +160,7 @@ def require_manifest(value: Mapping[str, Any]) -> None:
 
 
 def require_count(argument: str, value: int | None) -> None:
-    """Raises InvalidRequest for a value that isn't None or a whole number from 0."""
+    """Raises InvalidRequest for a value that is neither None nor an integer from 0."""
     if value is not None:
         require(argument, value, Integral, "a whole number")
         if value < 0:
@@ -168,12 +168,12 @@ def require_count(argument: str, value: int | None) -> None:
 
 
 def require_seconds(argument: str, value: float | None) -> None:
-    """Raises InvalidRequest for a value that isn't None or a number."""
+    """Raises InvalidRequest for a value that is neither None nor a number."""
     if value is not None:
         require(argument, value, Real, "a number of seconds")
 
 
 def require_text(argument: str, value: str | None, remedy: str) -> None:
-    """Raises InvalidRequest for a value that isn't None or text."""
+    """Raises InvalidRequest for a value that is neither None nor text."""
     if value is not None:
         require(argument, value, str, remedy)

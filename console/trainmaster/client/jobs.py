@@ -5,7 +5,7 @@
     job = jobs.wait("bert-mrpc", timeout=3600)
     print(job.phase, job.status.progress)
 
-Its methods are those of `AsyncJobClient`, run without an event loop (`blocking`).
+It runs the methods of `AsyncJobClient` without an event loop (`blocking`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _yields(
     def call(self: JobClient, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         return iterate(method(self.asynchronous, *args, **options))
 
-    # `help` then shows this method's own return type.
+    # With this, `help` shows the blocking method's return type.
     vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="Iterator")
     return call
 
@@ -53,7 +53,7 @@ def _yields(
 class JobClient:
     """JobClient reads and changes the jobs of one namespace.
 
-    Threads may share it. Its methods raise ClientErrors, each with one sentence.
+    Threads may share a client. Its methods raise ClientErrors with a one-sentence message.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class JobClient:
             transport, context_namespace = connect(kubeconfig, context)
             namespace = namespace or context_namespace
         self.transport = transport
-        # Its coroutines block; don't await them in an event loop.
+        # This client's coroutines block, so never await them in an event loop.
         self.asynchronous = AsyncJobClient(namespace, transport=Blocking(transport))
         self.namespace = self.asynchronous.namespace
 

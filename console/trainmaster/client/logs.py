@@ -1,9 +1,9 @@
 """`LogReader` reads a job's output as one stream, for the SDK, the command line and the dashboard.
 
 It first reads the existing output: the kept output of earlier pods, then the logs of the pods' containers. With
-`follow`, it then follows each container's log from its last line. Until the job has ended, it lists the job and its
-pods again whenever a log ends or hasn't begun. A log that breaks off is continued after its last line, according to the
-kubelet's timestamp of that line.
+`follow`, it then follows each container's log from the last line. Until the job has ended, it reads the job and its
+pods again whenever a log ends or hasn't begun. If a log breaks off, the reader continues after the last line, which it
+finds by the kubelet's timestamp.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from trainmaster.client.watching import read_job
 from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds
 
-# Interval of listing the pods (seconds): while output is missing, and while all workers are read.
+# Interval between lists of the pods while output is missing, and while all workers' output is read (seconds).
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
-# Pods that outlive their job keep their logs open, so after the job's end this many silent seconds end a log.
+# Pods that outlive their job keep their logs open, so after the job's end, this much silence (seconds) ends a log.
 SILENT_SECONDS = 3.0
-# Limit of logs merged at once. Beyond it, the output of the first workers precedes that of the next.
+# Maximum number of logs to merge at once. If there are more, the first workers' output comes before the next workers'.
 MAX_MERGED = 128
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Selection describes the wanted lines; None means all."""
+    """Selection describes which lines to read. None means all."""
 
     workers: frozenset[int] | None = None
     ranks: frozenset[int] | None = None
     attempt: int | None = None
     since: float | None = None
-    """No older lines than this time (seconds since the epoch)."""
+    """Older lines are left out (seconds since the epoch)."""
     tail: int | None = None
-    """Only this many lines of each worker, the last ones."""
+    """The number of each worker's last lines to read."""
 
     @property
     def by_content(self) -> bool:
-        """Returns whether lines are selected by their content, which the kubelet can't do."""
+        """Returns whether lines are selected by content. The kubelet can't do this."""
         return self.ranks is not None or self.attempt is not None
 
     def wants(self, worker: int) -> bool:
@@ -54,11 +54,11 @@ class Selection:
 
 
 class Filter:
-    """Filter selects the wanted lines of one container's log, from its beginning.
+    """Filter selects lines of one container's log, which must be read from its beginning.
 
-    A line belongs to the attempt of the last separator before it. A log without a separator at its beginning starts
-    with attempt 1, or the kubelet has rotated its beginning away; then the failures in the job's status give the
-    attempt at the time.
+    A line belongs to the attempt of the last separator before it. If a log doesn't begin with a separator, it begins
+    with attempt 1, or the kubelet has removed its beginning (rotation). In this case, the times of the failures in the
+    job's status determine the attempt.
     """
 
     def __init__(self, selection: Selection, job: TrainingJob | None) -> None:
@@ -87,10 +87,10 @@ class Filter:
 
 
 class Observer:
-    """Observer is informed of what a reader waits for. This one ignores it; the command line's prints it."""
+    """Observer learns what a reader waits for. This class ignores it; the command line's subclass prints it."""
 
     def listed(self, job: TrainingJob, pods: Sequence[Mapping[str, Any]], *, is_idle: bool) -> None:
-        """Receives the wanted workers' pods each time they are listed. `is_idle`: no log is followed."""
+        """Receives the selected workers' pods after each list. `is_idle` means that no log is followed."""
 
     def too_many(self, logs: int) -> None:
         """Receives the number of logs if they are too many to merge."""
@@ -98,7 +98,7 @@ class Observer:
 
 @dataclass
 class _Place:
-    """_Place is a position in a container's log: the last line's time, and the number of lines of that time."""
+    """_Place is a position in a container's log: the last line's time, and the number of lines with that time."""
 
     time: float = 0.0
     lines: int = 0
@@ -110,13 +110,13 @@ class _Place:
         self.lines += line.time == self.time
 
     async def rest(self, lines: Lines) -> Lines:
-        """Yields the lines after the position, from a log that is read again from the second of its time."""
+        """Yields the lines after the position. `lines` is the log, read again from the second of the position."""
         known, is_known = self.lines, True
         async for line in lines:
             if is_known and line.time > self.time:
                 is_known = False
             elif is_known:
-                # A line with an earlier time may still be newer, because two streams make one log.
+                # A line with an earlier time may still be new, because stdout and stderr are merged into one log.
                 known -= line.time == self.time
                 if line.time < self.time or known >= 0:
                     continue
@@ -125,50 +125,50 @@ class _Place:
 
 @dataclass
 class LogReader:
-    """LogReader reads the wanted output of one job. Use it once."""
+    """LogReader reads the selected output of one job. Use each reader once."""
 
     output: Output
-    # The newest state read.
+    # The newest state that was read.
     job: TrainingJob
     selection: Selection = Selection()
     observer: Observer = field(default_factory=Observer)
-    # The wanted workers' pods and their kept output, as first found.
+    # The selected workers' pods and kept output, as they were found first.
     pods: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, init=False)
     kept: Mapping[int, KeptLog] = field(default_factory=dict, init=False)
     _filters: dict[Container, Filter] = field(default_factory=dict, init=False)
     _places: dict[Container, _Place] = field(default_factory=dict, init=False)
-    # Workers whose pods have yielded a wanted line.
+    # Workers whose pods have yielded a selected line.
     _seen: set[int] = field(default_factory=set, init=False)
 
     @property
     def is_over(self) -> bool:
-        """Returns whether no more wanted lines can follow."""
+        """Returns whether no more selected lines can follow."""
         attempt = self.selection.attempt
         return self.job.finished or (attempt is not None and self.job.status.attempt > attempt)
 
     def lines(self, *, follow: bool) -> Lines:
-        """Yields the wanted lines, sorted by time.
+        """Yields the selected lines, sorted by time.
 
         Raises ClientError, and JobNotFound if the job is deleted meanwhile.
         """
         return self._followed() if follow and not self.is_over else self._there()
 
     def of_pod(self, pod: Mapping[str, Any]) -> Lines:
-        """Yields the wanted lines of a pod's containers. Raises JobNotFound if the pod is gone."""
+        """Yields the selected lines of a pod's containers. Raises JobNotFound if the pod is gone."""
         return self._tail(self._of_pod(pod))
 
     def of_kept(self, worker: int, log: KeptLog) -> Lines:
-        """Yields the wanted lines of a worker's kept output."""
+        """Yields the selected lines of a worker's kept output."""
         return self._tail(_stream(self._kept_lines(worker, log)))
 
     async def _of_pod(self, pod: Mapping[str, Any], kept: KeptLog | None = None, *, follow: bool = False) -> Lines:
         """Yields a worker's existing output: the kept output of earlier pods, then the logs of its containers.
 
-        With `follow`, each container's position is at its end afterwards.
+        With `follow`, the position in each container's log is at the end afterwards.
         """
         worker, containers, tail = worker_index(pod), containers_of(pod), self._cut_at
         if follow and tail is not None:
-            # Following needs at least one line to find its position.
+            # To follow a log, at least one line must be read, which determines the position.
             tail = max(1, tail)
         is_first = True
         for container in containers:
@@ -188,7 +188,7 @@ class LogReader:
                             self._seen.add(worker)
                             yield line
             except InvalidRequest:
-                # The older container may have no log, or the newer one may not have started.
+                # The older container's log may be gone, or the newer container may not have started.
                 if not previous:
                     del self._places[container]
             except JobNotFound:
@@ -206,7 +206,7 @@ class LogReader:
         return filter(Filter(self.selection, self.job), lines)
 
     async def _there(self) -> Lines:
-        """Yields the existing output: that of the pods, and the kept output of former pods."""
+        """Yields the existing output of the pods, and the kept output of former pods."""
         pods = await self._list()
         self.pods = {worker_index(pod): pod for pod in pods}
         self.kept = await self._now_kept(is_needed=not pods)
@@ -224,14 +224,14 @@ class LogReader:
             async for line in lines:
                 yield line
         if any(map(has_started, pods)):
-            # Reading the existing output may have taken long.
+            # Reading the existing output may have taken long, so read the pods again.
             pods = await self._reread()
         merger: Merger[Container] = Merger(self.output.transport.readers())
         try:
             while True:
                 for pod in pods:
                     self._read_on(merger, pod)
-                # Reads the last lines: of all logs after the job's end, and for a moment after the attempt's end.
+                # Reads the last lines: until all logs end after the job's end, or for a moment after the attempt's end.
                 seconds = self._patience(merger) if not self.is_over else None if self.job.finished else POLL_SECONDS
                 if not self.is_over:
                     self.observer.listed(self.job, pods, is_idle=not merger.sources)
@@ -276,7 +276,7 @@ class LogReader:
         return streams + [self.of_kept(worker, log) for worker, log in self.kept.items() if worker not in started]
 
     async def _of_pod_or_kept(self, pod: Mapping[str, Any], *, follow: bool) -> Lines:
-        """Yields a worker's output, or its kept output if the pod has gone since it was listed."""
+        """Yields a worker's output, or its kept output if the pod has been deleted since it was listed."""
         worker = worker_index(pod)
         kept = self.kept.get(worker)
         lines = self._of_pod(pod, kept, follow=follow)
@@ -294,11 +294,11 @@ class LogReader:
 
     @property
     def _cut_at(self) -> int | None:
-        """Returns the tail that the kubelet itself can cut, if all lines of the logs are wanted."""
+        """Returns the `tail` for the kubelet. If lines are selected by content, the kubelet can't cut the log."""
         return None if self.selection.by_content else self.selection.tail
 
     async def _tail(self, lines: Lines) -> Lines:
-        """Yields the wanted number of last lines."""
+        """Yields the last lines, as many as `tail`."""
         last = deque[WorkerLine](maxlen=self.selection.tail)
         async with aclosing(lines):
             async for line in lines:
@@ -335,13 +335,13 @@ class LogReader:
         async with aclosing(raws):
             async for raw in raws:
                 stamp, text = stamped_line(raw)
-                # A line without a timestamp belongs to the previous line.
+                # A line without a timestamp continues the previous line.
                 at = at if stamp is None else stamp
                 yield WorkerLine(at, container.worker, text)
 
     @property
     def _since(self) -> float | None:
-        """Returns the time to read logs from. To find an attempt's lines, logs must be read from their beginning."""
+        """Returns the time from which logs are read. An attempt's lines are found only from a log's beginning."""
         return None if self.selection.attempt is not None else self.selection.since
 
     def _begin(self, container: Container) -> _Place:
@@ -349,15 +349,15 @@ class LogReader:
         return self._places.setdefault(container, _Place())
 
     def _read_on(self, merger: Merger[Container], pod: Mapping[str, Any]) -> None:
-        """Starts to follow those of the pod's containers that aren't followed yet."""
+        """Starts to follow the pod's containers that aren't followed yet."""
         container, reading = container_of(pod), merger.sources
         if not has_started(pod) or container in reading:
             return
         if container.restarts > 0 and container not in self._places and container.before not in reading:
-            # It ran between two lists, or ended after the last line read from it.
+            # This container ran between two lists, or ended after the last line that was read.
             self._follow(merger, container.before, previous=True)
         if container not in self._places or runs(pod) or not self._places[container].time:
-            # If the container still runs, a log that ended has broken off.
+            # If the container is still running but its log ended, the log broke off.
             self._follow(merger, container, previous=False)
 
     def _follow(self, merger: Merger[Container], container: Container, *, previous: bool) -> None:
@@ -372,11 +372,11 @@ class LogReader:
                 async for line in rest:
                     yield line
         except (JobNotFound, InvalidRequest):
-            # The pod is gone, or its container has no log yet; the next list of pods shows which.
+            # The pod is gone, or its container has no log yet. The next list of pods shows which is true.
             return
 
     async def _taken(self, merger: Merger[Container], seconds: float | None) -> Lines:
-        """Yields lines for some seconds or until a log ends; None: until all have ended or are silent."""
+        """Yields lines for some seconds or until a log ends. For None, until all logs have ended or are silent."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while deadline is not None or merger.sources:
             found = await merger.next(time.monotonic() + SILENT_SECONDS if deadline is None else deadline)
@@ -391,7 +391,7 @@ class LogReader:
             elif line.error is not None:
                 raise line.error
             elif deadline is not None:
-                # The job's status follows within moments.
+                # The job's status changes within moments.
                 deadline = min(deadline, time.monotonic() + POLL_SECONDS)
 
     def _patience(self, merger: Merger[Container]) -> float:
@@ -400,9 +400,9 @@ class LogReader:
         return CALM_SECONDS if len(merger.sources) >= wanted else POLL_SECONDS
 
     async def _missed(self) -> list[Lines]:
-        """Returns the kept output of workers whose pods couldn't be read, without lines already yielded."""
+        """Returns the kept output of workers whose pods couldn't be read, without lines that were already yielded."""
         if self._places or self.kept:
-            # A tail applies only to output that existed before.
+            # `tail` applies only to output that existed at the start.
             self.selection = replace(self.selection, tail=None)
         return [
             self.of_kept(worker, _added(log, self.kept.get(worker)))
@@ -417,7 +417,7 @@ async def _stream(lines: Iterable[WorkerLine]) -> Lines:
 
 
 def _added(log: KeptLog, before: KeptLog | None) -> KeptLog:
-    """Returns the lines that a kept log has more than an earlier version; its first lines may be lost meanwhile."""
+    """Returns the new lines of a kept log, compared to an earlier version that may begin with older lines."""
     known = () if before is None else before.lines
     for gone in range(len(known)):
         if log.lines[: len(known) - gone] == known[gone:]:
@@ -427,7 +427,7 @@ def _added(log: KeptLog, before: KeptLog | None) -> KeptLog:
 
 
 async def labelled(lines: Lines, *, several: bool) -> AsyncGenerator[str, None]:
-    """Yields the lines' texts. Lines of several workers get labels, and each attempt's beginning appears once."""
+    """Yields the lines' texts. If there are several workers, lines get labels and each attempt's start appears once."""
     newest = 0
     async with aclosing(lines):
         async for line in lines:
@@ -442,7 +442,7 @@ async def labelled(lines: Lines, *, several: bool) -> AsyncGenerator[str, None]:
 
 
 def may_have_several(job: TrainingJob) -> bool:
-    """Returns whether the job has or may get several workers, so that lines need labels."""
+    """Returns whether the job has several workers or may get them, so that lines need labels."""
     spec: Mapping[str, Any] = job.raw.get("spec") or {}
     if any(spec.get(name) for name in ("workerGroups", "elastic", "spares")):
         return True

@@ -1,8 +1,8 @@
 """Merges the lines of several workers into one stream, sorted by time.
 
-`merged` reads existing logs: it holds one line of each, and the rest waits in the connections. `Merger` reads followed
-logs. A rank may print nothing for hours, so it holds a line back only for a moment, in which an older line of another
-log may arrive. Slow consumers slow the readers down, and these the kubelets.
+`merged` reads existing logs. It keeps one line of each log, and the rest waits in the connections. `Merger` reads
+followed logs. Because a rank may print nothing for hours, it holds a line back only for a moment, in which an older
+line of another log may arrive. A slow consumer slows down the readers, which slow down the kubelets.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trainmaster_operator.api.kept_logs import marked_attempt
 
-# How long a silent log holds back others' lines (seconds).
+# How long a silent log holds back other logs' lines (seconds).
 HOLD_SECONDS = 0.2
-# Limits of the characters read ahead of a slow consumer: of all logs together, and of each log at least.
+# Maximum number of characters read ahead of a slow consumer in all logs together, and the minimum for each log.
 MAX_AHEAD, MIN_AHEAD = 16_000_000, 64_000
-# Agents label each line as a rank's or the launcher's.
+# Agents label each line with its rank or as the launcher's.
 _RANK = re.compile(r"\[rank (\d{1,9})\]: ?")
 _WORKER = re.compile(r"\[worker \d{1,9}\]: ?")
 
 
 class WorkerLine(NamedTuple):
-    """WorkerLine is a line of a worker's output; `time` is in seconds since the epoch, or 0 if unknown.
+    """WorkerLine is a line of a worker's output. `time` is in seconds since the epoch, or 0 if it is unknown.
 
     Agents put `[rank 3]: ` before a rank's lines, and mark the beginning of each attempt.
     """
@@ -58,7 +58,7 @@ class WorkerLine(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Ended marks the end of a stream, with the error that ended the reading."""
+    """Ended marks the end of a stream. It contains the error, if an error ended the stream."""
 
     error: Exception | None = None
 
@@ -73,9 +73,9 @@ _Head = WorkerLine | Exception | None
 async def merged(
     streams: Sequence[Lines], together: Callable[[list[Coroutine[Any, Any, _Head]]], Awaitable[list[_Head]]]
 ) -> Lines:
-    """Yields the lines of all streams, sorted by time; lines of the same time keep the streams' order.
+    """Yields the lines of all streams, sorted by time. Lines with the same time keep the streams' order.
 
-    `together` (of the transport) opens the streams at once.
+    `together`, a method of the transport, opens the streams simultaneously.
     """
     async with AsyncExitStack() as stack:
         for stream in streams:
@@ -105,7 +105,7 @@ async def _first(stream: Lines) -> _Head:
 
 
 class Arrival(NamedTuple):
-    """Arrival is a line of a source, or its end, with the time of arrival (time.monotonic)."""
+    """Arrival is a line or the end of a source, with the time of arrival (time.monotonic)."""
 
     source: Hashable
     item: WorkerLine | Ended
@@ -113,7 +113,7 @@ class Arrival(NamedTuple):
 
 
 class Readers(Protocol):
-    """Readers reads several streams at once, each in a thread or a task of its own."""
+    """Readers reads several streams at once, each in a separate thread or task."""
 
     def add(self, source: Hashable, stream: Lines) -> None:
         """Starts to read a stream."""
@@ -130,9 +130,9 @@ class Readers(Protocol):
 
 @dataclass
 class _Log:
-    """_Log has the unconsumed lines of one log, each with its time of arrival."""
+    """_Log contains the lines of one log that aren't consumed yet, each with its time of arrival."""
 
-    # Other lines wait until then for the next line of this log.
+    # Until this time, lines of other logs wait for the next line of this log.
     until: float
     lines: deque[tuple[WorkerLine, float]] = field(default_factory=deque)
     ended: Ended | None = None
@@ -145,10 +145,10 @@ class Merger(Generic[Source]):
         self._readers = readers
         self._hold_seconds = hold_seconds
         self._logs: dict[Source, _Log] = {}
-        # Time of the first line, order and log, for each log with lines.
+        # For each log that has lines: the first line's time, a sequence number and the log.
         self._heads: list[tuple[float, int, Source]] = []
         self._order = count()
-        # Logs that ended and are fully consumed.
+        # Logs that have ended and are completely consumed.
         self._over: deque[tuple[Source, Ended]] = deque()
 
     @property
@@ -157,15 +157,15 @@ class Merger(Generic[Source]):
         return set(self._logs)
 
     def add(self, source: Source, stream: Lines) -> None:
-        """Adds a log. Its first line isn't awaited, because its earlier lines have been read."""
+        """Adds a log. Other lines don't wait for its first line, because its earlier lines have already been read."""
         self._logs[source] = _Log(time.monotonic())
         self._readers.add(source, stream)
 
     async def next(self, deadline: float = math.inf) -> tuple[Source, WorkerLine | Ended] | None:
-        """Returns the oldest next line, or the end of a log; None at the deadline (time.monotonic)."""
+        """Returns the oldest of the logs' next lines, or a log's end, or None at the deadline (time.monotonic)."""
         while True:
             if len(self._heads) < len(self._logs):
-                # A log isn't silent while its line waits in a slow consumer's queue.
+                # A log doesn't count as silent while its lines wait for a slow consumer.
                 await self._take(0)
             now = time.monotonic()
             if self._over:
@@ -196,7 +196,7 @@ class Merger(Generic[Source]):
         return source, line
 
     def _held(self, now: float) -> float:
-        """Returns how long to hold the oldest line back for an older line of another log; inf without lines."""
+        """Returns how long to wait for an older line before yielding the oldest line. Without lines, returns inf."""
         if not self._heads:
             return math.inf
         if len(self._heads) == len(self._logs):

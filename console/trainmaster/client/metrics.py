@@ -1,7 +1,7 @@
 """Reads the ranks' current figures from the agents' /metrics, through the API server's proxy to the pods.
 
-Any program in a pod may answer there. So an answer is limited in bytes and time, only figures are kept, and the worker
-is read from the pod's label, not from the answer.
+Any program in a pod could answer there. So an answer is limited in bytes and time, only figures are kept, and the
+worker is taken from the pod's label, not from the answer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trainmaster_operator.wire.names import AGENT_PORT
 from trainmaster_operator.wire.report import STATES
 from trainmaster_operator.wire.values import decimal
 
-# A worker's page with the most possible ranks and all their figures takes half of this.
+# Size limit of a worker's page (bytes). The largest page takes half of it.
 MAX_BYTES = 2 * 1024 * 1024
 SECONDS = 3.0
-# A sample of the text format, with the only label that is read.
+# A sample in the text format of Prometheus, with the only label that is used.
 _SAMPLE = re.compile(r'^trainmaster_([a-z_]{1,40})\{[^{}\n]{0,1000}rank="(\d{1,10})"\} (\S{1,40})\r?$', re.MULTILINE)
 
 _ATTEMPT = re.compile(r"(?m)^trainmaster_attempt\{[^{}]{0,1000}\} (\d{1,9})$")
@@ -32,7 +32,7 @@ _STATE = re.compile(r'(?m)^trainmaster_worker_state\{[^{}]{0,1000}state="(\w{1,2
 
 @dataclass(frozen=True)
 class RankMetrics:
-    """RankMetrics has the last figures of a rank; None for figures that its script doesn't report."""
+    """RankMetrics contains a rank's last figures. Figures that the script doesn't report are None."""
 
     worker: int
     rank: int
@@ -40,26 +40,26 @@ class RankMetrics:
     total_steps: int | None = None
     loss: float | None = None
     samples_per_second: float | None = None
-    # A step's time including waits; if the rank doesn't report it, the time between its steps.
+    # A step's time including waits, or the time between two steps if the rank doesn't report it.
     step_seconds: float | None = None
-    # The norm of the rank's own gradients if known, or else of their mean over the ranks.
+    # The norm of the rank's own gradients if known, or else of the mean of all ranks' gradients.
     gradient_norm: float | None = None
     learning_rate: float | None = None
-    # The rank's own forward and backward pass of a step, without waiting for others or for data.
+    # The time of the rank's forward and backward pass in a step, without waits for other ranks or for data.
     compute_seconds: float | None = None
 
     @property
     def own_seconds(self) -> float | None:
-        """Returns the time by which ranks are compared: the computing time if known.
+        """Returns the time by which ranks are compared: the computing time if known, or else the step's time.
 
-        A whole step takes a fast rank as long as a slow one, because it waits.
+        A step takes all ranks equally long, because fast ranks wait for slow ones.
         """
         return self.step_seconds if self.compute_seconds is None else self.compute_seconds
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """WorkerState is the state of a worker, as its agent reports it, and the worker's newest attempt."""
+    """WorkerState is a worker's state and newest attempt, as its agent reports them."""
 
     worker: int
     attempt: int
@@ -71,7 +71,7 @@ _FIELDS = {field.name for field in fields(RankMetrics)} - {"worker", "rank"}
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """JobMetrics has the figures of all ranks, by worker and rank, and for each worker without any the reason."""
+    """JobMetrics contains all ranks' figures, by worker and rank, and for workers without figures the reason."""
 
     ranks: tuple[RankMetrics, ...]
     silent: Mapping[int, str]
@@ -82,7 +82,7 @@ async def job_metrics(
 ) -> JobMetrics:
     """Asks the agents of all pods at once. An agent that doesn't answer raises no error.
 
-    `most` limits the total of ranks, with an equal share for each worker.
+    `most` limits the total number of ranks. Each worker gets an equal share.
     """
     each = MAX_PROCESSES if most is None else min(MAX_PROCESSES, -(-most // max(1, len(pods))))
     answers = await transport.together([_worker(transport, namespace, pod, each) for pod in pods])
@@ -94,7 +94,7 @@ async def job_metrics(
 async def _worker(
     transport: AsyncTransport, namespace: str, pod: Mapping[str, Any], most: int
 ) -> tuple[list[RankMetrics], str | None]:
-    """Returns the figures of a worker's ranks, or the reason why there are none."""
+    """Returns the figures of a worker's ranks, or the reason why there are no figures."""
     phase = (pod.get("status") or {}).get("phase")
     if phase != "Running":
         return [], f"its pod is {phase or 'new'}"
@@ -107,7 +107,7 @@ async def _worker(
 
 
 def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[RankMetrics]:
-    """Parses an agent's page into figures, sorted by rank, for at most `most` ranks. Accepts any page."""
+    """Parses an agent's page into figures of at most `most` ranks, sorted by rank. Ignores invalid lines."""
     found: dict[int, dict[str, Any]] = {}
     for sample in _SAMPLE.finditer(page):
         if sample[1] not in _FIELDS:
@@ -121,7 +121,7 @@ def parse_metrics(worker: int, page: str, most: int = MAX_PROCESSES) -> list[Ran
 
 
 def parse_worker_state(worker: int, page: str) -> WorkerState | None:
-    """Parses the attempt and the state from an agent's page, if it has both."""
+    """Parses the attempt and the state from an agent's page. Returns None if either is missing."""
     attempt = _ATTEMPT.search(page)
     state = _STATE.search(page)
     if attempt is None or state is None or state[1] not in STATES:

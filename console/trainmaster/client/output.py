@@ -1,7 +1,7 @@
-"""`Output` reads what workers print: their pods, the logs of the pods' containers, and the operator's copies of both.
+"""`Output` reads workers' pods, the logs of the pods' containers, and the output that the operator has kept.
 
-A worker's output is in the logs of its current and its previous container: if an agent reports by exiting, its ranks'
-output is in the previous one.
+A worker's output is in the logs of its current and its previous container. For example, if an agent reports by exiting,
+the ranks' output is in the previous container's log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Output:
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
         """Returns the job's pods as raw objects, sorted by worker.
 
-        Leaves out pods with the job's label but no index.
+        Pods that have the job's label but no index are left out.
         """
         path, query = f"/api/v1/namespaces/{self.namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}
         answer = await self.transport.request("GET", path, query=query)
@@ -48,7 +48,7 @@ class Output:
         timestamps: bool = False,
         since: float | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Yields the log of a worker's container, or of its previous container, line by line. Raises JobNotFound."""
+        """Yields the log of a worker's current or previous container line by line. Raises JobNotFound."""
         query = {"container": "worker"}
         for option, is_given in (("follow", follow), ("previous", previous), ("timestamps", timestamps)):
             if is_given:
@@ -64,13 +64,13 @@ class Output:
                 yield line.decode("utf-8", "replace")
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns the output that the operator kept when the pods went, by worker."""
+        """Returns the output that the operator kept before the pods were removed, by worker."""
         data = await self._config_map(logs_name(name))
         logs = {worker: KeptLog.parse(data, worker) for worker in kept_workers(data)}
         return {worker: log for worker, log in logs.items() if log is not None}
 
     async def kept_logs_or_none(self, name: str) -> dict[int, KeptLog]:
-        """Returns the kept output, or nothing for users who may read pods' logs but no ConfigMaps."""
+        """Returns the kept output, or an empty dict if the user may read pods' logs but not ConfigMaps."""
         try:
             return await self.kept_logs(name)
         except NotAllowed:
@@ -83,11 +83,11 @@ class Output:
         return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)
 
     async def stacks(self, name: str) -> Stacks | None:
-        """Returns the answer to the newest request for stacks, or None."""
+        """Returns the stacks of the newest request, or None if there was no request."""
         return Stacks.parse(await self._config_map(stacks_name(name)))
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Opens several logs at once."""
+        """Runs several coroutines at once."""
         return await self.transport.together(parts)
 
     async def _config_map(self, name: str) -> dict[str, str]:
@@ -99,7 +99,7 @@ class Output:
 
 
 class Container(NamedTuple):
-    """Container is one container of a worker; its log is one stream."""
+    """Container is a container of a worker. Its log is one stream."""
 
     worker: int
     pod: str
@@ -108,7 +108,7 @@ class Container(NamedTuple):
 
     @property
     def before(self) -> Container:
-        """Returns the previous container of its pod."""
+        """Returns the previous container of the same pod."""
         return self._replace(restarts=self.restarts - 1)
 
 
@@ -121,9 +121,9 @@ def container_of(pod: Mapping[str, Any]) -> Container:
 
 
 def containers_of(pod: Mapping[str, Any]) -> list[Container]:
-    """Returns the containers whose logs the kubelet may have, older one first."""
+    """Returns the containers whose logs the kubelet may still store, the older one first."""
     container = container_of(pod)
-    # While a container waits for its next start, the log is still its predecessor's.
+    # While a container waits for its next start, its log is still that of the previous container.
     waits = "waiting" in ((_worker_status(pod) or {}).get("state") or {})
     return [container.before, container] if container.restarts > 0 and not waits else [container]
 

@@ -1,6 +1,6 @@
 """Asks the API server, with the viewer's token, whether an action is allowed, as `kubectl auth can-i` does.
 
-Code that shows a viewer data read with another token (a shared list, the history of a deleted job) asks here first.
+Code that shows a viewer data that was read with another token (a shared list, a deleted job's history) asks here first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True)
 class Access:
-    """Access is an action in RBAC's terms. An empty namespace means all namespaces; an empty name means any object."""
+    """Access is an action in RBAC's terms. An empty namespace means all namespaces, an empty name all objects."""
 
     verb: str
     resource: str = PLURAL
@@ -47,13 +47,13 @@ class Access:
 
 
 async def is_allowed(transport: AsyncTransport, access: Access) -> bool:
-    """Returns whether the transport's user may do this. Raises NotAllowed for an unknown user, and NoCluster."""
+    """Returns whether the transport's user may do this. Raises NoCluster, or NotAllowed for an unknown user."""
     answer = await transport.request("POST", REVIEWS, body=access.to_review())
     return mapping(answer.get("status")).get("allowed") is True
 
 
 class Gate:
-    """Gate checks one viewer's actions, and caches the API server's answers for the given seconds."""
+    """Gate checks a viewer's actions, and caches the API server's answers for some seconds."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Gate:
         most: int = 256,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`most` limits the cached answers."""
+        """`most` limits the number of cached answers."""
         self._transport = transport
         self._seconds = {True: allowed_seconds, False: refused_seconds}
         self._most, self._clock = most, clock
@@ -73,12 +73,12 @@ class Gate:
     async def allows(self, *wanted: Access, fresh: bool = False) -> bool:
         """Returns whether all actions are allowed; `fresh` bypasses the cache.
 
-        Raises NotAllowed for an unknown user, NoCluster.
+        Raises NoCluster, or NotAllowed for an unknown user.
         """
         return all([await self._allows(access, fresh) for access in wanted])
 
     async def require(self, *wanted: Access, fresh: bool = False) -> None:
-        """Raises NotAllowed with a sentence about the first action that isn't allowed."""
+        """Raises NotAllowed for the first action that isn't allowed."""
         for access in wanted:
             if not await self._allows(access, fresh):
                 raise NotAllowed(refusal(access))
@@ -87,7 +87,7 @@ class Gate:
         """Repeats the check, and raises NotAllowed once an action is no longer allowed."""
         while True:
             await asyncio.sleep(seconds)
-            # While the API server is unreachable, it also shows no new data.
+            # An unreachable API server sends no new data either, so nothing needs protection.
             with suppress(NoCluster):
                 await self.require(*wanted, fresh=True)
 
@@ -105,7 +105,7 @@ class Gate:
 
 
 def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
-    """Stores a value as the newest, and drops the oldest values beyond the limit."""
+    """Stores a value as the newest one, and drops the oldest values beyond the limit."""
     remembered[key] = value
     remembered.move_to_end(key)
     while len(remembered) > most:
@@ -113,20 +113,20 @@ def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most
 
 
 def party_of(user: str) -> str:
-    """Returns the party that shares a user's limits: a namespace's service accounts, or the user alone.
+    """Returns the name under which a user's limits are counted. All service accounts of a namespace share one.
 
-    Users can create any number of service accounts.
+    Otherwise, users could raise their limits by creating service accounts.
     """
     return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
 
 
 def seeing(namespace: str | None) -> tuple[Access, Access]:
-    """Returns the rights that a viewer of a namespace's jobs needs, or of all namespaces for None."""
+    """Returns the rights that a viewer needs to see a namespace's jobs. None means all namespaces."""
     return Access("list", namespace=namespace or ""), Access("watch", namespace=namespace or "")
 
 
 def refusal(access: Access) -> str:
-    """Words a refusal as RBAC names the action."""
+    """Words a refusal in RBAC's terms."""
     what = "/".join(part for part in (access.resource, access.subresource) if part)
     which = f" {access.name!r}" if access.name else ""
     where = f"in namespace {access.namespace}" if access.namespace else "in all namespaces"

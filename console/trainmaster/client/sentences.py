@@ -1,4 +1,4 @@
-"""Words sentences about a suspended job: its lost state, and the step from which it will continue."""
+"""Words messages about a suspended job: which state is lost, and from which step the job will continue."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from trainmaster.client.job import TrainingJob
 from trainmaster_operator.wire.values import mapping, mappings, whole
 
-# Volumes of a podTemplate that are removed with the pod or can't hold checkpoints.
+# Types of volumes that are removed with the pod or can't store checkpoints.
 _SHORT_LIVED = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"})
 KEEPING = "a job whose spec.checkpoint.volume.claimName names a claim keeps its checkpoints"
 
 
 def lost_checkpoints(job: TrainingJob) -> str | None:
-    """Returns what a suspended job loses with its pods; None if nothing, or if that isn't known."""
+    """Describes the checkpoints that a suspended job loses with its pods. None if none are lost, or if unknown."""
     if job.status.attempt == 0:
         return None
     spec = mapping(job.raw.get("spec"))
@@ -36,7 +36,7 @@ def lost_checkpoints(job: TrainingJob) -> str | None:
 
 
 def start_of_resumed(job: TrainingJob) -> str:
-    """Returns the step at which a suspended job will continue, as far as its status shows it."""
+    """Describes the step from which a suspended job will continue, as far as the status shows it."""
     lost = lost_checkpoints(job)
     if lost is not None:
         return f"{lost[0].upper()}{lost[1:]}."

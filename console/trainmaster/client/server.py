@@ -1,8 +1,8 @@
-"""`find_server` finds the API server by the kubeconfig or in a pod: its address, proxy, TLS and the user's credentials.
+"""`find_server` finds the API server's address, proxy, TLS settings and credentials, by the kubeconfig or in a pod.
 
-A kubeconfig's proxy applies to its cluster regardless of NO_PROXY; the environment's proxy follows NO_PROXY as in
-kubectl (Go's httpproxy). Each request asks for its Authorization header, because tokens and certificates are renewed.
-No token is written anywhere else.
+As in kubectl, NO_PROXY applies to the environment's proxy (with the rules of Go's httpproxy), but not to a kubeconfig's
+proxy. The Authorization header is computed for each request, because tokens and certificates are renewed. Tokens aren't
+written anywhere else.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from trainmaster_operator.kubeconfig import (
 )
 
 _OPTION = re.compile(r"--(kubeconfig|context)\b")
-# The folder that the kubelet mounts into a pod with a service account.
+# The folder with the service account's credentials, which the kubelet mounts into a pod.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# Names the file with the API server's certificate authority, for a pod without a service account.
+# In a pod without a service account, this variable names the file with the API server's certificate authority.
 AUTHORITY_VARIABLE = "TRAINMASTER_API_SERVER_CA"
 
 
@@ -46,11 +46,11 @@ AUTHORITY_VARIABLE = "TRAINMASTER_API_SERVER_CA"
 class Server:
     """Server is an API server with one user's credentials."""
 
-    # Without a trailing slash. Behind a proxy of several clusters, it has a path.
+    # The address has no trailing slash. Behind a proxy for several clusters, it contains a path.
     address: str
-    # None for http://
+    # The TLS settings, or None for http://.
     tls: ssl.SSLContext | None
-    # The name in the server's certificate, if the address differs.
+    # The name in the server's certificate, if it differs from the address.
     certificate_name: str | None
     proxy: str | None
     authorization: Authorization
@@ -58,9 +58,9 @@ class Server:
     namespace: str
     # The user to impersonate.
     acting_as: str | None = None
-    # Credentials for a service behind the API server's proxy, which drops Authorization.
+    # Credentials for a service behind the API server's proxy, because the proxy removes Authorization.
     passed_on: Authorization | None = None
-    # The kubeconfig's extensions of the cluster, by name; unchecked.
+    # The cluster's extensions in the kubeconfig, by name. They aren't validated.
     extensions: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -96,20 +96,20 @@ def address_of(kubeconfig: str | None = None, context: str | None = None) -> Ser
 
 
 def for_viewer(server: Server, token: str) -> Server:
-    """Returns the server for the owner of a bearer token. `server` has no credentials (address_of)."""
+    """Returns the server with a viewer's bearer token. `server` contains no credentials (address_of)."""
     return replace(server, authorization=Fixed(f"Bearer {token}"))
 
 
 def require_socks(place: str, server: Server) -> None:
-    """Raises KubeconfigError about `place` if the proxy needs a package that isn't installed."""
+    """Raises KubeconfigError if the proxy needs a package that isn't installed. The message names `place`."""
     if (server.proxy or "").startswith("socks") and find_spec("socks") is None:
         raise KubeconfigError(f"{place}: a SOCKS proxy needs PySocks: pip install pysocks")
 
 
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
-    """Returns the server for a program: errors name arguments instead of command-line options.
+    """Returns the server for a program. Error messages name arguments instead of command-line options.
 
-    Raises NoCluster, and InvalidRequest for arguments of another type.
+    Raises NoCluster, or InvalidRequest if an argument has the wrong type.
     """
     if kubeconfig is not None:
         require("kubeconfig", kubeconfig, (str, os.PathLike), "the path of a file")
@@ -156,7 +156,7 @@ def _of_pod() -> Server:
 
 
 def _pod_address() -> tuple[str, Path]:
-    """Returns the API server's address inside a pod, and its file of certificate authorities. Raises NoCluster."""
+    """Returns the API server's address inside a pod, and the file with its certificate authority. Raises NoCluster."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     authority = Path(os.environ.get(AUTHORITY_VARIABLE) or SERVICE_ACCOUNT / "ca.crt")
     if not (host and port and authority.is_file()):
@@ -218,12 +218,12 @@ def _network(rule: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | tuple
 
 
 def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
-    """Returns the TLS context for a cluster's and a user's fields. Raises KubeconfigError about `place`."""
-    # Since Python 3.13, the contexts of urllib3 and create_default_context refuse certificates without some extensions.
-    # Clusters' own authorities omit these, and kubectl accepts that.
+    """Returns the TLS context for a cluster's and a user's fields. Raises KubeconfigError, which names `place`."""
+    # Since Python 3.13, urllib3's contexts and create_default_context refuse certificates that lack some extensions.
+    # Clusters' own authorities omit these extensions, and kubectl accepts that.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    # `ssl` loads only from files; nobody else may read this folder.
+    # `ssl` loads certificates only from files. Other users can't read this folder.
     with TemporaryDirectory(prefix="trainmaster-") as folder:
         authority = _file(folder, cluster, "certificate-authority")
         certificate, key = _file(folder, user, "client-certificate"), _file(folder, user, "client-key")
@@ -241,7 +241,7 @@ def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any])
 
 
 def load_certificate(context: ssl.SSLContext, place: str, certificate: str, key: str) -> None:
-    """Sets another certificate (PEM) for new connections of the context. Raises KubeconfigError."""
+    """Sets the certificate (PEM) for the context's new connections. Raises KubeconfigError."""
     with TemporaryDirectory(prefix="trainmaster-") as folder:
         named = (("certificate", certificate), ("key", key))
         paths = [_written(folder, name, text.encode()) for name, text in named]
@@ -250,7 +250,7 @@ def load_certificate(context: ssl.SSLContext, place: str, certificate: str, key:
 
 
 def _file(folder: str, fields: Mapping[str, Any], name: str) -> str | None:
-    """Returns a file with the content of the field `name`-data, or the path in the field `name`."""
+    """Returns the path in the field `name`, or that of a new file with the content of the field `name`-data."""
     data = fields.get(f"{name}-data")
     return _written(folder, name, base64.b64decode(data)) if data else fields.get(name)
 
@@ -261,7 +261,7 @@ def _written(folder: str, name: str, content: bytes) -> str:
     return str(path)
 
 
-# Seconds between readings. The kubelet renews a pod's token long before it expires; client-go uses the same interval.
+# Interval between readings (seconds), as in client-go. The kubelet renews a pod's token long before it expires.
 REREAD_SECONDS = 60.0
 
 
@@ -274,9 +274,9 @@ class Authorization(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Fixed is a constant header: a token, a name with its password, or none."""
+    """Fixed is a constant header with a token or a name and password, or no header."""
 
-    # The header is secret, so no representation of a connection shows it.
+    # The header is secret, so `repr` doesn't show it.
     header: str | None = field(repr=False)
 
     @classmethod
@@ -295,7 +295,7 @@ class Fixed:
 
 @dataclass
 class TokenFile:
-    """TokenFile reads a token whose file is renewed, for example a service account's by the kubelet."""
+    """TokenFile reads a token from a file that is renewed, for example by the kubelet for a service account."""
 
     path: Path
     token: str
@@ -303,7 +303,7 @@ class TokenFile:
 
     @classmethod
     def of(cls, path: Path) -> TokenFile:
-        """Reads the file. Raises OSError, and ValueError if it has no token."""
+        """Reads the file. Raises OSError, or ValueError if the file contains no token."""
         token = path.read_text(encoding="utf-8").strip()
         if not token:
             raise ValueError(f"{path} is empty")
@@ -313,14 +313,14 @@ class TokenFile:
     def of_user(cls, user: Mapping[str, Any]) -> TokenFile:
         """Returns the token file of a kubeconfig's user.
 
-        As in kubectl, it takes precedence over the kubeconfig's token.
+        As in kubectl, the file takes precedence over the kubeconfig's token.
         """
         return cls(Path(user["tokenFile"]), user.get("token", ""), -math.inf)
 
     def __call__(self) -> str | None:
         if time.monotonic() - self.read_at >= REREAD_SECONDS:
             self.read_at = time.monotonic()
-            # While the file is being replaced, the old token is used; the API server refuses expired tokens.
+            # While the file is being replaced, the old token is used. The API server refuses it if it has expired.
             with suppress(OSError, ValueError):
                 self.token = self.path.read_text(encoding="utf-8").strip() or self.token
         return f"Bearer {self.token}" if self.token else None
@@ -328,11 +328,11 @@ class TokenFile:
 
 @dataclass
 class PluginCredentials:
-    """PluginCredentials gets credentials from an exec plugin, and runs it again when they expire."""
+    """PluginCredentials gets credentials from an exec plugin. It runs the plugin again when they expire."""
 
     plugin: Plugin
     credentials: Credentials
-    # Gets the plugin's next certificate; None without TLS.
+    # The context that receives the plugin's next certificate, or None without TLS.
     context: ssl.SSLContext | None
 
     def __call__(self) -> str | None:
@@ -345,7 +345,7 @@ class PluginCredentials:
 
 @dataclass(frozen=True)
 class ProviderToken:
-    """ProviderToken gets its token from an auth-provider; only the official client can renew it."""
+    """ProviderToken gets its token from an auth-provider. The official client renews the token."""
 
     kubeconfig: Kubeconfig
     token: Callable[[], str | None]
@@ -353,8 +353,8 @@ class ProviderToken:
     @classmethod
     def of(cls, found: Kubeconfig) -> ProviderToken:
         """Loads the kubeconfig with the official client. Raises KubeconfigError."""
-        # The console doesn't require the official client: few kubeconfigs need it, and its import takes longer than a
-        # command.
+        # The console doesn't require the official client, because few kubeconfigs need it and importing it takes longer
+        # than a whole command.
         try:
             from kubernetes.client import Configuration
             from kubernetes.config import load_kube_config
@@ -368,7 +368,7 @@ class ProviderToken:
         try:
             load_kube_config(found.path, found.context, client_configuration=configuration)
         except Exception as error:
-            # The loader asks an identity provider over HTTP and translates no errors.
+            # The loader asks an identity provider over HTTP, so it can raise any error.
             raise found.without_token(error) from error
         return cls(found, lambda: configuration.get_api_key_with_prefix("BearerToken"))
 

@@ -1,7 +1,7 @@
-"""`Transport` sends requests with raw dicts to the API server: here over urllib3, in `asynchronous` over aiohttp.
+"""`Transport` exchanges raw dicts with the API server: over urllib3 here, and over aiohttp in `asynchronous`.
 
-urllib3 imports fastest among the suitable libraries: 0.11 s of processor time, against 0.20 for httpx2, 0.28 for
-aiohttp and 0.40 for httpx. The official client takes longer to import than a whole command.
+Among the suitable libraries, urllib3 is the fastest to import: it takes 0.11 s of processor time, httpx2 0.20 s,
+aiohttp 0.28 s and httpx 0.40 s. Importing the official client takes longer than a whole command.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ T = TypeVar("T")
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 JSON = "application/json"
-# Services behind the API server's proxy read the viewer's token here, because the proxy removes Authorization.
+# Services behind the API server's proxy read the viewer's token from this header, because the proxy removes
+# Authorization.
 PASSED_ON = "X-Trainmaster-Authorization"
 CHUNK_BYTES = 65536
-# Size limit of a log's line in bytes; a longer line is split.
+# Maximum length of a log's line (bytes). Longer lines are split.
 MOST_LOG_LINE = 1024 * 1024
-# Limit of simultaneous requests, for example to a job's agents.
+# Maximum number of simultaneous requests, for example to a job's agents.
 MOST_CONNECTIONS = 16
-# Limit of connections kept open for workers' logs; urllib3 warns of each one beyond it.
+# Maximum number of connections kept open for workers' logs. urllib3 logs a warning for each further connection.
 MOST_KEPT = 256
 
 
 class Transport(Protocol):
-    """Transport is the connection that `JobClient` needs; tests replace it."""
+    """Transport is the interface of `JobClient`'s connection. Tests replace it."""
 
     def request(
         self,
@@ -66,7 +67,7 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """AsyncTransport is the connection that `AsyncJobClient` needs."""
+    """AsyncTransport is the interface of `AsyncJobClient`'s connection."""
 
     async def request(
         self,
@@ -99,7 +100,7 @@ class LineSplitter:
     """LineSplitter splits a streaming answer into lines, and very long lines of logs into pieces."""
 
     def __init__(self, path: str) -> None:
-        # A line of a watch is a JSON object, so it stays whole.
+        # A line of a watch is a JSON object, so it isn't split.
         self._longest = MOST_LOG_LINE if path.endswith("/log") else math.inf
         self._rest = b""
 
@@ -111,7 +112,7 @@ class LineSplitter:
         return whole
 
     def end(self) -> list[bytes]:
-        """Returns the rest as the last line, if there is any."""
+        """Returns the rest as the last line, unless it is empty."""
         return [self._rest] if self._rest else []
 
 
@@ -119,9 +120,9 @@ class HttpTransport:
     """HttpTransport sends requests over urllib3."""
 
     def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS, reader: Reader | None = None) -> None:
-        """`seconds` limits the time of a whole answer that isn't streamed; None: no limit.
+        """`seconds` limits the total time of an answer that isn't streamed. None means no limit.
 
-        `reader` words the errors if the server isn't a Kubernetes API server.
+        `reader` creates the errors if the server isn't a Kubernetes API server.
         """
         self.server = server
         self._seconds = seconds
@@ -137,7 +138,7 @@ class HttpTransport:
         body: Any = None,
         content_type: str = JSON,
     ) -> Any:
-        """Sends one request and returns the decoded JSON, which has a kind."""
+        """Sends one request and returns the decoded JSON object, which contains `kind`."""
         limit = _Limit(self._seconds)
         response = self._send(method, path, query or {}, body, content_type, limit)
         return self._reader.decoded(self._whole(response, limit))
@@ -151,7 +152,7 @@ class HttpTransport:
                 yield from splitter.feed(chunk)
             yield from splitter.end()
         except HTTPError:
-            # The connection broke or was silent: the caller resumes from its last line.
+            # The connection broke or was silent. The caller resumes after the last line that it received.
             return
         finally:
             response.close()
@@ -188,7 +189,7 @@ class HttpTransport:
                     redirect=False,
                 )
         except KubeconfigError as error:
-            # The plugin failed to provide new credentials.
+            # The exec plugin couldn't provide new credentials.
             raise NoCluster(f"{error}.") from error
         except (SSLError, ssl.SSLError) as error:
             raise self._reader.untrusted(error) from error
@@ -216,10 +217,10 @@ class HttpTransport:
 
 
 class _Limit:
-    """_Limit limits the time of a whole answer; urllib3 limits only each wait for more data."""
+    """_Limit limits the total time of an answer, because urllib3 limits only each wait for more data."""
 
     def __init__(self, seconds: float | None, read_seconds: float | None = None) -> None:
-        """`seconds` limits the whole answer, from now on; `read_seconds` limits each wait for more data."""
+        """`seconds` limits the total time from now; `read_seconds` limits each wait for more data."""
         self.seconds, self.read_seconds = seconds, read_seconds
         self._until = None if seconds is None else time.monotonic() + seconds
 
@@ -231,7 +232,7 @@ class _Limit:
                 if left <= 0:
                     raise self.over()
                 if (socket := getattr(response.connection, "sock", None)) is not None:
-                    # urllib3 resets it for the next request.
+                    # urllib3 resets this timeout for the next request.
                     socket.settimeout(left)
             try:
                 chunk = response.read1(CHUNK_BYTES, decode_content=True)
@@ -242,7 +243,7 @@ class _Limit:
             yield chunk
 
     def over(self, what: str = "not whole after") -> TimeoutError:
-        """Returns the error at the limit."""
+        """Returns the error for an answer that exceeds the limit."""
         return TimeoutError(f"{what} {(self.read_seconds if self.seconds is None else self.seconds) or 0:g} s")
 
 
@@ -258,7 +259,7 @@ def request_headers(server: Server, content_type: str) -> dict[str, str]:
 
 
 def encoded(body: Any) -> bytes:
-    """Encodes the body of a request. Raises InvalidRequest for values that can't be JSON, such as an array's number."""
+    """Encodes a request's body. Raises InvalidRequest for values that JSON can't represent, such as NumPy's numbers."""
     try:
         return encode(body)
     except (TypeError, ValueError, RecursionError) as error:
@@ -291,19 +292,19 @@ def _pool(server: Server) -> urllib3.PoolManager:
 
 
 def connect(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> tuple[HttpTransport, str]:
-    """Connects by kubeconfig or from inside a pod, and returns the context's namespace too. Raises NoCluster."""
+    """Returns a transport by kubeconfig or from inside a pod, and the context's namespace. Raises NoCluster."""
     server = server_for(kubeconfig, context)
     return HttpTransport(server), server.namespace
 
 
 @dataclass(frozen=True)
 class ReadOnlyTransport:
-    """ReadOnlyTransport sends GET and refuses every other request, for programs that read for others."""
+    """ReadOnlyTransport sends only GET requests, for programs that read on behalf of others."""
 
     transport: Transport
 
     def request(self, method: str, path: str, *, body: Any = None, **options: Any) -> Any:
-        """Sends a GET. Raises NotAllowed for other requests."""
+        """Sends a GET request. Raises NotAllowed for other methods."""
         if method != "GET" or body is not None:
             raise NotAllowed(f"{method} {path} was not sent: this connection only reads.")
         return self.transport.request("GET", path, **options)

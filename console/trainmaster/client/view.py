@@ -1,10 +1,11 @@
-"""`JobView` presents a job: the same figures and sentences in every command, notebook, diagnosis and page.
+"""`JobView` contains a job's figures and sentences as every command, notebook, diagnosis and page shows them.
 
-`view_of` reads the raw object. Users may have edited it, so a value of another type becomes None or empty, and texts in
-lists are cut. Figures that have a meaning only while a job runs (speed, ETA) are otherwise None.
+`view_of` reads the raw object. Users may have edited it, so values of the wrong type become None or empty, and texts in
+lists are cut. Figures that only make sense while a job runs (speed, ETA) are otherwise None.
 
-Renderers: `job_text` and `job_html` (notebooks) here, `cli/show` and `cli/top_picture` for terminals, and `row_of` in
-`dashboard/board` (JSON). The history's records have no object to read; they use the functions for single figures.
+A view is rendered by `job_text` and `job_html` for notebooks, by `cli/show` and `cli/top_picture` for terminals, and by
+`row_of` in `dashboard/board` as JSON. The history's records contain no object, so they use the functions for single
+figures.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from trainmaster_operator.wire.values import mapping, mappings, number, text, wh
 UNSEEN = "No operator has accepted this job yet. If this lasts, check that an operator serves its namespace."
 MAX_SENTENCE = 300
 _MAX_MESSAGE = 4_000
-# The beginning of a failure's message (reconciling/policies/attribution.py); the rank's lines follow it.
+# The beginning of a failure's message (reconciling/policies/attribution.py). The rank's lines follow.
 _WHO = re.compile(r"worker (?P<worker>\d{1,10}) \((?:rank (?P<rank>\d{1,10}), )?pod [^()]{1,600}\) ")
-# Reasons for which a job waits without pods in any phase.
+# Reasons why a job can wait without pods in any phase.
 _HELD = ("Queued", "SchedulingBackoff")
-# A recovery's phases in order, by the fields of api/v1alpha1/status.py's RecoveryTimes.
+# A recovery's phases in order, by the fields of RecoveryTimes (api/v1alpha1/status.py).
 _RECOVERY = {
     **{name: name for name in ("detected", "assigned", "stopped", "launched", "joined", "restored")},
     "firstStep": "first step",
 }
 _COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
-# Number of failures that a notebook shows; kubectl dtj status shows all that the job keeps.
+# Maximum number of failures that a notebook shows. `kubectl dtj status` shows all that the status contains.
 _NOTEBOOK_FAILURES = 3
 
 
 @dataclass(frozen=True)
 class FailureView:
-    """FailureView is the cause that ended one attempt."""
+    """FailureView describes the failure that ended an attempt."""
 
     attempt: int
     reason: str
@@ -56,19 +57,19 @@ class FailureView:
 
     @property
     def recovery(self) -> str:
-        """Returns the recovery's duration in a sentence, or an empty text if unknown."""
+        """Returns a sentence about the recovery's duration, or an empty text if it is unknown."""
         return recovery_sentence(self.recovery_times)
 
     @property
     def place(self) -> str:
-        """Returns the failure's place: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137."""
+        """Describes where it failed: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137."""
         facts = {"attempt": self.attempt, "rank": self.rank, "pod": self.pod, "node": self.node}
         known = {**facts, "exit code": self.exit_code}
         return ", ".join(f"{name} {value}" for name, value in known.items() if value not in (None, ""))
 
     @property
     def summary(self) -> str:
-        """Returns the failure in a few words: Error of rank 1, exit code 1."""
+        """Describes the failure in a few words: Error of rank 1, exit code 1."""
         rank = "" if self.rank is None else f" of rank {self.rank}"
         return f"{self.reason}{rank}" + ("" if self.exit_code is None else f", exit code {self.exit_code}")
 
@@ -86,7 +87,7 @@ class FailureView:
 
 @dataclass(frozen=True)
 class JobView:
-    """JobView is a job's figures and sentences at one time."""
+    """JobView contains a job's figures and sentences at one time."""
 
     namespace: str
     name: str
@@ -113,14 +114,14 @@ class JobView:
     attempt_started_at: str | None
     completed_at: str | None
     training_with: str
-    """Workers that train while others are missing, such as 3 of 4 workers; empty where all ranks train."""
+    """The workers that train while others are missing ("3 of 4 workers"); empty if all ranks train."""
     rest: str
-    """What the missing ranks wait for, or how they came back, in the operator's words."""
+    """The operator's message about what the missing ranks wait for, or how they rejoined."""
     end_reason: str
     end_message: str
     news_reason: str
     news_message: str
-    """Reason and message of the newest condition that isn't merely the acceptance of the spec."""
+    """Reason and message of the newest condition, except for the acceptance of the spec."""
     avoided_nodes: tuple[str, ...]
     node_failures: Mapping[str, int]
     failures: tuple[FailureView, ...]
@@ -132,19 +133,19 @@ class JobView:
 
     @property
     def reason(self) -> str:
-        """Returns in one word why the job isn't running; empty if it is running or has succeeded."""
+        """Returns in one word why the job isn't running, or an empty text if it is running or has succeeded."""
         return "" if self.phase in ("Running", "Succeeded") else self.news_reason
 
     @property
     def waits(self) -> str:
-        """Returns what a waiting job waits for, such as its place in the queue; otherwise empty."""
+        """Returns what a job waits for, such as its place in the queue, or an empty text if it isn't waiting."""
         is_waiting = self.phase in ("Pending", "Starting") or self.news_reason in _HELD
         return first_line(self.news_message) if is_waiting else ""
 
     def obstacle(self, program: str = "kubectl dtj") -> str:
-        """Returns the obstacle that keeps the job from running, or that ended it.
+        """Returns the obstacle that keeps the job from running or that ended the job.
 
-        `program` names the program in commands.
+        `program` is used in suggested commands.
         """
         if not self.is_accepted:
             return UNSEEN
@@ -154,7 +155,7 @@ class JobView:
 
     @property
     def failure(self) -> str:
-        """Returns the cause of a job's failure in a few words; empty for other jobs."""
+        """Returns the cause of the job's failure in a few words, or an empty text if it hasn't failed."""
         if self.phase != "Failed":
             return ""
         if self.ended_otherwise:
@@ -163,21 +164,21 @@ class JobView:
 
     @property
     def ended_otherwise(self) -> bool:
-        """Returns whether something other than a rank's newest failure ended the job: a deadline, an image."""
+        """Returns whether something other than the newest failure ended the job, such as a deadline."""
         if self.phase != "Failed":
             return False
         return not self.failures or self.end_reason not in ("", "MaxRestartsExceeded", self.failures[0].reason)
 
     @property
     def last_failure(self) -> str:
-        """Returns in one line why the job failed, or else its last attempt; empty without a failure."""
+        """Returns in one line why the job, or else its last attempt, failed. Empty without a failure."""
         if self.ended_otherwise:
             return first_line(self.end_message) or self.end_reason
         return self.failures[0].last_line if self.failures else ""
 
     @property
     def outcome(self) -> str:
-        """Returns the line that a command prints after waiting for the job: raises: Failed (Error of rank 1)."""
+        """Returns the line that a command prints after waiting for the job: "raises: Failed (Error of rank 1)."."""
         return f"{self.name}: {self.phase}" + (f" ({self.failure})" if self.failure else "")
 
     @property
@@ -191,12 +192,12 @@ class JobView:
 
     @property
     def workers(self) -> str:
-        """Returns the number of running workers, or of finished ones after the job's end: 3/4."""
+        """Returns the number of running workers, or of finished workers after the job's end: 3/4."""
         return f"{self.ended_workers if self.is_finished else self.running}/{self.desired}"
 
     @property
     def steps(self) -> str:
-        """Returns the completed steps, and the total if known: 120/1000."""
+        """Returns the completed steps, and the total if it is known: 120/1000."""
         return steps_text(self.step, self.total_steps)
 
     @property
@@ -206,7 +207,7 @@ class JobView:
 
     @property
     def figures(self) -> dict[str, str]:
-        """Returns the training's known figures by name, the most wanted first."""
+        """Returns the training's known figures by name, the most important first."""
         known = {
             "step": self.steps,
             "loss": figure(self.loss),
@@ -220,14 +221,14 @@ class JobView:
 
     @property
     def progress(self) -> str:
-        """Returns the progress within a sentence: step 120 of 1000, 62 samples/s; empty before the first step."""
+        """Returns the progress for a sentence: step 120 of 1000, 62 samples/s. Empty before the first step."""
         if self.step is None:
             return ""
         speed = "" if self.samples_per_second is None else f", {rate(self.samples_per_second)} samples/s"
         return f"step {self.step}{f' of {self.total_steps}' if self.total_steps else ''}{speed}"
 
     def members(self, now: datetime) -> str:
-        """Returns the training members, if ranks are missing, and their time: with 3 of 4 workers for 14 s."""
+        """Describes which workers train if ranks are missing, and for how long: with 3 of 4 workers for 14 s."""
         if not self.training_with:
             return ""
         seconds = api_times.since(now.timestamp(), self.attempt_started_at)
@@ -239,7 +240,7 @@ class JobView:
         return "" if created is None else duration((now - created).total_seconds())
 
     def elapsed(self, now: datetime) -> str:
-        """Returns the job's running time so far or in total; empty before its start."""
+        """Returns how long the job has run so far or in total. Empty before its start."""
         start = parse_time(self.started_at)
         return "" if start is None else duration(((parse_time(self.completed_at) or now) - start).total_seconds())
 
@@ -296,7 +297,7 @@ def view_of(raw: Mapping[str, Any]) -> JobView:
 
 
 def _news(conditions: Any) -> Mapping[str, Any]:
-    """Returns the last changed condition with a message, except for the acceptance of the spec."""
+    """Returns the condition with a message that changed last, except for the acceptance of the spec."""
     found = [
         one for one in conditions if one.get("message") and (one.get("type"), one.get("status")) != ("Accepted", "True")
     ]
@@ -304,7 +305,7 @@ def _news(conditions: Any) -> Mapping[str, Any]:
 
 
 def failure_of(raw: Mapping[str, Any]) -> FailureView:
-    """Returns the view of a failure from a status or a history's record."""
+    """Returns the view of a failure in a status or in a history's record."""
     return FailureView(
         attempt=whole(raw.get("attempt")) or 0,
         reason=text(raw.get("reason"), 100),
@@ -329,7 +330,7 @@ def _time(value: object) -> str | None:
 
 
 def recovery_sentence(times: Mapping[str, Any]) -> str:
-    """Returns the recovery's duration until the next attempt's first step, with its phases; empty if unknown."""
+    """Returns how long the recovery took until the next first step, and its phases. Empty if unknown."""
     seconds, steps = number(times.get("seconds")), whole(times.get("repeatedSteps"))
     if seconds is None:
         return ""
@@ -345,17 +346,17 @@ def first_line(message: str) -> str:
 
 
 def steps_text(step: int | None, total: int | None) -> str:
-    """Returns the completed steps, and the total if known; empty before the first report."""
+    """Returns the completed steps, and the total if it is known. Empty before the first report."""
     return "" if step is None else f"{step}/{total}" if total else str(step)
 
 
 def figure(value: float | None) -> str:
-    """Formats a loss or another figure with four digits."""
+    """Formats a loss or another figure with four significant digits."""
     return "" if value is None else f"{value:.4g}"
 
 
 def rate(value: float | None) -> str:
-    """Formats a speed: 5,123 or 0.42, because large models process less than one sample per second."""
+    """Formats a speed: 5,123 or 0.42. Large models process less than one sample per second."""
     return "" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
@@ -396,7 +397,7 @@ def job_text(view: JobView) -> str:
 
 
 def job_html(view: JobView) -> str:
-    """Formats the job as a table in the notebook's own style: no script, no style sheet, nothing from a network."""
+    """Formats the job as a table in the notebook's own style, without scripts, style sheets or network requests."""
     colour = _COLOURS.get(view.phase, "inherit")
     head = f'<b>{_safe(view.name)}</b> <span style="color:{colour}">{_safe(view.phase)}</span>'
     if view.share is not None:

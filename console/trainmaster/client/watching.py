@@ -1,4 +1,4 @@
-"""Watches jobs and Events, and reads the state again whenever a watch breaks, ends or expires."""
+"""Watches jobs and Events. Whenever a watch breaks, ends or expires, the state is read again."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.wire.values import mapping
 
-# A watch is reopened after this many silent seconds, to detect half-open connections.
+# If a watch is silent for this long (seconds), it is reopened, because its connection may be half-open.
 WATCH_SECONDS = 60
 REOPEN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """Watcher watches the jobs of a namespace, or of all namespaces for None."""
+    """Watcher watches a namespace's jobs. None means all namespaces."""
 
     transport: AsyncTransport
     namespace: str | None
-    # Selects the jobs of `all` by labels.
+    # The label selector for `all`.
     selector: str | None = None
 
     @property
@@ -48,7 +48,7 @@ class Watcher:
                     yield changed
 
     async def all(self) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs, then each changed or deleted job, forever. The flag is True for a deleted job."""
+        """Yields all jobs, then each changed or deleted job, forever. The flag is True if the job was deleted."""
         known: dict[str, TrainingJob] = {}
         while True:
             answer = await self.transport.request("GET", self._path, query=label_query(self.selector))
@@ -95,7 +95,7 @@ class Watcher:
     async def _events(
         self, version: str, *, name: str | None = None, seconds: float = WATCH_SECONDS
     ) -> AsyncGenerator[tuple[str, TrainingJob], None]:
-        """Yields the changes of jobs until the watch ends; the caller must then read the state again."""
+        """Yields the changes of jobs until the watch ends. The caller must then read the state again."""
         narrowed = label_query(self.selector)
         if name is not None:
             narrowed["fieldSelector"] = f"metadata.name={name}"
@@ -116,7 +116,7 @@ async def changes(
     narrowed: Mapping[str, str] | None = None,
     seconds: float = WATCH_SECONDS,
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields a watch's events until it ends or fails; the caller must then read the state again."""
+    """Yields a watch's events until it ends or fails. The caller must then read the state again."""
     query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
     query |= narrowed or {}
     began = time.monotonic()
@@ -129,23 +129,23 @@ async def changes(
                     break
                 yield kind, changed
     except (InvalidRequest, ValueError, TypeError, KeyError):
-        # 410 means that the version is too old. Anything that isn't an event comes from a proxy, so the caller tries
-        # again.
+        # 410 means that the version is too old. A line that isn't an event comes from a proxy. In both cases, the
+        # caller tries again.
         pass
     if time.monotonic() - began < REOPEN_SECONDS:
-        # This prevents a tight loop with a server that ends watches at once.
+        # This pause prevents a busy loop if a server ends watches at once.
         await transport.sleep(REOPEN_SECONDS)
 
 
 async def list_events(transport: AsyncTransport, namespace: str | None) -> list[Mapping[str, Any]]:
-    """Returns the Events of a namespace, or of all namespaces for None."""
+    """Returns a namespace's Events. None means all namespaces."""
     return items_of(await transport.request("GET", _path(namespace)))
 
 
 async def watch_events(
     transport: AsyncTransport, namespace: str | None
 ) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields the existing Events as ADDED, then each added or changed one, forever."""
+    """Yields the existing Events as ADDED, then each added or changed Event, forever."""
     path = _path(namespace)
     known: dict[str, str] = {}
     while True:

@@ -1,7 +1,7 @@
-"""Converts a container's command line into command, args, launcher and processesPerWorker of the job.
+"""Converts a container's command line into the job's command, args, launcher and processesPerWorker.
 
-If the command line starts torchrun, torchrun's program becomes the job's, and its options become the job's fields.
-Trainmaster starts torchrun itself, with its own rendezvous in each attempt.
+If the command line starts torchrun, the program that torchrun runs becomes the job's program, and torchrun's options
+become the job's fields. Trainmaster starts torchrun itself, with a new rendezvous in each attempt.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from trainmaster_operator.wire.names import POD_INDEX_LABEL, TORCHRUN_MODULES, i
 
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
 _SHELL_OPTION = re.compile(r"-[a-z]*c")
-# A shell text without these characters is one command, which shlex can split.
+# A shell text without these characters is a single command, which shlex can split.
 _NOT_ONE_COMMAND = re.compile(r"[;&|<>`(){}*?!~\[\]\n#]|\$\(")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
-# These options change how a rank starts, so the command keeps torchrun.
+# These options change how a rank starts. If one is set, torchrun stays in the command.
 _OF_RANKS = {"run_path", "virtual_local_rank", "numa_binding", "signals_to_handle"}
-# Options of torchrun in a script that fix one rendezvous.
+# Options of torchrun that fix the rendezvous, if a shell text contains them.
 RENDEZVOUS = re.compile(r"--(nnodes|node[-_]rank|rdzv[-_]\w+|master[-_]\w+|standalone)\b")
 
 
 @dataclass(frozen=True)
 class Command:
-    """Command is a container's command and args without torchrun, and the meaning of torchrun's options."""
+    """Command contains a container's command and args without torchrun, and the meaning of torchrun's options."""
 
     command: tuple[str, ...]
     args: tuple[str, ...]
-    # Whether the command line starts torchrun, once in each worker.
+    # Whether the command line starts torchrun once in each worker.
     by_torchrun: bool = False
-    # Whether the command is a shell text that contains a start of torchrun.
+    # Whether the command is a shell text that starts torchrun.
     in_a_script: bool = False
     processes: str | None = None
     # The minimum in --nnodes=2:4.
@@ -46,7 +46,7 @@ class Command:
     max_restarts: int | None = None
     # Options that Trainmaster replaces.
     left_out: tuple[str, ...] = field(default=())
-    # The shell that reads a profile first (bash -lc), if any.
+    # The shell, if it reads a profile first (bash -lc).
     login_shell: str = ""
 
     @property
@@ -89,7 +89,7 @@ def _after_torchrun(words: Sequence[str]) -> int | None:
 
 
 def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
-    """Returns the program after torchrun's options. The first `of_command` words are the command, the others args."""
+    """Returns the program after torchrun's options. The first `of_command` words are the command, the rest args."""
     options: dict[str, str] = {}
     spelled: dict[str, list[str]] = {}
     at = begin
@@ -102,7 +102,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
             value = words[at] if at < len(words) else ""
             used.append(value)
         elif option not in VALUES | FLAGS:
-            # This option of a newer torch may have a value or not.
+            # This option of a newer torch may take a value or not.
             return Command(tuple(words[:of_command]), tuple(words[of_command:]), by_torchrun=True)
         options[option], spelled[option] = value, used
         at += 1
@@ -115,7 +115,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
     else:
         python = words[0] if is_python(words[0]) else "python"
         program = [python, "-m"] if "module" in options else [python]
-    # The script belongs to the command, even if it is in args.
+    # The script becomes part of the command, even if it is in args.
     last = max(at + 1, of_command)
     least, most = _range(options.get("nnodes", ""))
     restarts = options.get("max_restarts", "")
@@ -137,20 +137,20 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
 
 
 def _range(nodes: str) -> tuple[int | None, int | None]:
-    """Returns the bounds of --nnodes=2:4, if it is a range."""
+    """Returns the bounds of a range such as --nnodes=2:4, or Nones."""
     found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", nodes)
     return (None, None) if found is None else (int(found[1]), int(found[2]))
 
 
 def _shell_text(words: Sequence[str]) -> str | None:
-    """Returns the text of a shell's -c option."""
+    """Returns the text of a shell's -c option, or None."""
     if len(words) == 3 and _SHELL.fullmatch(posixpath.basename(words[0])) and _SHELL_OPTION.fullmatch(words[1]):
         return words[2]
     return None
 
 
 def _words(text: str) -> list[str]:
-    """Returns the words of a shell text with one command, with variables in the container's syntax: $(NAME)."""
+    """Splits a shell text with one command into words, and writes variables in the container's syntax: $(NAME)."""
     line = text.strip().replace("\\\n", " ")
     if _NOT_ONE_COMMAND.search(line.replace("${", "$").replace("}", "")):
         return []
@@ -167,7 +167,7 @@ def _words(text: str) -> list[str]:
 
 _PROCESSES: Path = ("spec", "processesPerWorker")
 _OWN_COUNT = re.compile(r"\$[({]?(NPROC_PER_NODE|PET_NPROC_PER_NODE)[)}]?")
-# Set by the Job controller.
+# The Job controller sets these variables.
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
@@ -187,7 +187,7 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
         if made:
             draft.set(path, list(made))
         if field is not None and (made or field.value):
-            # torchrun's script moves to the command, even from args.
+            # torchrun's script moves from args to the command.
             field.became(Target(path if made else ("spec", "command")), remark=remark)
         elif field is not None:
             field.dropped("it is empty")
@@ -220,7 +220,7 @@ def keep_processes(field: Field, draft: Draft) -> None:
 
 def _launcher(read: Command, draft: Draft, *, torch: bool) -> None:
     ranks = draft.at(("spec", "resources", "gpus")) or 1
-    # A single rank needs no launcher, but with torchrun it starts warm after a fault.
+    # A single rank needs no launcher, but with torchrun it can start warm after a fault.
     starts_warm = torch and read.is_python and ranks == 1
     if not read.by_torchrun and not starts_warm and (read.command or read.args):
         draft.set(("spec", "launcher"), "exec")

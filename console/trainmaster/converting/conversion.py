@@ -1,8 +1,8 @@
-"""The entry point: converts manifests of other operators into jobs, with an answer for every field.
+"""Converts other operators' manifests into jobs, with an answer for every field. This is the entry point.
 
-Several manifests are converted together, because a TrainJob needs its runtime. Other manifests stay unchanged. A new
-job is validated as by `trainmaster validate`. Invalid fields are removed and refused at their field of the source, and
-missing fields become notes without a field.
+Several manifests are converted together, because a TrainJob needs its runtime. Manifests of other kinds stay unchanged.
+Each new job is validated as by `trainmaster validate`. Invalid fields are removed, and the source's fields are refused.
+Missing fields become notes without a field.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.problems import Problem
 
 _RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
-# Solving one problem may reveal the next; this bounds the number of checks.
+# Maximum number of checks. Solving one problem may reveal the next.
 _MOST_CHECKS = 100
 
 
 @dataclass(frozen=True)
 class Note:
-    """Note is the answer for one field of one manifest."""
+    """Note is the answer for a field of a manifest."""
 
-    # Index of the manifest.
+    # The manifest's index.
     manifest: int
-    # Empty for an answer about a missing field.
+    # The field's path. Empty if the field is missing.
     field: Path
     value: Any
     answer: Answer
-    # Names and values of the resulting fields.
+    # The names and values of the fields that resulted.
     became: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """Conversion is the result for one manifest: the documents that replace it, and a note on each of its fields."""
+    """Conversion is a manifest's result: the documents that replace it, and a note for each of its fields."""
 
     manifest: int
     documents: tuple[Mapping[str, Any], ...]
-    # None for a manifest that stays unchanged.
+    # The notes, or None for a manifest that stays unchanged.
     notes: tuple[Note, ...] | None
 
 
 def is_runtime(value: Any) -> bool:
-    """Returns whether a manifest is a runtime of Kubeflow Trainer."""
+    """Returns whether a manifest is a Kubeflow Trainer runtime."""
     return isinstance(value, Mapping) and value.get("kind") in _RUNTIMES and _group(value) == "trainer.kubeflow.org"
 
 
 def can_convert(value: Any) -> bool:
-    """Returns whether a manifest is a job of another operator that this package can convert."""
+    """Returns whether a manifest is another operator's job that this package can convert."""
     return isinstance(value, Mapping) and (_group(value), value.get("kind")) in _CONVERTERS
 
 
 def convert(manifests: Sequence[Any]) -> list[Conversion]:
-    """Returns the conversion of each manifest, in their order."""
+    """Returns the manifests' conversions, in the same order."""
     runtimes = {
         (str(value.get("kind")), _name(value)): number for number, value in enumerate(manifests) if is_runtime(value)
     }
@@ -110,12 +110,12 @@ def _converted(
 
 
 def _notes(manifest: int, field: Field, draft: Draft) -> Iterator[Note]:
-    """Yields a note for each field: one if all its leaves have the same answer, otherwise one for each of its parts."""
+    """Yields one note for a field whose leaves all have the same answer, or else the notes for each of its parts."""
     first, *others = field.leaves()
     answer = first.answer
     assert answer is not None
     if not others or all(leaf.answer is answer for leaf in others):
-        # A single leaf is named itself, because its target may be a leaf too.
+        # A single leaf gets the note itself, because its target may be a leaf too.
         shown = field if others else first
         yield Note(manifest, shown.path, shown.plain(), answer, _became(answer, draft))
         return
@@ -131,7 +131,7 @@ def _became(answer: Answer, draft: Draft) -> tuple[tuple[str, Any], ...]:
 
 
 def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Conversion:
-    """Returns a runtime's conversion. TrainJobs that use it answer its fields; an unused one is refused."""
+    """Returns a runtime's conversion. Its fields are answered by the TrainJobs that use it, or else refused."""
     if found.manifest in used:
         return found
     answer = Answer("refused", "no TrainJob in the files uses this runtime, and it is no job by itself")
@@ -139,7 +139,7 @@ def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Con
 
 
 def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
-    """Removes the job's invalid fields, refuses them at their source, and returns the other problems."""
+    """Removes the job's invalid fields, refuses the source's fields, and returns the remaining problems."""
     found = list[Problem]()
     if "image" not in draft.job["spec"]:
         message = "is missing, and the bundled trainer's would be used; set it to the image that has the program"
@@ -157,9 +157,9 @@ def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
 
 
 def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[Problem, Path]]:
-    """Yields problems with the path whose removal solves them.
+    """Yields each problem that a removal can solve, with the path to remove.
 
-    It is the wrong field's path, or that of a field that needs a removed part.
+    This is the path of the wrong field, or of a field that needs a part that was removed.
     """
     there = {dotted(path): path for path in paths(draft.job)}
     for problem in _problems(draft):
@@ -167,7 +167,7 @@ def _that_can_go(draft: Draft, taken_out: dict[str, Problem]) -> Iterator[tuple[
         if path is None and problem.field in taken_out:
             path = there.get(problem.field.rpartition(".")[0])
             problem = taken_out.pop(problem.field)
-        # metadata and spec themselves stay.
+        # metadata and spec themselves can't be removed.
         if path is not None and len(path) > 1:
             yield problem, path
 
@@ -181,21 +181,21 @@ def _problems(draft: Draft) -> Sequence[Problem]:
 
 
 def _take_out(problem: Problem, path: Path, draft: Draft, leaves: Sequence[Field]) -> bool:
-    """Removes the value at a path, and returns whether this refuses a field of the source."""
+    """Removes the value at a path, and returns whether this has refused a field of the source."""
     concerned = [leaf for leaf in leaves if _made(leaf, dotted(path))]
     for leaf in concerned:
         leaf.overruled(str(problem))
     removed = remove(draft.job, path)
     moved: dict[int, Answer] = {}
     for leaf in leaves:
-        # Leaves that became one field together share their answer.
+        # Leaves that became a field together must continue to share one answer.
         if leaf.answer is not None:
             leaf.answer = moved.setdefault(id(leaf.answer), _without(removed, leaf.answer))
     return bool(concerned)
 
 
 def _without(removed: Path, answer: Answer) -> Answer:
-    """Returns an answer with targets adjusted to the removal of a list item."""
+    """Returns an answer whose targets are adjusted to the removal of a list item."""
     *before, last = removed
     length = len(removed)
     if not isinstance(last, int):

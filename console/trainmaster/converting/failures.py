@@ -1,6 +1,6 @@
 """Converts a JobSet's failurePolicy and its Jobs' podFailurePolicy into rules by exit code and reason.
 
-A JobSet's rule is about a failed Job. Our rules are about a failed rank, and restart the group or end the job.
+A JobSet's rule applies to a failed Job. Our rules apply to a failed rank, and restart the group or end the job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainmaster.converting.fields import Draft, Field, Path, Target
 
 _MAX_RESTARTS: Path = ("spec", "failurePolicy", "maxRestarts")
 _RULES: Path = ("spec", "failurePolicy", "rules")
-# Reasons of failures of the program itself.
+# Reasons of failures that the program itself causes.
 _ANY_FAILURE = ["Error", "Signal", "OOMKilled", "Hung"]
 _ACTIONS = {
     "FailJobSet": "Fail",
@@ -29,17 +29,17 @@ _DISRUPTION = "deleted and evicted pods are disruptions, which restart the group
 
 @dataclass(frozen=True)
 class _Jobs:
-    """_Jobs is the information about the training Jobs that a JobSet's rules need."""
+    """_Jobs contains what a JobSet's rules need to know about the training Jobs."""
 
     names: Sequence[str]
-    # The FailJob rules of their podFailurePolicies.
+    # The FailJob rules in the Jobs' podFailurePolicies.
     final: Sequence[Field]
     # Whether any of the Jobs retries its pods.
     tries: bool
 
 
 def convert_failures(policy: Field | None, jobs: Sequence[Field], names: Sequence[str], draft: Draft) -> None:
-    """Puts a JobSet's answers to failures into the job. `jobs` are the specs of the training Jobs, by `names`."""
+    """Puts a JobSet's rules about failures into the job. `jobs` are the training Jobs' specs, named `names`."""
     final = [rule for job in jobs for rule in _pod_rules(job) if rule.text("action") == "FailJob"]
     tries = any(job.whole("backoffLimit") != 0 for job in jobs)
     limit = policy.get("maxRestarts") if policy is not None else None
@@ -55,7 +55,7 @@ def convert_failures(policy: Field | None, jobs: Sequence[Field], names: Sequenc
 
 
 def _job(job: Field, draft: Draft) -> None:
-    """Answers a Job's fields about failures, unless a rule of the JobSet has used them."""
+    """Answers a Job's fields about failures, unless a JobSet's rule has already used them."""
     retries = job.get("backoffLimit")
     if retries is not None:
         given, asked = draft.at(_MAX_RESTARTS), retries.value
@@ -81,7 +81,7 @@ def _pod_rule(rule: Field, draft: Draft) -> None:
     elif codes is None or action not in _JOB_ACTIONS:
         rule.refused("rules answer exit codes from 1 to 255 with Fail, Restart or Ignore; set spec.failurePolicy.rules")
     else:
-        # If the JobSet may restart, it restarts a failed Job.
+        # If the JobSet may restart, it restarts after a Job has failed.
         made = "Restart" if action == "FailJob" and draft.at(_MAX_RESTARTS) else _JOB_ACTIONS[action]
         _add(rule, {"exitCodes": codes, "action": made}, draft)
 
@@ -120,7 +120,7 @@ def _by_reasons(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
 
 
 def _by_pod_rules(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
-    """Answers a JobSet's rule about Jobs that failed by their podFailurePolicy."""
+    """Answers a JobSet's rule about Jobs that failed because of their podFailurePolicy."""
     listed = {id(each): _codes(each) or [] for each in jobs.final}
     codes = sorted({code for found in listed.values() for code in found})
     disruptions = [each for each in jobs.final if _is_disruption(each)]
@@ -148,7 +148,7 @@ def _pod_rules(job: Field) -> list[Field]:
 
 
 def _is_disruption(rule: Field) -> bool:
-    """Returns whether a Job's rule is about pods that the cluster removed."""
+    """Returns whether a Job's rule applies to pods that the cluster removed."""
     conditions = rule.each("onPodConditions")
     return bool(conditions) and all(each.text("type") == "DisruptionTarget" for each in conditions)
 

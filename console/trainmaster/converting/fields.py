@@ -1,9 +1,8 @@
-"""A manifest of another operator is a tree of fields, and becomes the draft of a job.
+"""Defines the tree of fields of another operator's manifest, and the draft of the job that it becomes.
 
-Each leaf gets one answer: its new place, or the reason why it has none. A leaf is a scalar, an empty list or mapping,
-or a list of scalars (users see a command as one field). Leaves without an answer are refused at the end, so nothing is
-dropped silently. Manifests of one job are merged as Kubernetes merges a patch, and each field keeps its place in its
-own manifest.
+Each leaf gets one answer: its new place, or the reason why it has no place. A leaf is a scalar, an empty list or
+mapping, or a list of scalars (users see a command as one field). Leaves without an answer are refused at the end, so
+nothing is dropped silently. A job's manifests are merged as Kubernetes merges a patch, and each field keeps its place.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import Any, Literal
 from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobSpec
 
-# Keys may contain dots, so a path becomes text only when it is shown.
+# Keys may contain dots, so a path is turned into text only to show it.
 Path = tuple[str | int, ...]
 Outcome = Literal["kept", "dropped", "refused"]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Target is a field of a created document: of the job, or of the document that `document` names."""
+    """Target is a field of the job, or of another created document, which `document` names."""
 
     path: Path
     document: str = ""
@@ -31,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer is the result for a field; `text` is the reason, or a remark on a kept field."""
+    """Answer is the result for a field. `text` is the reason, or a remark about a kept field."""
 
     outcome: Outcome
     text: str = ""
@@ -39,7 +38,7 @@ class Answer:
 
 
 class Field:
-    """Field is a mapping, a list or a leaf of a manifest. A mapping has `fields`, a list `items`, a leaf `value`."""
+    """Field is a part of a manifest: a mapping (with `fields`), a list (with `items`) or a leaf (with `value`)."""
 
     def __init__(self, value: Any, path: Path = ()) -> None:
         self.path = path
@@ -56,7 +55,7 @@ class Field:
 
     @classmethod
     def mapping(cls, fields: dict[str, Field], path: Path = ()) -> Field:
-        """Returns a mapping of existing fields, which receive the answers."""
+        """Returns a mapping of existing fields, which receive its answers."""
         made = cls(None, path)
         made.fields = fields
         return made
@@ -65,35 +64,35 @@ class Field:
         return dotted(self.path)
 
     def get(self, *names: str) -> Field | None:
-        """Returns the field below by its names, or None."""
+        """Returns the field at a path of names below this field, or None."""
         found: Field | None = self
         for name in names:
             found = found.fields.get(name) if found is not None and found.fields is not None else None
         return found
 
     def each(self, name: str) -> list[Field]:
-        """Returns the items of the list of mappings of that name; none if there is no such list."""
+        """Returns the items of the list with this name. If there is no list of mappings, returns an empty list."""
         below = self.get(name)
         return below.items if below is not None and below.items is not None else []
 
     def named(self, name: str) -> dict[str, Field]:
-        """Returns the fields of the mapping of that name; none if there is no such mapping."""
+        """Returns the fields of the mapping with this name. If there is no such mapping, returns an empty dict."""
         below = self.get(name)
         return below.fields if below is not None and below.fields is not None else {}
 
     def plain(self) -> Any:
-        """Returns the field's whole value."""
+        """Returns the field's complete value."""
         if self.fields is not None:
             return {name: each.plain() for name, each in self.fields.items()}
         return [each.plain() for each in self.items] if self.items is not None else self.value
 
     def text(self, *names: str) -> str:
-        """Returns the text below by its names, or an empty one."""
+        """Returns the text at a path of names below this field, or an empty text."""
         below = self.get(*names)
         return below.value if below is not None and isinstance(below.value, str) else ""
 
     def whole(self, *names: str) -> int | None:
-        """Returns the whole number below by its names, or None."""
+        """Returns the integer at a path of names below this field, or None."""
         below = self.get(*names)
         value = below.value if below is not None else None
         return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -108,7 +107,7 @@ class Field:
             yield from each.leaves()
 
     def kept(self, target: Target, remark: str = "") -> None:
-        """Answers each unanswered leaf: it has the same place below the target."""
+        """Answers each unanswered leaf: it was kept at the same place below the target."""
         if self.fields is None and self.items is None:
             self.answer = self.answer or Answer("kept", remark, (target,))
         for name, each in (self.fields or {}).items():
@@ -117,19 +116,19 @@ class Field:
             each.kept(Target((*target.path, position), target.document), remark)
 
     def became(self, *targets: Target, remark: str = "") -> None:
-        """Answers each unanswered leaf: together they became the targets."""
+        """Answers each unanswered leaf: all the leaves together became the targets."""
         self._answered(Answer("kept", remark, targets))
 
     def dropped(self, reason: str) -> None:
-        """Answers each unanswered leaf: it isn't needed."""
+        """Answers each unanswered leaf: it was dropped because it isn't needed."""
         self._answered(Answer("dropped", reason))
 
     def refused(self, reason: str) -> None:
-        """Answers each unanswered leaf: its effect is lost."""
+        """Answers each unanswered leaf: it was refused, and its effect is lost."""
         self._answered(Answer("refused", reason))
 
     def overruled(self, reason: str) -> None:
-        """Refuses each leaf, regardless of its answer."""
+        """Refuses each leaf, even if it already has an answer."""
         for leaf in self.leaves():
             leaf.answer = Answer("refused", reason)
 
@@ -139,27 +138,27 @@ class Field:
 
 
 def dotted(path: Path) -> str:
-    """Returns a path as in Kubernetes: spec.containers[0].image."""
+    """Returns a path as Kubernetes writes it: spec.containers[0].image."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 _SAME = object()
-# Fields are in the order of the reference.
+# The job's fields, in the order of the reference.
 _ORDER = {info.alias or name: position for position, (name, info) in enumerate(JobSpec.model_fields.items())}
-# The place for a pod's fields that the job's own fields don't cover.
+# The place for fields of a pod that the job's own fields don't cover.
 POD: Path = ("spec", "podTemplate", "spec")
 
 
 class Draft:
-    """Draft is the new job, addressed by paths, with its additional documents."""
+    """Draft is the new job, whose values are accessed by path, with its additional documents."""
 
     def __init__(self) -> None:
         self.job: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {}, "spec": {}}
-        # Documents to apply before the job, by kind and name, in this order.
+        # Documents to apply before the job, in this order, by kind and name.
         self.beside: dict[str, dict[str, Any]] = {}
 
     def keep(self, field: Field, path: Path, value: Any = _SAME, *, remark: str = "") -> None:
-        """Puts a field at a path: unchanged, or as another value."""
+        """Puts a field's value, or the given one, at a path, and answers the field."""
         if value is _SAME:
             put(self.job, path, field.plain())
             field.kept(Target(path), remark)
@@ -168,7 +167,7 @@ class Draft:
             field.became(Target(path), remark=remark)
 
     def set(self, path: Path, value: Any) -> None:
-        """Puts a value that doesn't come from a field of the source."""
+        """Puts a value at a path. No field of the source gets an answer."""
         put(self.job, path, value)
 
     def at(self, path: Path) -> Any:
@@ -196,7 +195,7 @@ def at(value: Any, path: Path) -> Any:
 
 
 def put(root: dict[str, Any], path: Path, value: Any) -> None:
-    """Puts a value at a path and creates missing parents; a list grows by at most one item."""
+    """Puts a value at a path and creates missing parents. A list can grow by one item."""
     here: Any = root
     for part, following in pairwise(path):
         empty: Any = [] if isinstance(following, int) else {}
@@ -222,9 +221,9 @@ def paths(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def remove(root: dict[str, Any], path: Path) -> Path:
-    """Removes the value at a path, and parents below the second level that become empty. Returns the removed path.
+    """Removes the value at a path, and parents below the second level that are then empty. Returns the removed path.
 
-    Items after a removed one move up.
+    List items after a removed item move up.
     """
     del at(root, path[:-1])[path[-1]]
     parent = path[:-1]
@@ -235,7 +234,7 @@ _KEYS = {**MERGE_KEYS, "replicatedJobs": ("name",)}
 
 
 def merged(base: Field | None, patch: Field, name: str = "") -> Field:
-    """Returns the fields of both, and answers the ones that the patch replaces."""
+    """Merges a patch into a base, and answers the base's fields that the patch replaces."""
     if base is None:
         return patch
     if base.fields is not None and patch.fields is not None:
@@ -254,7 +253,7 @@ def merged(base: Field | None, patch: Field, name: str = "") -> Field:
                 items[at] = merged(items[at], field)
         return sequence(items, base)
     if base.fields is None and base.items is None and not base.value and (patch.fields or patch.items):
-        # An empty list or mapping doesn't conflict.
+        # An empty list or mapping doesn't conflict with the patch.
         base.dropped(f"{patch} is merged into it")
         return patch
     # Both sides have the same value, such as a variable's name.

@@ -1,6 +1,6 @@
-"""Combines several pod templates of one program into one job, with groups if resources or node labels differ.
+"""Combines several pod templates that run one program into a job. If their resources or nodes differ, it has groups.
 
-Groups can't differ in other fields, so other differences are refused: the program has to decide by rank.
+Groups can't differ in other fields, so other differences are refused. The program can decide by rank instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from trainmaster.converting.fields import POD, Answer, Draft, Field, Path, Target, at, dotted
 from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
 
-# Fields in which groups can differ, as paths in the job and in the group.
+# Fields in which groups can differ: each field's path in the job and in the group.
 _OF_GROUPS: tuple[tuple[Path, Path], ...] = (
     (("spec", "resources"), ("resources",)),
     (("spec", "accelerator"), ("accelerator",)),
@@ -25,7 +25,7 @@ _PROGRAM: tuple[Path, ...] = (("spec", "image"), ("spec", "command"), ("spec", "
 
 @dataclass(frozen=True)
 class Part:
-    """Part is one template of a job with its own draft; `field` gets the template's answers."""
+    """Part is a pod template of a job, converted into a separate draft. `field` receives the answers."""
 
     name: str
     workers: int
@@ -34,18 +34,18 @@ class Part:
 
 
 def is_same_program(one: Part, other: Part) -> bool:
-    """Returns whether two templates run one program."""
+    """Returns whether two templates run the same program."""
     return all(one.draft.at(path) == other.draft.at(path) for path in _PROGRAM)
 
 
 def combine(parts: Sequence[Part]) -> Draft:
-    """Returns the job of all parts, in the order of ranks. The last part's template becomes the pods' template."""
+    """Combines the parts, in the order of ranks, into a job. The last part's template becomes the pods' template."""
     base = parts[-1]
     job = base.draft
     if len(parts) == 1:
         job.set(("spec", "workers"), base.workers)
         return job
-    # All pods of a gang have the same scheduler, even if a manifest names it only once.
+    # All pods of a gang use the same scheduler, even if only one template names it.
     gangs = [gang for part in parts if (gang := part.draft.at(_GANG)) is not None]
     if gangs and job.at(_GANG) is None:
         job.set(_GANG, gangs[0])
@@ -73,7 +73,7 @@ def combine(parts: Sequence[Part]) -> Draft:
 
 
 def answer_pods(field: Field, path: Path, remark: str = "") -> None:
-    """Answers a number of pods that became the number of workers at a path."""
+    """Answers a field with a number of pods, which became the number of workers at a path."""
     if field.whole() is None:
         field.refused(f"is no whole number of pods; correct {dotted(path)}")
     else:
@@ -81,7 +81,7 @@ def answer_pods(field: Field, path: Path, remark: str = "") -> None:
 
 
 def _settle(leaf: Field, part: Part, group: int | None, base: Part) -> None:
-    """Gives a kept leaf its target in the combined job, or refuses it if the job has another value."""
+    """Gives a kept leaf its target in the combined job, or refuses it if the job's value is different."""
     assert leaf.answer is not None
     targets = []
     for target in leaf.answer.targets:
@@ -109,7 +109,7 @@ def _of_group(path: Path) -> Path | None:
 
 
 def _place(path: Path, own: Any, other: Any) -> Path | None:
-    """Returns the same item's place in another job; list items are identified by keys."""
+    """Returns the corresponding path in another job. List items are identified by keys."""
     place: Path = ()
     for part in path:
         if isinstance(part, int):

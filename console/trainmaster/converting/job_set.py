@@ -1,9 +1,8 @@
-"""Converts a JobSet (jobset.x-k8s.io/v1alpha2): its training replicatedJobs become a job, the others Jobs.
+"""Converts a JobSet (jobset.x-k8s.io/v1alpha2). Its training replicatedJobs become a job, the others become Jobs.
 
 ReplicatedJobs with the same program train together, as groups if their resources differ. If there are several programs,
-the one with accelerators or torchrun trains, or else the one with the most pods. Others (a driver, a data server, a
-step that prepares data) become Jobs (batch/v1) as the JobSet controller would create them. Its volume claims become
-claims.
+the one with accelerators or torchrun trains, or else the one with the most pods. The others (a driver, a data server,
+a preparation) become Jobs (batch/v1) as the JobSet controller would create them. Its volume claims become claims.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ _NETWORK = {
 
 @dataclass(frozen=True)
 class Training:
-    """Training is a TrainJob's choices for the JobSet that it becomes."""
+    """Training contains a TrainJob's choices for the JobSet that it becomes."""
 
-    # The replicatedJob that trains; if empty, the conversion chooses one.
+    # The name of the replicatedJob that trains. If it is empty, the conversion chooses one.
     job: str = ""
     container: str = ""
     torch: bool = False
@@ -89,7 +88,7 @@ def _part(replicated: Field, training: Training) -> Part:
     template = job.get("template") if job is not None else None
     if template is not None:
         convert_pod(template, draft, training.container, torch=training.torch)
-    # The pods of all Jobs of a replicatedJob.
+    # The total number of pods in the replicatedJob's Jobs.
     replicas = replicated.whole("replicas")
     pods = job.whole("parallelism") if job is not None else None
     workers = (1 if replicas is None else replicas) * (1 if pods is None else pods)
@@ -99,7 +98,7 @@ def _part(replicated: Field, training: Training) -> Part:
 
 
 def _chosen(parts: list[Part], training: Training) -> list[Part]:
-    """Returns the parts that train together, in the order of their ranks."""
+    """Returns the parts that train together, in the order of ranks."""
     if not parts:
         return []
     if training.job:
@@ -116,7 +115,7 @@ def _weight(part: Part) -> tuple[bool, bool, bool, int]:
 
 
 def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, training: Training) -> None:
-    """Answers the fields that define the number of pods of a replicatedJob."""
+    """Answers the fields that determine a replicatedJob's number of pods."""
     grouped = draft.at(("spec", "workerGroups")) is not None
     path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
     together = "all replicatedJobs together" if not grouped and len(chosen) > 1 else ""
@@ -148,7 +147,7 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
 
 
 def _indexes(job: Field | None) -> None:
-    """Refuses a program that uses its index in one of several Jobs."""
+    """Refuses a program that uses its index, because the index isn't unique if there are several Jobs."""
     pod = job.get("template", "spec") if job is not None else None
     for container in pod.each("containers") if pod is not None else []:
         for name in ("command", "args"):
@@ -160,7 +159,7 @@ def _indexes(job: Field | None) -> None:
 
 
 def _job(part: Part, job: Field, draft: Draft) -> None:
-    """Answers the other fields of a training Job."""
+    """Answers a training Job's other fields."""
     deadline = job.get("activeDeadlineSeconds")
     if deadline is not None:
         draft.keep(deadline, ("spec", "runPolicy", "activeDeadlineSeconds"), deadline.plain())
@@ -177,7 +176,7 @@ def _job(part: Part, job: Field, draft: Draft) -> None:
 
 
 def _policies(spec: Field, chosen: list[Part], draft: Draft) -> None:
-    """Answers the fields of a JobSet that apply to all its Jobs."""
+    """Answers the JobSet's fields that apply to all its Jobs."""
     ttl = spec.get("ttlSecondsAfterFinished")
     if ttl is not None:
         draft.keep(ttl, ("spec", "runPolicy", "ttlSecondsAfterFinished"))
@@ -208,7 +207,7 @@ def _success(policy: Field, chosen: list[Part], draft: Draft) -> None:
     listed = targets.value if targets is not None and isinstance(targets.value, list) else []
     path: Path = ("spec", "successPolicy")
     targeted = [part for part in chosen if part.name in listed or not listed]
-    # With one Job, Any means All.
+    # If there is only one Job, Any and All mean the same.
     is_one_job = len(targeted) == len(listed or names) == 1 and (targeted[0].field.whole("replicas") or 1) == 1
     if policy.text("operator") not in ("All", "") and not is_one_job:
         policy.refused("a job succeeds when all workers do, or rank 0; set spec.successPolicy")
@@ -247,7 +246,7 @@ def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> No
     for number in range(min(1 if count is None else count, 100)):
         document = f"Job {owner}-{name}-{number}"
         body = _object("batch/v1", "Job", f"{owner}-{name}-{number}", namespace, template)
-        # The JobSet controller has a default for this field, but a Job has none.
+        # The JobSet controller sets a default for this field, but the Job controller sets none.
         pod = at(body, ("spec", "template", "spec"))
         if isinstance(pod, dict):
             pod.setdefault("restartPolicy", "OnFailure")
@@ -273,7 +272,7 @@ def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> No
 
 
 def make_claims(policies: list[Field], owner: str, namespace: str, draft: Draft) -> None:
-    """Creates the claims of a JobSet, and mounts them for containers that use their volumes."""
+    """Creates a JobSet's claims, and adds their volumes to the pods whose containers mount them."""
     for policy in policies:
         retention = policy.get("retentionPolicy")
         if retention is not None:

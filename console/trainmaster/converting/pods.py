@@ -1,7 +1,7 @@
 """Converts a pod template into the job's image, command and resources, and puts other fields into podTemplate.
 
-The training container becomes `worker`. Accelerators, RDMA devices, CPU and memory become the job's fields. Fields that
-the agent uses itself are refused or left out, each with its reason.
+The training container becomes `worker`. Accelerators, RDMA devices, CPU and memory become fields of the job. Fields
+that the agent needs for itself are refused or dropped, each with a reason.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trainmaster_operator.api.pod_template import (
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 
 _OWN_DOMAINS = re.compile(r"(^|[.])(kubeflow\.org|jobset\.sigs\.k8s\.io|jobset\.x-k8s\.io)/|^batch\.kubernetes\.io/")
-# Volcano's scheduler, and the coscheduling plugin's as in its chart.
+# The names of Volcano's scheduler and of the coscheduling plugin's scheduler (in its chart).
 _GANGS = {"volcano": "volcano", "scheduler-plugins-scheduler": "coscheduling"}
 _TOPOLOGIES = {
     "kueue.x-k8s.io/podset-required-topology": True,
     "kueue.x-k8s.io/podset-preferred-topology": False,
 }
-# Labels that other operators' programs read; ours have other names.
+# Labels that other operators' programs read. Ours have other names.
 _JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
 _INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 _METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -50,8 +50,8 @@ _CONTAINERS_LEFT_OUT = {
 def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> None:
     """Puts a pod template into the job.
 
-    `trains` is the usual name of the training container. `torch`: the operator is for PyTorch, so Python scripts use
-    torch.
+    `trains` is the usual name of the training container. `torch` means that the operator is for PyTorch, so a Python
+    script uses torch.
     """
     _metadata(template, draft)
     spec = template.get("spec")
@@ -59,7 +59,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
         return
     container = training_container(spec, trains)
     if container is not None:
-        # The worker comes first, because volumes and sidecars depend on it.
+        # The worker is converted first, because volumes and sidecars depend on it.
         _worker(container, spec, draft, torch=torch)
     for name, field in (spec.fields or {}).items():
         if name == "containers":
@@ -85,7 +85,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
 
 
 def training_container(spec: Field, trains: str) -> Field | None:
-    """Returns the training container: by its name, or else the first one."""
+    """Returns the container with the usual name, or else the first container."""
     containers = spec.each("containers")
     named = [each for each in containers if each.text("name") == trains]
     return next(iter(named or containers), None)
@@ -129,7 +129,7 @@ def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None
         elif name == "securityContext":
             draft.keep(field, (*place, name))
             if field.get("privileged") is not None and field.get("allowPrivilegeEscalation") is None:
-                # Kubernetes' default for privileged containers, which the rendered worker overrides.
+                # This is Kubernetes' default for privileged containers. The rendered worker would override it.
                 draft.set((*place, name, "allowPrivilegeEscalation"), draft.at((*place, name, "privileged")))
         elif name not in ("command", "args", "resources"):
             draft.keep(field, (*place, name))
@@ -166,7 +166,7 @@ def _environment(field: Field, draft: Draft, place: Path) -> None:
 
 
 def _variable(variable: Field, draft: Draft, place: Path) -> None:
-    """Puts a variable into the job. If it reads another operator's label, it reads ours instead."""
+    """Puts a variable into the job. If the variable reads another operator's label, it reads ours instead."""
     path = variable.get("valueFrom", "fieldRef", "fieldPath")
     found = _METADATA.fullmatch(path.value) if path is not None and isinstance(path.value, str) else None
     if path is not None and found is not None and found[2] in (*_JOB_NAMES, *_INDEXES):
@@ -183,7 +183,7 @@ def _variable(variable: Field, draft: Draft, place: Path) -> None:
 
 
 def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
-    """Converts a memory volume at /dev/shm into sharedMemory, unless something else mounts it."""
+    """Converts a memory volume at /dev/shm into sharedMemory, unless it is also mounted elsewhere."""
     mount = next((each for each in container.each("volumeMounts") if each.text("mountPath") == "/dev/shm"), None)
     if mount is None:
         return
@@ -226,18 +226,18 @@ _KINDS = {name: kind for kind, name in RESOURCE_NAMES.items()}
 _RESOURCES: Path = ("spec", "resources")
 _ACCELERATOR: Path = ("spec", "accelerator")
 _RDMA: Path = ("spec", "interconnect", "rdma")
-# Device plugins' names of RDMA devices: rdma/hca, openshift.io/mlnx_rdma, vpc.amazonaws.com/efa.
+# Matches device plugins' names for RDMA devices: rdma/hca, openshift.io/mlnx_rdma, vpc.amazonaws.com/efa.
 _IS_RDMA = re.compile(r"^rdma/|/.*rdma|/efa$|/hca")
 _IS_DEVICE = re.compile(r"/.*(gpu|npu|tpu|xpu|hpu|dcu|mlu|accelerator|ascend|neuron|mig-|gaudi)", re.IGNORECASE)
 
 
 def is_accelerator(name: str) -> bool:
-    """Returns whether an extended resource is an accelerator for ranks."""
+    """Returns whether an extended resource is an accelerator."""
     return name in _KINDS or (_IS_DEVICE.search(name) is not None and _IS_RDMA.search(name) is None)
 
 
 def convert_resources(resources: Field, draft: Draft, container: Path) -> None:
-    """Puts a container's resources into the job; `container` is the worker's place in podTemplate."""
+    """Puts a container's resources into the job. `container` is the worker's path in podTemplate."""
     names = dict.fromkeys([*resources.named("limits"), *resources.named("requests")])
     for name in names:
         limit, request = resources.get("limits", name), resources.get("requests", name)
@@ -273,7 +273,7 @@ def _accelerator(name: str, limit: Field | None, request: Field | None, draft: D
 
 
 def _device(limit: Field | None, request: Field | None, draft: Draft, path: Path) -> int:
-    """Puts a number of devices into the job, with equal limit and request, and returns it."""
+    """Puts a number of devices into the job and returns the number. Limit and request must be equal."""
     count = _count(limit or request) or 0
     for field in (limit, request):
         if field is not None:
@@ -282,7 +282,7 @@ def _device(limit: Field | None, request: Field | None, draft: Draft, path: Path
 
 
 def _count(field: Field | None) -> int | None:
-    """Returns a whole number of devices, or None."""
+    """Returns a number of devices, or None if it isn't an integer."""
     value = field.plain() if field is not None else None
     if isinstance(value, str) and value.isdecimal() and len(value) < 10:
         return int(value)
@@ -309,7 +309,7 @@ def _memory(limit: Field | None, request: Field | None, draft: Draft, container:
             request.became(Target(path))
             return
     if request is not None:
-        # The job's field sets both request and limit.
+        # The job's field sets both the request and the limit, so a different request goes into podTemplate.
         draft.keep(request, (*container, "resources", "requests", "memory"))
 
 
@@ -322,12 +322,12 @@ def _same(one: Field, other: Field) -> bool:
 
 
 def shared_memory(limit: Any, draft: Draft) -> Any:
-    """Returns the size of /dev/shm for a memory volume with or without a limit; None if the pod must define it."""
+    """Returns the size of /dev/shm for a memory volume's limit, or None if the pod must define the volume itself."""
     memory = draft.at((*_RESOURCES, "memory"))
     try:
         if limit is not None and (memory is None or quantity(limit) <= quantity(memory)):
             return limit
-        # The volume's content counts as the container's memory, which limits it.
+        # The volume's content counts as memory of the container, so the container's limit applies.
         return memory if memory is None or quantity(memory) else None
     except (ValueError, ArithmeticError):
         return None

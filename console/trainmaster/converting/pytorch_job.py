@@ -1,4 +1,4 @@
-"""Converts a PyTorchJob (kubeflow.org/v1, training-operator 1.9); older ones have runPolicy's fields in spec."""
+"""Converts a PyTorchJob (kubeflow.org/v1, training-operator 1.9). Older ones contain runPolicy's fields in spec."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from trainmaster.converting.groups import Part, answer_pods, combine
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
 from trainmaster.converting.pods import convert_pod
 
-# The replicas in the order of ranks.
+# The types of replicas in the order of ranks.
 _REPLICAS = ("Master", "Worker")
 _CONTAINER = "pytorch"
 _MAX_RESTARTS: Path = ("spec", "failurePolicy", "maxRestarts")
 _RENDEZVOUS = ("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone")
-# Pods after the job's end: their field lists the removed pods, ours the kept ones.
+# Values for pods after the job's end. Their field names the pods to remove, ours the pods to keep.
 _KEEP_PODS = {"None": "All", "All": "None", "Running": "Failed"}
 
 
@@ -52,7 +52,7 @@ def _part(name: str, manifest: Field) -> Part:
 
 
 def _with_pods(parts: list[Part]) -> list[Part]:
-    """Returns the parts that have pods, if there are any, and answers the templates of the others."""
+    """Returns the parts that have pods, or else the first part, and answers the other templates."""
     found = [part for part in parts if part.workers > 0] or parts[:1]
     for part in parts:
         if part not in found:
@@ -63,7 +63,7 @@ def _with_pods(parts: list[Part]) -> list[Part]:
 
 
 def _replicas(part: Field, position: int, draft: Draft, together: str) -> None:
-    """Answers the number of pods of a replica."""
+    """Answers a replica type's number of pods."""
     replicas = part.get("replicas")
     grouped = draft.at(("spec", "workerGroups")) is not None
     path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
@@ -108,7 +108,7 @@ def _run_policy(policy: Field, draft: Draft) -> None:
 
 
 def _restarts(field: Field, draft: Draft) -> None:
-    """Puts a limit of restarts into the job; the first limit counts."""
+    """Puts a limit of restarts into the job. The first limit is used."""
     given = draft.at(_MAX_RESTARTS)
     if given is None:
         draft.keep(field, _MAX_RESTARTS)
@@ -120,7 +120,7 @@ def _scheduling(policy: Field, draft: Draft) -> None:
     gang: Path = ("spec", "scheduling", "gang")
     has_gang = draft.at(gang) is not None
     if not has_gang:
-        # Kubeflow's operator has an option for the scheduler.
+        # An option of Kubeflow's operator determines the scheduler, so Volcano is assumed.
         draft.set(gang, {"scheduler": "volcano"})
     assumed = "" if has_gang else "Volcano is assumed, as the manifest names no gang scheduler"
     for name, field in (policy.fields or {}).items():
@@ -141,7 +141,7 @@ def _scheduling(policy: Field, draft: Draft) -> None:
 
 
 def _restart_policies(parts: list[Part], draft: Draft) -> None:
-    """Answers the replicas' restartPolicy; the strictest counts for the group."""
+    """Answers the replicas' restartPolicy. The strictest policy applies to the group."""
     for part in parts:
         field = part.field.get("restartPolicy")
         if field is None:

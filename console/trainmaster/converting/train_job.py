@@ -1,8 +1,8 @@
-"""Converts a TrainJob (trainer.kubeflow.org/v1alpha1) as Kubeflow Trainer does, by a JobSet from its runtime.
+"""Converts a TrainJob (trainer.kubeflow.org/v1alpha1) through a JobSet, which Kubeflow Trainer would make of it.
 
 The JobSet starts as the runtime's template. The TrainJob's patches, initializers and trainer are merged into it, and
-the result is converted like any JobSet. The caller gives the runtime, or it is one of Kubeflow Trainer's own (August
-2026). Older releases' podTemplateOverrides, podSpecOverrides, labels and annotations are supported too.
+the result is converted like any JobSet. The runtime is given by the caller, or is one that Kubeflow Trainer installs
+(August 2026). podTemplateOverrides, podSpecOverrides, labels and annotations of older releases are supported too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GANG: Path = ("spec", "scheduling", "gang")
 
 
 def convert_train_job(manifest: Field, runtime: Field | None) -> Draft:
-    """Converts a TrainJob; `runtime` is the runtime that it refers to, if given."""
+    """Converts a TrainJob. `runtime` is the runtime that the TrainJob refers to, if given."""
     spec = manifest.get("spec") or Field(None)
     name, namespace = manifest.text("metadata", "name"), manifest.text("metadata", "namespace")
     below = _runtime(spec, runtime)
@@ -117,13 +117,13 @@ def _patched(patch: Field, job_set: Field, template: Field) -> tuple[Field, Fiel
 
 
 def _overridden(override: Field, job_set: Field) -> Field:
-    """Merges an override of pods (Kubeflow Trainer before 2.2) into the replicatedJobs that it names."""
+    """Merges an override of pods (Kubeflow Trainer before 2.2) into the replicatedJobs that the override names."""
     pod: dict[str, Field] = {}
     metadata, spec = override.get("metadata"), override.get("spec")
     if metadata is not None:
         pod["metadata"] = metadata
     if spec is None:
-        # podSpecOverrides have the pod's fields themselves.
+        # podSpecOverrides contain the pod's fields directly.
         fields = {
             name: each for name, each in (override.fields or {}).items() if name not in ("targetJobs", "metadata")
         }
@@ -141,7 +141,7 @@ def _overridden(override: Field, job_set: Field) -> Field:
 
 
 def _initialized(initializer: Field, job: str, job_set: Field) -> Field:
-    """Merges an initializer into the runtime's job of that name."""
+    """Merges an initializer into the runtime's job with this name."""
     if _replicated(job_set, job) is None:
         initializer.refused(
             f"the runtime has no {job}; fill a volume by an init container in spec.podTemplate, or by a Job before"
@@ -186,7 +186,7 @@ def _with(job_set: Field, job: str, spec: Field) -> Field:
 
 
 def _name(name: str, owner: Field) -> Field:
-    """Returns a name for merging, which is in no manifest."""
+    """Returns a field with a name, which merging needs but no manifest contains."""
     return Field(name, owner.path)
 
 
@@ -195,7 +195,7 @@ def _replicated(job_set: Field, name: str) -> Field | None:
 
 
 def _trains(job_set: Field) -> str:
-    """Returns the name of the training replicatedJob: by its label, or else the usual name."""
+    """Returns the name of the replicatedJob with the trainer's label, or else the usual name."""
     labelled = [
         each.text("name")
         for each in job_set.each("replicatedJobs")
@@ -206,7 +206,7 @@ def _trains(job_set: Field) -> str:
 
 
 def _without_daemons(trains: str, job_set: Field) -> Field:
-    """Returns a JobSet's spec without the SSH daemons of mpirun."""
+    """Returns a JobSet's spec without the SSH daemons that mpirun needs."""
     fields = dict(job_set.fields or {})
     for each in job_set.each("replicatedJobs"):
         if each.text("name") == _TRAINER and trains != _TRAINER:
@@ -279,9 +279,9 @@ def _rest(spec: Field, template: Field, job_set: Field, draft: Draft) -> None:
     convert_manager(spec.get("managedBy"))
 
 
-# Kubeflow Trainer's runtimes that only start torchrun in an image of PyTorch.
+# Kubeflow Trainer's runtimes that only start torchrun in a PyTorch image.
 _TORCH_IMAGES = {"torch-distributed": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"}
-# Runtimes of other frameworks, whose content doesn't matter.
+# Runtimes for other frameworks. Their content doesn't matter.
 _OTHERS = {
     "deepspeed-distributed": "mpi",
     "mlx-distributed": "mpi",
@@ -291,7 +291,7 @@ _OTHERS = {
 
 
 class Builtin(NamedTuple):
-    """Builtin is one of Kubeflow Trainer's own runtimes: its spec, and its image if it has one."""
+    """Builtin is one of Kubeflow Trainer's own runtimes, with its spec and its image, if any."""
 
     spec: Mapping[str, Any]
     image: str

@@ -1,4 +1,4 @@
-"""Lists the commands in the help's sections and order. A module has its command's name and an `app`, or is in `SHARED`.
+"""Lists the commands by the help's sections, in its order. A command's module has the same name, except for `SHARED`.
 
 `jobs` shows jobs, `files` works on files, `pages` serves the page, and `programs` has small commands; `submit`, `push`,
 `logs`, `events`, `wait`, `history` (with `history_server`, its `serve`), `stacks`, `evidence`, `suspend`, `resume`,
@@ -12,10 +12,10 @@
         '''Resume a suspended job from its checkpoint.'''
         connection.client().resume(name)
 
-In a shared module, the decorator names the command. A module imports its command's dependencies when it runs, so that
-`--help` and completion answer at once. A command that asks the API server is `@connected`; names of jobs are
-`arguments.JobName`; a command that prints objects takes `output.Output`. `terminal.called()` returns the name by which
-the user called this program.
+In a shared module, the decorator names the command. Commands import their dependencies when they run, so that `--help`
+and completion answer at once. A command that asks the API server needs `@connected`. A parameter for a job's name has
+the type `arguments.JobName`, and a command that prints objects takes `output.Output`. `terminal.called()` returns the
+name by which the user called this program.
 """
 
 from __future__ import annotations

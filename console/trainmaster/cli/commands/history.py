@@ -18,7 +18,7 @@ from trainmaster.cli.program import Command, Part
 
 app = Part()
 
-# `history serve` runs the server (commands/history_server.py); `history dtj/serve` shows a job of that name.
+# `history serve` runs the server (commands/history_server.py); `history dtj/serve` shows the job named serve.
 SERVE, SERVER = "serve", "history-server"
 PANEL = "History"
 EXPORT = "Export"
@@ -38,7 +38,7 @@ def _known_format(value: str | None) -> str | None:
 
 
 class _History(Command):
-    """_History is a command whose job name may be a subcommand instead."""
+    """_History is a command that takes a job's name or a subcommand."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Returns the context of this command, or of its subcommand."""
@@ -171,7 +171,7 @@ def show_history(
 
 
 def _require_possible(name: str | None, options: Mapping[str, Any], *, only_listed: bool) -> None:
-    """Raises BadParameter for options of lists with a name, or options of jobs without one."""
+    """Raises BadParameter for a list's option with a job's name, or a job's option without a name."""
     for option, given in options.items():
         if given and (name is not None) == only_listed:
             why = "a job is in one namespace; name that with --namespace" if only_listed else "needs the name of a job"

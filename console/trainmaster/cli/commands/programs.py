@@ -1,4 +1,4 @@
-"""`crd`, `operator`, `demo`, `completion` and `mcp`: commands that print one thing or start another program."""
+"""`crd`, `operator`, `demo`, `completion` and `mcp` each print a text or start another program."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.client import TrainingJob
 
 app = Part()
-# Replacing lost pods may take this long (seconds).
+# Time limit for replacing lost pods (seconds).
 WAIT_SECONDS = 600.0
 
 

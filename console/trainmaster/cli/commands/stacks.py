@@ -41,7 +41,7 @@ def stacks(
     found = jobs.stacks(name, timeout=timeout)
     sentences = missing_stacks(found, rank)
     if output is not None:
-        # The object itself names missing answers.
+        # The printed object already lists the missing answers.
         print_value(stacks_json(found, rank), output)
     else:
         for line in stacks_lines(found, rank):

@@ -1,4 +1,4 @@
-"""`kubectl dtj wait` waits until jobs have ended, or are in a phase."""
+"""`kubectl dtj wait` waits until jobs have ended or reached a phase."""
 
 from __future__ import annotations
 

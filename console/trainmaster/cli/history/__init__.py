@@ -1,6 +1,6 @@
 """`kubectl dtj history` shows the records of jobs, and writes their curves to files.
 
-`open_history` opens the history that the options name; `showing` prints and exports, `page` has the tables and curves.
+`open_history` opens the history that the options select. `showing` prints and exports; `page` draws tables and curves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORMATS = ("csv", "json", "parquet")
 
 @dataclass(frozen=True)
 class HistoryOptions:
-    """HistoryOptions selects the history; None leaves the choice to TRAINMASTER_HISTORY and the cluster."""
+    """HistoryOptions selects the history. For None, TRAINMASTER_HISTORY or the cluster selects it."""
 
     history: str | None = None
     token: str | None = None
@@ -32,14 +32,14 @@ class HistoryOptions:
 
 @dataclass(frozen=True)
 class OpenHistory:
-    """OpenHistory is a readable history, and the default namespace."""
+    """OpenHistory is a history that can be read, and the default namespace."""
 
     reader: HistoryReader
     namespace: str
 
 
 def open_history(connection: Connection, options: HistoryOptions) -> OpenHistory:
-    """Opens the history. Raises ClientError, and BadParameter for a wrong connection option."""
+    """Opens the history. Raises ClientError, or BadParameter if a connection option is wrong."""
     from trainmaster.client.history import blocking_history, find_history
 
     limit, server = connection.answer_seconds(), connection.server()

@@ -23,14 +23,14 @@ from trainmaster_operator.wire.values import is_number, mapping, text
 DELETED = " (deleted)"
 STYLES = {**PHASE_STYLES, **{f"{phase}{DELETED}": style for phase, style in PHASE_STYLES.items()}}
 OUTCOME_STYLES = {"Succeeded": "green", "Failed": "red", "Disrupted": "yellow", "Running": "cyan"}
-# Only the newest attempts are shown; -o json has all.
+# Only the newest attempts are shown; -o json prints all.
 MOST_ATTEMPTS = 20
-# Width of curves: in a pipe, at most (a longer line can't be read at a glance), and at least, in columns.
+# Maximum width of curves in a pipe (a longer line can't be read at a glance), and their minimum width (columns).
 PIPE_WIDTH, MOST_WIDTH, LEAST_WIDTH = 100, 160, 8
 LABEL_WIDTH = 15
 # A curve that varies by less than this share of its value is drawn flat, so that noise isn't shown.
 FLAT = 0.005
-# A distance of this many times the usual one between two points is a gap without reports.
+# If two points are this many times the usual distance apart, there were no reports between them.
 GAP = 3.0
 
 
@@ -71,22 +71,22 @@ def phase_of(job: Mapping[str, Any]) -> str:
 
 
 def steps_of(job: Mapping[str, Any]) -> str:
-    """Returns the completed steps, and the total if known."""
+    """Returns the completed steps, and the total if it is known."""
     if job["step"] is None:
         return ""
     return f"{job['step']}/{job['totalSteps']}" if job["totalSteps"] else str(job["step"])
 
 
 def ran_for(started: str | None, ended: str | None, now: datetime) -> str:
-    """Returns the time from start to end or until now; empty before the start."""
+    """Returns the time from the start to the end or until now. Before the start, the text is empty."""
     begin = parse_time(started)
     return "" if begin is None else duration(((parse_time(ended) or now) - begin).total_seconds())
 
 
 def failure_words(failure: Mapping[str, Any] | None) -> str:
-    """Returns a failure of the API in one line: `Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …`.
+    """Formats a failure in one line: `Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …`.
 
-    The rank's last line has the error itself.
+    The error itself comes from the rank's last line.
     """
     if failure is None:
         return ""
@@ -104,7 +104,7 @@ def _known(value: int | None) -> str:
 def job_page(
     job: Mapping[str, Any], series: Mapping[str, Any], width: int | None, now: datetime | None = None
 ) -> Iterator[RenderableType]:
-    """Yields the page of a validated RecordedJobDetail and its Series, in lines of at most `width` columns."""
+    """Yields a job's page from a validated RecordedJobDetail and Series, in lines of at most `width` columns."""
     now = now or datetime.now(UTC)
     yield _headline(job, now)
     yield from _facts(job, width, now)
@@ -196,7 +196,7 @@ def _time(job: Mapping[str, Any], now: datetime) -> list[RenderableType]:
     try:
         last = TrainingJob.of(job["job"])
     except ClientError:
-        # The object wasn't recorded or is of another release, so the page leaves it out.
+        # The object wasn't recorded, or was written by another release, so the page omits it.
         return []
     spent = last.status.time_spent
     return [] if spent is None else where_time_went(last, spent, (), parse_time(job["deletedAt"]) or now)
@@ -211,7 +211,7 @@ def _moment(at: datetime) -> str:
     try:
         return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     except OverflowError:
-        # In UTC, this time would be before the year 1 or after 9999.
+        # In UTC, the year of this time is less than 1 or greater than 9999.
         return at.isoformat()
 
 
@@ -233,7 +233,7 @@ _CURVES: Mapping[str, tuple[str, Callable[[float], str], str]] = {
 
 
 def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
-    """Draws a validated series in lines of at most `width` columns, or none if it has fewer than two points."""
+    """Draws a validated series in lines of at most `width` columns. Fewer than two points give no lines."""
     times: list[float] = series["at"]
     if len(times) < 2 or times[-1] == times[0]:
         return
@@ -245,7 +245,7 @@ def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
     for name in drawn:
         words, values = _CURVES[name][1], known[name]
         figures[name] = f"{words(values[-1])}  ({words(min(values))} to {words(max(values))})"
-    # Both curves share one scale, so that their distance reveals a rank that is slower than the others.
+    # Both curves use the same scale, so that a rank that is slower than the others shows as a distance between them.
     steps = [value for name in ("stepSeconds", "slowestStepSeconds") for value in known[name]]
     beside = max(map(len, figures.values()))
     room = max(LEAST_WIDTH, min(width or PIPE_WIDTH, MOST_WIDTH) - LABEL_WIDTH - 2 - beside)
@@ -266,7 +266,7 @@ def curve_lines(series: Mapping[str, Any], width: int | None) -> Iterator[Text]:
 def spread(times: Sequence[float], values: Sequence[float | None], columns: int) -> list[float | None]:
     """Returns the mean value in each of `columns` equal periods, or None for a period without values.
 
-    If points are further apart than the periods, each one counts until the next, except across a gap.
+    If points are further apart than the periods, each value applies until the next point, except across a gap.
     """
     sums, counts = [0.0] * columns, [0] * columns
     for at, value in zip(times, values, strict=True):
@@ -285,14 +285,14 @@ def spread(times: Sequence[float], values: Sequence[float | None], columns: int)
 
 
 def blocks(values: Sequence[float | None], least: float, most: float) -> str:
-    """Draws values as blocks on a scale from `least` to `most`; None as a blank."""
+    """Draws values as blocks on a scale from `least` to `most`, and None as a blank."""
     is_flat = most - least <= FLAT * max(abs(least), abs(most))
     scale = 0.0 if is_flat else (len(BLOCKS) - 1) / (most - least)
     return "".join(" " if value is None else BLOCKS[round(scale * (value - least))] for value in values)
 
 
 def _starts(times: Sequence[float], attempts: Sequence[int | None], columns: int) -> list[str]:
-    """Returns each attempt's number at its beginning, except for numbers that would overlap an earlier one."""
+    """Returns a label line with each attempt's number at the attempt's start. Overlapping numbers are left out."""
     line = [" "] * columns
     seen, free = 0, 0
     for at, attempt in zip(times, attempts, strict=True):

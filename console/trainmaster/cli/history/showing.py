@@ -67,7 +67,7 @@ def show_job(opened: OpenHistory, name: str, uid: str | None, output: str | None
 
 
 def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, output: str | None) -> None:
-    """Shows an attempt's evidence, or prints it as json or yaml. Raises ClientError."""
+    """Shows an attempt's evidence, or prints the evidence as json or yaml. Raises ClientError."""
     reader, namespace = opened.reader, opened.namespace
     job = run(reader.job(namespace, name, uid=uid))
     attempt = next((each for each in job["attempts"] if each["attempt"] == number), None)
@@ -81,7 +81,7 @@ def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, o
         return
     print_page(attempt_lines(evidence, attempt))
     if attempt is job["attempts"][-1]:
-        # The kept logs are the last attempt's; those of other attempts are in their evidence.
+        # The kept logs belong to the last attempt. The evidence contains those of other attempts.
         try:
             print_page(log_lines(run(reader.logs(namespace, name, uid=job["uid"], tail=TAIL_LINES))))
         except ClientError as error:
@@ -91,7 +91,7 @@ def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, o
 def export_job(opened: OpenHistory, name: str, uid: str | None, file: str, format: str, *, ranks: bool) -> None:
     """Writes a job's curves, or the figures of its ranks, to a file. Raises ClientError."""
     reader, namespace = opened.reader, opened.namespace
-    # This resolves the name to one job, and prevents an empty file for an unknown name.
+    # This finds the job before the file is created, so that an unknown name leaves no empty file.
     uid = run(reader.job(namespace, name, uid=uid))["uid"]
     left_out = 0
     if ranks:
@@ -116,7 +116,7 @@ async def recorded_jobs(
         page = await reader.jobs(namespace, limit=wanted, after=after)
         found += page["items"]
         more = page["continue"]
-        # Stops at a faulty history that repeats its position or returns no jobs.
+        # A faulty history may repeat its position or return no jobs.
         if not more or more == after or not page["items"] or (limit and len(found) >= limit):
             return found[: limit or None], bool(more) or bool(limit and len(found) > limit)
         after = more
@@ -149,7 +149,7 @@ def log_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def export_format(file: str, given: str | None, *, force: bool) -> str:
-    """Returns the given format or that of the file's suffix, before any request.
+    """Returns the given format, or else the format that belongs to the file's suffix.
 
     Raises BadParameter, and ClientError if the file can't be written.
     """

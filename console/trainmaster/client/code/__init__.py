@@ -1,11 +1,11 @@
 """Uploads the user's code, so that a job needs no image for it: a folder becomes an archive that the pods mount.
 
-- `archive` makes the same bytes from the same files, so the digest shows any change; it leaves out
-  files that may hold secrets.
-- `scripts` refuses an archive without the job's script.
-- `submitting` writes code and job in the right order: `submit_with_code`, `push_code`. The code is in the job's
-  ConfigMap.
-- `claims` copies a larger archive onto a volume, with a pod of the job's own image.
+- `archive` makes equal archives from equal files, so the digest shows any change. It leaves out files that may contain
+  secrets.
+- `scripts` refuses an archive that lacks the job's script.
+- `submitting` writes the code into a ConfigMap and submits the job, in the right order: `submit_with_code`,
+  `push_code`.
+- `claims` copies a larger archive onto a volume, using a pod with the job's own image.
 """
 
 from trainmaster.client.code.archive import Archive, archive_files, archive_folder

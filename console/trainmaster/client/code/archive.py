@@ -1,9 +1,9 @@
-"""Makes an archive of a folder: the same bytes from the same files, on any machine at any time.
+"""Makes an archive of a folder. Equal files make equal bytes, on any machine at any time.
 
-It leaves out caches and environments. It also leaves out files that may hold secrets, files that `.gitignore` and
-`.trainmasterignore` exclude (each folder's own, as git reads them), links out of the folder and special files; it names
-these, because a script may need them. Everybody who may read the namespace's ConfigMaps can read a job's code, so only
-a `.trainmasterignore` can include a secret (`!.env`); a `.gitignore` is about git.
+It leaves out caches and environments. It also leaves out files that may contain secrets, files that `.gitignore` and
+`.trainmasterignore` exclude (in every folder, as in git), links that lead out of the folder, and special files. It
+names these, because a script may need them. Users who may read the namespace's ConfigMaps can read a job's code, so a
+file that may contain secrets is included only if a `.trainmasterignore` includes it (`!.env`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-# Marks all objects that hold a job's code.
+# The label of all objects that contain a job's code.
 CODE_LABEL = "trainmaster.dev/code-of"
-# Size limit in bytes: with base64, the object stays below etcd's 1.5 MB and a pod's start below a second.
+# Size limit (bytes). Encoded in base64, an archive stays below etcd's 1.5 MB, and a pod's start below a second.
 MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
-# In a folder with both, the later one takes precedence.
+# If a folder contains both files, the later one takes precedence.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 ALWAYS_LEFT_OUT = frozenset(
     {
@@ -50,7 +50,7 @@ ALWAYS_LEFT_OUT = frozenset(
         ".tox",
     }
 )
-# Number of files that a sentence names.
+# Number of files that a message names.
 NAMED_FILES = 5
 SECRET = "may hold secrets; to take one along, name it in .trainmasterignore, as !{path}"
 _KB = 1000
@@ -59,7 +59,7 @@ _MB = 1_000_000
 
 @dataclass(frozen=True)
 class LeftOut:
-    """LeftOut is a file, link or folder (its path ends with a slash) outside the archive, with the reason."""
+    """LeftOut is a file, a link or a folder (path/) that isn't in the archive, with the reason."""
 
     path: str
     reason: str
@@ -67,9 +67,9 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Archive:
-    """Archive is a tar file, compressed with gzip, and a description of its content.
+    """Archive is a tar file, compressed with gzip, with a description of its content.
 
-    `sizes` has the bytes of each file by its path. `left_out` names the files left out, except for caches and
+    `sizes` maps each file's path to its size in bytes. `left_out` names the files left out, except for caches and
     environments. `folder` is the source folder, if there is one.
     """
 
@@ -80,16 +80,16 @@ class Archive:
     folder: str = field(default="", compare=False)
 
     def largest(self) -> str:
-        """Returns the largest files with their sizes, for a sentence."""
+        """Returns the largest files with their sizes, for a message."""
         return _largest(self.sizes)
 
     def summary(self) -> str:
-        """Returns one line: the number of files, their bytes, and the files left out with their reasons."""
+        """Returns a line with the number of files, their total size, and the files left out with the reasons."""
         files = "1 file" if len(self.sizes) == 1 else f"{len(self.sizes)} files"
         return "; ".join([f"{files}, {size_text(len(self.data))}", *([self.left()] if self.left_out else [])])
 
     def left(self) -> str:
-        """Returns the files left out with their reasons, for a line; empty if there are none."""
+        """Returns the files left out with the reasons, for a line. Empty if there are none."""
         reasons: dict[str, list[str]] = {}
         for each in self.left_out:
             reasons.setdefault(each.reason, []).append(each.path)
@@ -98,7 +98,7 @@ class Archive:
 
 
 def archive_folder(folder: str | Path) -> Archive:
-    """Returns the archive of a folder's code. Raises InvalidRequest if no job can use it."""
+    """Returns the archive of a folder's code. Raises InvalidRequest if no job could use the archive."""
     root = Path(folder)
     if not root.is_dir():
         what = "is no folder" if root.exists() else "is not there"
@@ -136,15 +136,15 @@ def archive_folder(folder: str | Path) -> Archive:
 
 
 def archive_files(files: Mapping[str, bytes]) -> Archive:
-    """Returns the archive of files, given by their paths in it. Raises InvalidRequest if they are too large."""
+    """Returns the archive of files, which are given by path. Raises InvalidRequest if they are too large."""
     return _pack(dict(files), set(), (), "")
 
 
 def size_text(count: int) -> str:
-    """Formats a number of bytes for a sentence: 512 bytes, 34.1 KB, 1.5 MB."""
+    """Formats a number of bytes for a message: 512 bytes, 34.1 KB, 1.5 MB."""
     if count < _KB:
         return f"{count} byte{'' if count == 1 else 's'}"
-    # Writes 999,950 bytes as 1.0 MB, not as 1000.0 KB.
+    # From 999,950 bytes, KB would round to 1000.0, so MB is used.
     return f"{count / _KB:.1f} KB" if count < _MB - _KB / 20 else f"{count / _MB:.1f} MB"
 
 
@@ -242,9 +242,9 @@ def _stays_inside(path: PurePosixPath, target: str) -> bool:
 def _pack(
     files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[LeftOut, ...], folder: str
 ) -> Archive:
-    """Packs files (bytes) and links (their targets) into an archive."""
+    """Packs files, given as bytes, and links, given as their targets, into an archive."""
     packed = io.BytesIO()
-    # The archive holds no name, time or owner of its creation, so that equal files make equal bytes.
+    # The archive records no archive name, times or owners, so that equal files make equal bytes.
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
             content = files[name]
@@ -281,7 +281,7 @@ def _largest(sizes: Mapping[str, int]) -> str:
 
 # Patterns in the syntax of .gitignore.
 SECRET_FILES = (
-    # Environment files, except for published examples.
+    # Environment files, except for examples that are meant to be published.
     *(".env", ".env.*", "*.env", ".envrc", "!.env.example", "!.env.sample", "!.env.template", "!.env.dist"),
     # Private keys and key stores.
     *("*.key", "*.pem", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx", ".ssh/", ".gnupg/"),
@@ -314,7 +314,7 @@ SECRET_FILES = (
     # Histories of shells and interpreters.
     *(".*_history", ".*history", ".*_hist", ".lesshst", ".viminfo"),
 )
-# The first bytes of a private key in PEM, under any name.
+# The first bytes of a private key in PEM format, regardless of the file's name.
 _PEM, _PRIVATE = b"-----BEGIN ", b"PRIVATE KEY-----"
 
 

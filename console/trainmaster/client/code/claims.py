@@ -1,9 +1,9 @@
-"""Copies an archive that is too large for a ConfigMap onto a volume, by a short-lived pod.
+"""Copies an archive that is too large for a ConfigMap onto a volume, with a short-lived pod.
 
-The pod has the job's image, mounts the claim and the pieces of the archive, joins them, and compares the digest. The
-pod owns the pieces, which are ConfigMaps, so they are removed with it. This program always removes the pod, even at
-Ctrl-C; if the program is killed, the pod ends at its deadline and the next upload removes it. The archive that the job
-names stays, because replaced pods need it until the job names the new one.
+The pod uses the job's image. It mounts the claim and the archive's pieces, joins the pieces and compares the digest.
+The pieces are ConfigMaps that the pod owns, so they are removed together with it. This program removes the pod even
+after Ctrl-C. If the program is killed, the pod ends at its deadline and the next upload removes it. The job's current
+archive is kept, because replacement pods need it until the job names the new archive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UPLOAD_SECONDS = 300
 POLL_SECONDS = 0.2
 KEPT_ARCHIVES = 2
 UPLOAD_ANNOTATION = "trainmaster.dev/upload"
-"""Identifies the run of this program that made the pod."""
+"""The annotation that identifies the run of this program that created the pod."""
 # Fields of the job's podTemplate that the pod needs to start on the workers' nodes.
 _TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
 NO_NODE = "it has no node"
@@ -40,10 +40,10 @@ _WAITING = {
     "CreateContainerError": "its container can't be made",
 }
 
-# `python3 -c` runs this with the folder, the digest, the number of pieces, the number of archives to keep, the digest
-# that the job names (or nothing), and the job. The folder may hold other users' files, so a list in it names the job's
-# archives, the newest last, and whether the job made each. The program removes only these, and none that another job's
-# list names.
+# `python3 -c` runs this program with the folder, the digest, the number of pieces, the number of archives to keep, the
+# digest that the job names (or nothing), and the job. The folder may contain other users' files, so a list in it names
+# the job's archives, the newest last, and whether the job created each. The program removes only archives that the job
+# created and that no other job's list names.
 _PROGRAM = """
 import hashlib, json, os, sys
 folder, digest, pieces, kept, named, job = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]
@@ -100,9 +100,9 @@ except (ValueError, AttributeError):
 def upload_to_claim(
     jobs: JobClient, name: str, spec: Mapping[str, Any], archive: Archive, *, beside: TrainingJob | None = None
 ) -> None:
-    """Puts the archive onto the claim that `spec.code` names. `beside` is the job whose pods already mount it.
+    """Puts the archive onto the claim that `spec.code` names. `beside` is a job whose pods already mount the claim.
 
-    Raises InvalidRequest and NotAllowed with the cause.
+    Raises InvalidRequest or NotAllowed, with the cause.
     """
     pieces = [
         archive.data[start : start + MAX_CONFIG_MAP_BYTES]
@@ -131,7 +131,7 @@ def upload_to_claim(
                 _replace(jobs, config_map)
             _wait(jobs, path, pod, uid)
         finally:
-            # Deletes the pod first: its pieces then go too, even if this is interrupted.
+            # The pod is deleted first, because its pieces are then removed even if this is interrupted.
             _delete(jobs, path, uid)
             for number in range(len(pieces)):
                 _delete(jobs, f"/api/v1/namespaces/{jobs.namespace}/configmaps/{_piece(pod, number)}")
@@ -139,7 +139,7 @@ def upload_to_claim(
 
 @contextmanager
 def _refusals_explained(claim: str) -> Iterator[None]:
-    """Adds the pod's purpose and an alternative without a pod to a refusal (rights, quotas, admission)."""
+    """Adds the pod's purpose and an alternative to the message of a refusal (rights, quotas, admission)."""
     try:
         yield
     except NotAllowed as error:
@@ -151,7 +151,7 @@ def _refusals_explained(claim: str) -> Iterator[None]:
 
 @contextmanager
 def _made_pod(jobs: JobClient, body: dict[str, Any]) -> Iterator[str]:
-    """Creates a pod and yields its uid. Deletes it if the outcome is unknown."""
+    """Creates a pod and yields its uid. Deletes the pod if it is unknown whether it was created."""
     pods = f"/api/v1/namespaces/{jobs.namespace}/pods"
     pod, token = body["metadata"]["name"], secrets.token_hex(8)
     body["metadata"]["annotations"] = {UPLOAD_ANNOTATION: token}
@@ -164,14 +164,14 @@ def _made_pod(jobs: JobClient, body: dict[str, Any]) -> Iterator[str]:
     except (InvalidRequest, NotAllowed, JobExists, JobNotFound):
         raise
     except BaseException:
-        # After Ctrl-C or a broken connection, the pod may exist all the same.
+        # After Ctrl-C or a broken connection, the pod may exist nevertheless.
         _delete_own(jobs, f"{pods}/{pod}", token)
         raise
     yield made["metadata"]["uid"]
 
 
 def _remove_ended(jobs: JobClient, path: str, pod: str) -> None:
-    """Removes the pod of a killed upload. Raises InvalidRequest if it may still be working."""
+    """Removes the pod of a killed upload. Raises InvalidRequest if the pod may still be working."""
     try:
         present = jobs.transport.request("GET", path)
     except JobNotFound:
@@ -188,7 +188,7 @@ def _delete_own(jobs: JobClient, path: str, token: str) -> None:
     try:
         present = jobs.transport.request("GET", path)
     except ClientError:
-        # The pod wasn't created, or the cluster is unreachable and the next upload removes the pod.
+        # Either the pod wasn't created, or the cluster is unreachable. Then the next upload removes the pod.
         return
     if (present["metadata"].get("annotations") or {}).get(UPLOAD_ANNOTATION) == token:
         _delete(jobs, path, present["metadata"]["uid"])
@@ -204,7 +204,7 @@ def _pod(
     if "securityContext" not in taken:
         taken["securityContext"] = {"fsGroup": BUNDLED_USER, "seccompProfile": {"type": "RuntimeDefault"}}
     if beside is not None:
-        # If only one node at a time can mount the volume, the pod should run on that node.
+        # Some volumes can be mounted by only one node at a time, so the pod prefers the node of the job's pods.
         taken["affinity"] = {
             "podAffinity": {
                 "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -262,7 +262,7 @@ def _piece(pod: str, number: int) -> str:
 
 
 def _replace(jobs: JobClient, body: Mapping[str, Any]) -> None:
-    """Creates a piece, and replaces one left by another upload."""
+    """Creates a piece. Replaces a piece that another upload has left."""
     path = f"/api/v1/namespaces/{jobs.namespace}/configmaps"
     try:
         jobs.transport.request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=body)
@@ -272,7 +272,7 @@ def _replace(jobs: JobClient, body: Mapping[str, Any]) -> None:
 
 
 def _wait(jobs: JobClient, path: str, pod: str, uid: str) -> None:
-    """Waits for the pod to succeed. Raises InvalidRequest with the reason if it doesn't."""
+    """Waits until the pod has succeeded. If it fails, raises InvalidRequest with the reason."""
     until = time.monotonic() + UPLOAD_SECONDS
     which = f"pod {pod}, which brings the code to its volume,"
     while True:
@@ -298,9 +298,9 @@ def _wait(jobs: JobClient, path: str, pod: str, uid: str) -> None:
 
 
 def _warning(jobs: JobClient, uid: str) -> str:
-    """Returns the newest warning about a pod, or an empty text if there is none or it can't be read.
+    """Returns the newest warning Event about a pod, or an empty text if there is none or Events can't be read.
 
-    No status names a volume that can't be mounted, and the pod is gone before anybody can describe it.
+    If a volume can't be mounted, only Events show it, and the pod is removed before anybody could describe it.
     """
     try:
         events = jobs.events()
@@ -329,10 +329,10 @@ def _problem(status: Mapping[str, Any]) -> str:
 
 
 def _delete(jobs: JobClient, path: str, pod_uid: str | None = None) -> None:
-    """Deletes an object; deletes a pod at once, and only the one with this uid."""
+    """Deletes an object. A pod is deleted at once, and only if it has this uid."""
     body = None if pod_uid is None else {"gracePeriodSeconds": 0, "preconditions": {"uid": pod_uid}}
     try:
         jobs.transport.request("DELETE", path, body=body)
     except ClientError:
-        # It is gone, or the next upload removes it.
+        # The object is already gone, or the next upload removes it.
         return

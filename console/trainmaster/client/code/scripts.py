@@ -1,7 +1,7 @@
-"""Refuses code without the script that the job runs, because every attempt would fail.
+"""Refuses code that lacks the job's script, because every attempt would fail.
 
-A job is refused only if the failure is certain: its command is plain Python or torchrun with the script's relative
-path. Python looks for it in the code's folder, which has only the archive's files.
+A job is refused only if the failure is certain, because its command is plain Python or torchrun with a relative path to
+the script. Python looks for this path in the code's folder, which contains only the archive's files.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
 from trainmaster_operator.wire.names import is_python
 
-# https://docs.python.org/3/using/cmdline.html; -c and -m are followed by no script.
+# Options of https://docs.python.org/3/using/cmdline.html. With -c and -m, there is no script.
 _PYTHON_FLAGS, _PYTHON_FLAGS_WITH_VALUE = "bBdEiIOPqRsSuvx", "WX"
-# With these options, torchrun runs no script, or treats its path differently from Python.
+# With these options, torchrun runs no script, or looks for the script in another way than Python.
 _NO_SCRIPT = {"module", "no_python", "use_env"}
-# A user's container that knows the code's folder may write into it (rendering/environment.py).
+# A user's container that uses this variable may write into the code's folder (rendering/environment.py).
 _STATE = re.compile("trainmaster.state")
 
 
@@ -45,16 +45,16 @@ def require_script(name: str, spec: Mapping[str, Any], archive: Archive) -> None
 
 
 def missing_script(spec: Mapping[str, Any], archive: Archive) -> str | None:
-    """Returns the job's script if the archive certainly lacks it."""
+    """Returns the job's script if the archive certainly lacks it, or None."""
     if spec.get("setup") or _STATE.search(str(spec.get("podTemplate"))):
-        # The setup or a container may create the script or change the folder.
+        # The setup or a container may create the script or change the working folder.
         return None
     script = _script([*_words(spec.get("command")), *_words(spec.get("args"))])
     if script is None or "$" in script or script.startswith("/") or ".." in script.split("/"):
         return None
     path = posixpath.normpath(script)
     folders = [path[:at] for at, letter in enumerate(path) if letter == "/"]
-    # A link may lead to the script, and Python runs folders with a __main__.py too.
+    # A link may lead to the script, and Python also runs a folder that contains __main__.py.
     known = any(each in archive.sizes for each in (path, *folders)) or any(
         each.startswith(f"{path}/") for each in archive.sizes
     )
@@ -66,7 +66,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """Returns the script of a Python or torchrun command, or None if there is none or it is unknown."""
+    """Returns the script of a Python or torchrun command, or None if the script is unknown or missing."""
     program = posixpath.basename(words[0]) if words else ""
     if program == "torchrun":
         return _script_of_torchrun(words[1:])

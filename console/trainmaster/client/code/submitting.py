@@ -1,6 +1,6 @@
-"""Submits jobs with code, in an order in which no pod has to wait and nothing is left behind.
+"""Submits jobs with code. Because of the order of the requests, no pod waits for code and nothing is left behind.
 
-The code is in the ConfigMap `<job>-code`, which the job owns once the job exists, or on a claim (`claims`).
+The code is stored in the ConfigMap `<job>-code`, which the job owns once it exists, or on a claim (`claims`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CODE_FOLDER = "trainmaster-code"
 
 @dataclass(frozen=True)
 class Pushed:
-    """Pushed is the job after a push, and whether its code has changed."""
+    """Pushed contains the job after a push, and whether its code has changed."""
 
     job: TrainingJob
     changed: bool
@@ -35,7 +35,7 @@ class Pushed:
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
     """Returns a job's manifest with `spec.code`.
 
-    Raises InvalidRequest if there is no place for the archive, or it lacks the job's script.
+    Raises InvalidRequest if there is no place for the archive, or if the archive lacks the job's script.
     """
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
@@ -64,14 +64,14 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
 def submit_with_code(
     jobs: JobClient, manifest: Mapping[str, Any], archive: Archive, *, claim: str | None = None
 ) -> TrainingJob:
-    """Creates a job that runs the archive's code; `claim` is a volume for the code, in place of a ConfigMap.
+    """Creates a job that runs the archive's code. `claim` names a volume to use instead of a ConfigMap.
 
     Raises JobExists, InvalidRequest, NotAllowed.
     """
     body = with_code(manifest, archive, claim)
     name = body["metadata"]["name"]
     if "claim" in body["spec"]["code"]:
-        # The archive would replace that of an existing job of this name.
+        # If a job of this name exists, the new archive would replace that job's archive.
         require_free(jobs, name)
         upload_to_claim(jobs, name, body["spec"], archive)
         return jobs.submit(body)
@@ -86,9 +86,9 @@ def submit_with_code(
 
 
 def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
-    """Uploads new code into a job; its ranks save a checkpoint and restart with it, in the same pods.
+    """Uploads new code into a job, whose ranks save a checkpoint and restart with the code in the same pods.
 
-    Raises JobNotFound. Raises InvalidRequest for a job that has ended or was submitted without code, and if the archive
+    Raises JobNotFound. Raises InvalidRequest if the job has ended or was submitted without code, or if the archive
     lacks the job's script.
     """
     job = jobs.get(name)
@@ -128,7 +128,7 @@ MAX_DATA_BYTES = 1_000_000
 
 
 def config_map_name(job: str) -> str:
-    """Returns the name of the ConfigMap with a job's code."""
+    """Returns the name of the ConfigMap that contains a job's code."""
     return f"{job}-code"
 
 
@@ -138,7 +138,7 @@ def fits_config_map(archive: Archive) -> bool:
 
 
 def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
-    """Creates a new job's ConfigMap, and replaces one left by a former job of this name. Raises JobExists."""
+    """Creates a new job's ConfigMap, or replaces the one of a deleted job of this name. Raises JobExists."""
     name = config_map_name(job)
     body = {
         "apiVersion": "v1",
@@ -157,7 +157,7 @@ def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
                 f"ConfigMap {name} is there and isn't a job's code: give the job another name, or remove it"
             )
         require_free(jobs, job)
-        # The garbage collector may be about to remove it with the previous job, so it is replaced.
+        # The garbage collector may be about to remove the previous job's ConfigMap, so that one is replaced.
         _delete_map(jobs, name, present["metadata"].get("uid"))
     _create_map(jobs, body)
 
@@ -172,7 +172,7 @@ def require_free(jobs: JobClient, job: str) -> None:
 
 
 def give_to_job(jobs: JobClient, job: TrainingJob) -> None:
-    """Makes the job the ConfigMap's owner, so that both are deleted together."""
+    """Makes the job the owner of the ConfigMap, so that both are deleted together."""
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}
     _patch_map(jobs, config_map_name(job.name), {"metadata": {"ownerReferences": [owner]}})
 
@@ -183,7 +183,7 @@ def remove_config_map(jobs: JobClient, job: str) -> None:
 
 
 def replace_archive(jobs: JobClient, job: TrainingJob, name: str, archive: Archive) -> None:
-    """Puts new code beside the running code, which replacement pods need until the job names the new one."""
+    """Adds new code beside the current code, which replacement pods need until the job names the new code."""
     present = _get_map(jobs, name)
     data: dict[str, str | None] = {CODE_ARCHIVE: b64encode(archive.data).decode()}
     if present is None:
@@ -236,5 +236,5 @@ def _delete_map(jobs: JobClient, name: str, uid: str | None) -> None:
     try:
         jobs.transport.request("DELETE", _map_path(jobs, name), body=body)
     except JobNotFound:
-        # Another client was faster.
+        # Another client has already deleted it.
         return

@@ -1,16 +1,16 @@
-"""The diagnosis says why a job doesn't run, has failed, or is slow: one dominant cause, its evidence, what to do next.
+"""The diagnosis explains why a job doesn't run, has failed or is slow, with one main cause, evidence and next steps.
 
-Everything here is pure; `trainmaster.client.gathering` reads a situation from a cluster. In the order of reading:
+All functions here are pure; `trainmaster.client.gathering` reads a situation from a cluster. Read the modules in this
+order:
 
-- `situation`: the input of the rules (a job's raw objects, as far as readable) and their output (findings);
-- the rules, in the order of a job's life: `refusals` (not served, or refused by the API server), `queueing` (Kueue,
-  gangs), `scheduling` (pods without a node, with the scheduler's words and the nodes' `capacity`), `pods` (nodes,
-  volumes, images, containers, ranks that don't come up), `failures` (what ended an attempt, with the `endings` of
-  programs) and `running` (a job that trains: without some of its ranks, slowly, or well).
+- `situation`: the rules' input (the readable raw objects around a job) and output (findings);
+- the rules, in the order of a job's life: `refusals` (jobs that no operator serves or that are refused), `queueing`
+  (Kueue, gangs), `scheduling` (pods without a node; uses `capacity`), `pods` (nodes, volumes, images, containers, ranks
+  that don't start), `failures` (what ended an attempt; uses `endings`) and `running` (jobs that train without some of
+  their ranks, slowly or well).
 
-`diagnose` asks the rules in one order, because an early obstacle hides later ones: a job that nobody serves has no
-other cause, a queued job has no pods, and pods that can't be created can't be scheduled. The first finding is the
-cause.
+`diagnose` applies the rules in a fixed order, because an early obstacle hides later ones. For example, a queued job has
+no pods, and pods that can't be created can't be scheduled. The first finding is the cause.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RULES: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
     *(node_findings, volume_findings, image_findings, container_findings),
     *(continuing_findings, failure_findings, progress_findings),
 )
-# Limit of the findings listed beside the cause; the ordinary ones of a healthy job are left out.
+# Maximum number of findings listed beside the cause. Ordinary ones are left out.
 MAX_OTHERS = 4
 _ORDINARY = ("Healthy", "Starting", "Unknown")
 _VERBS = {"Failed": "has failed", "Succeeded": "has succeeded"}

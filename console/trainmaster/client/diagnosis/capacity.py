@@ -1,14 +1,14 @@
-"""Compares the nodes' free resources with pods, and reads the scheduler's messages about pods that fit nowhere.
+"""Compares pods with the nodes' free resources, and parses the scheduler's messages about pods that fit nowhere.
 
-A node's free amount is its allocatable amount less the requests of its pods. For a pod that fits nowhere,
-kube-scheduler writes (FitError in pkg/scheduler/framework, 1.25 to 1.36):
+A node's free amount is its allocatable amount minus the requests of its pods. If a pod fits nowhere, kube-scheduler
+1.25 to 1.36 writes (FitError in pkg/scheduler/framework):
 
     0/7 nodes are available: 3 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {dedicated: infra},
     2 node(s) didn't match Pod's node affinity/selector. preemption: 0/7 nodes are available: ...
 
-The parts are sorted and counted. A node that fails several checks counts for the first failed filter, and for each
-resource that it lacks, so the counts can exceed the number of nodes. A part without a count rules the pod out
-everywhere. Newer schedulers don't name taints ("untolerated taint(s)"). Volcano writes "are unavailable".
+Each part begins with the number of nodes that it excludes. A node is counted for the first filter that it fails, and
+for each resource that it lacks, so the sum can exceed the number of nodes. A part without a number excludes every
+node. Newer schedulers don't name taints ("untolerated taint(s)"). Volcano writes "are unavailable".
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from trainmaster_operator.wire.values import mapping
 
 _NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage", "pods": "places for pods"}
 _BEGINNING = re.compile(r"0/(\d+) nodes are (?:un)?available: ")
-# A sentence ends with a dot before a blank or the end; names of resources and taints contain dots.
+# A sentence ends with a dot before a blank or at the end. Other dots belong to names of resources and taints.
 _END = re.compile(r"\.(?= |$)")
 _PART = re.compile(r"(?:(\d+) )?(.+)", re.DOTALL)
-# Pairs of a kind and the pattern of its message; the first match counts.
+# Pairs of a kind and its message's pattern. The first match is used.
 _KINDS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -58,7 +58,7 @@ _KINDS = tuple(
 
 @dataclass(frozen=True)
 class Room:
-    """Room is a node's allocatable amount of a resource, and its free amount (None: its pods weren't read)."""
+    """Room is a node's allocatable and free amount of a resource. `free` is None if the pods weren't read."""
 
     node: str
     allocatable: Decimal
@@ -67,7 +67,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Exclusion is a reason why `nodes` nodes reject the pod; `about` is the named resource, taint or claim."""
+    """Exclusion is a reason why `nodes` nodes reject the pod. `about` names the resource, taint or claim."""
 
     kind: str
     nodes: int | None
@@ -88,7 +88,7 @@ class SchedulerWords:
 
 
 def requests_of(pod: Object) -> Mapping[str, Decimal]:
-    """Returns a pod's requests: the sum of its containers, or its largest init container if that is more."""
+    """Returns a pod's requests: the containers' sum, or the largest init container's request if that is more."""
     total: dict[str, Decimal] = {"pods": Decimal(1)}
     for container in items(pod, "spec", "containers"):
         for name, amount in _requests(container):
@@ -100,7 +100,7 @@ def requests_of(pod: Object) -> Mapping[str, Decimal]:
 
 
 def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str) -> list[Room]:
-    """Returns the nodes' room for a resource, most free first."""
+    """Returns the nodes' room for a resource. The node with the most room comes first."""
     used: dict[str, Decimal] = {}
     for pod in pods or ():
         host = text(pod, "spec", "nodeName")
@@ -115,7 +115,7 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str)
 
 
 def is_ready(node: Object) -> bool:
-    """Returns whether the kubelet reports the node ready."""
+    """Returns whether the kubelet reports that the node is ready."""
     return text(condition(node, "Ready"), "status") == "True"
 
 

@@ -1,8 +1,8 @@
 """Translates a failed program's last lines, as Python, torch, NCCL and Hugging Face print them, into plain sentences.
 
-Each ending is a pattern for the end of a log, its meaning, and the remedy. Specific patterns come before general ones,
-because the last lines of a failed rank often match several (an NCCL error below the cause). If no pattern matches, the
-exception's own line is shown.
+Each ending consists of a pattern for the end of a log, the meaning and the remedy. Specific patterns come before
+general ones, because the last lines of a failed rank often match several (an NCCL error below the cause). If no pattern
+matches, the exception's own line is shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ending:
-    """Ending is the meaning of a log's end: a word for programs, and a clause to follow "rank 3"."""
+    """Ending is the meaning of a log's end, as a word for programs and as a clause that follows "rank 3"."""
 
     cause: str
     clause: str
@@ -21,7 +21,7 @@ class Ending:
     line: str
     """The line of the log."""
     about: str = ""
-    """What the line names: a file, a module, an amount; empty where it names nothing."""
+    """The file, module or amount that the line names; empty if the line names nothing."""
 
 
 # Pattern, cause, clause (with the pattern's groups), remedy.
@@ -125,12 +125,12 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
 _COMPILED = tuple(
     (re.compile(pattern, re.MULTILINE), cause, clause, remedy) for pattern, cause, clause, remedy in _ENDINGS
 )
-# A traceback's last line: an exception's name, perhaps dotted, and its message.
+# A traceback's last line, which contains the exception's name (perhaps dotted) and message.
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?:: .*)?)$"
 )
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Diverged)\b")
-# Limit of the searched end of a log, in characters.
+# How much of a log's end is searched (characters).
 MAX_LOG = 64_000
 
 
@@ -138,7 +138,7 @@ def read_ending(log: str) -> Ending | None:
     """Returns the meaning of a log's end, or None if it shows no known error."""
     log = log[-MAX_LOG:]
     for pattern, cause, clause, remedy in _COMPILED:
-        # The last match counts.
+        # The last match is used.
         for found in reversed(list(pattern.finditer(log))):
             about, *others = [group.strip() for group in found.groups() if group] or [""]
             words = [about or "that it wants", *map(str.lower, others), "that it wants"]

@@ -1,4 +1,4 @@
-"""Explains the end of the newest attempt: the rank that failed first, its node and last lines, or where it hangs."""
+"""Explains why the newest attempt ended: which rank failed first, on which node, with which lines, or where it hung."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.wire import values
 
 MAX_LOG_LINES = 12
-# The agent's own messages about a failed start, and about a hang.
+# Patterns of the agent's messages about a failed start and about a hang.
 _NO_TORCH, _NO_PROGRAM = "has no torch", re.compile(r"command not found: '?([^'\s]+)'?")
 _SILENT = "no progress"
 _FIRST_LINE = re.compile(r"^.*?(?:ended with exit code \d+|was killed by \S+)(?:: )?")
 _NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 OTHERS, DEVICE = "waits in a collective", "waits for its device"
-# A frame as printed by faulthandler and by py-spy.
+# A stack frame as faulthandler and py-spy print it.
 _FAULTHANDLER = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _PY_SPY = re.compile(r"^\s+(?P<function>\S+) \((?P<file>[^():]+):(?P<line>\d+)\)", re.MULTILINE)
-# Frames of libraries show where a thread waits, but not whose code waits.
+# Frames in libraries show where a thread waits, but not which of the user's lines waits.
 _LIBRARIES = ("/site-packages/", "/lib/python", "/dist-packages/", "<frozen ")
 
 
@@ -40,7 +40,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
         yield Finding("DeadlineExceeded", f"its time was over: {message}", (), (raised,))
     if job.phase == "Failed" and reason and not job.status.failures:
         yield Finding(reason, message or reason)
-    # Failures that a running job has recovered from don't explain its state.
+    # If a running job has recovered from its failures, they don't explain its state.
     if not job.status.failures or job.phase not in ("Failed", "Restarting", "Starting", "Pending"):
         return
     failure = job.status.failures[0]
@@ -51,7 +51,7 @@ def failure_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _finding(situation: Situation, failure: Failure) -> Finding:
-    """Returns the finding on a failure, from its reason, else from its log, else a general one."""
+    """Returns the finding on a failure: by its reason, or else by its log, or else a general finding."""
     evidence = next((one for one in situation.evidence if one.attempt == failure.attempt), None)
     log = _log(situation, failure, evidence)
     reason, message, who = failure.reason, short(failure.message), _who(failure)
@@ -110,7 +110,7 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
 
 
 def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Finding) -> Finding:
-    """Returns a finding with the log's line, and with a remedy if the job's own program is missing."""
+    """Returns the finding with the log's line. If the job's own program is missing, adds a remedy."""
     evidence = found.evidence
     if ending.line and ending.line not in log[-2_000:]:
         evidence += (f"its log: {ending.line}",)
@@ -130,7 +130,7 @@ def _ended(situation: Situation, ending: Ending, who: str, log: str, found: Find
 
 
 def _program(situation: Situation, ending: Ending) -> str:
-    """Returns the file or package that the job's command starts, if the rank didn't find it."""
+    """Returns the file or package that the job's command starts if the rank couldn't find it, or an empty text."""
     spec = values.mapping(situation.job.raw.get("spec"))
     words = [str(word) for name in ("command", "args") for word in spec.get(name) or ()]
     if ending.cause == "FileNotFound" and ending.about:
@@ -141,7 +141,7 @@ def _program(situation: Situation, ending: Ending) -> str:
 
 
 def _ending(failure: Failure, evidence: AttemptEvidence | None, log: str) -> Ending | None:
-    """Reads the end of the culprit's log; if the culprit only lost its peers, reads the others' logs."""
+    """Reads the end of the culprit's log. If the culprit only lost its peers, reads the other ranks' logs."""
     own = read_ending(log)
     if own is not None or evidence is None or failure.reason not in ("PeerLost", "AgentLost", "MasterUnreachable"):
         return own
@@ -212,7 +212,7 @@ def _last(log: str) -> str:
 
 
 def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | None) -> Finding:
-    """Returns the finding on a hang: the rank that stopped, and the position of its main thread."""
+    """Returns the finding on a hang: which rank stopped, and the position of its main thread."""
     ranks: Mapping[int, Mapping[str, Any]] = {} if evidence is None else evidence.ranks
     rank = failure.rank if failure.rank is not None else _behind(ranks)
     state = {} if rank is None else ranks.get(rank, {})
@@ -238,14 +238,14 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
 
 
 def waits_for(state: Mapping[str, Any]) -> str:
-    """Returns what a rank waits for, according to its evidence; empty if unknown or nothing."""
+    """Returns what a rank waits for according to its evidence, or an empty text if nothing is known."""
     if state.get("waits") == "collective" or state.get("pending") is True:
         return OTHERS
     return DEVICE if state.get("waits") == "device" else ""
 
 
 def top_frame(stacks: str) -> str:
-    """Returns the first thread's innermost frame outside libraries: function, file and line."""
+    """Returns the function, file and line of the first thread's innermost frame outside libraries."""
     found = list(_FAULTHANDLER.finditer(stacks)) or list(_PY_SPY.finditer(stacks))
     own = [frame for frame in found if not any(library in frame["file"] for library in _LIBRARIES)]
     frame = next(iter(own or found), None)
@@ -253,7 +253,7 @@ def top_frame(stacks: str) -> str:
 
 
 def _behind(ranks: Mapping[int, Mapping[str, Any]]) -> int | None:
-    """Returns the rank that is furthest behind; ranks outside a collective come first."""
+    """Returns the rank that is furthest behind. Ranks that aren't in a collective are preferred."""
 
     def order(rank: int) -> tuple[bool, int, int]:
         return waits_for(ranks[rank]) == OTHERS, values.whole(ranks[rank].get("step")) or 0, rank

@@ -43,7 +43,8 @@ _PULL = frozenset(
 _IMAGE = re.compile(r'(?:image|pull) "?([^"\s]+?)"?(?:[:,]? |$)')
 _QUOTED = re.compile(r'"([^"\s]+)"')
 _FORMAT = "exec format error"
-# Pattern of a message about an image (in any case), cause, clause, and remedy. The first match counts.
+# A pattern for a message about an image (case is ignored), the cause, the clause and the remedy. The first match is
+# used.
 _IMAGES: tuple[tuple[str, str, str, str], ...] = (
     (r"couldn't parse image name|invalid reference format|InvalidImageName", "ImageNameInvalid",
      "{image} is no valid image name: {why}", "correct spec.image (small letters, digits, one ':' before the tag)"),
@@ -68,12 +69,12 @@ _IMAGES: tuple[tuple[str, str, str, str], ...] = (
     (r"no space left on device", "DiskFull", "node {node} has no disk space left for the image {image}",
      "free the node's disk, or choose another node"),
 )  # fmt: skip
-# Ranks usually start within seconds of their pods; torch on a slow processor or a cold disk may take this long.
+# Ranks usually start soon after their pods, but on a slow processor or disk, torch may take this long (seconds).
 ORDINARY_SECONDS = 60.0
 
 
 def waiting_pods(situation: Situation) -> Iterator[tuple[Object, str, str]]:
-    """While the job starts, yields each pod that has a node but no running worker, with its name and node."""
+    """While the job starts, yields each pod with a node but no running worker, with the names of pod and node."""
     if not situation.is_starting:
         return
     for pod in situation.pods:
@@ -93,7 +94,7 @@ def _describe(situation: Situation, pod: str) -> Step:
 
 
 def node_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the first of the job's nodes that isn't ready."""
+    """Yields a finding on the first of the job's nodes that isn't ready."""
     for node in () if situation.job.finished else situation.nodes or ():
         name = name_of(node)
         pods = [name_of(pod) for pod in situation.pods if text(pod, "spec", "nodeName") == name]
@@ -112,7 +113,7 @@ def node_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def volume_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the volume that can't be attached or mounted in a waiting pod, from the pod's events."""
+    """Yields a finding on a volume that can't be attached or mounted, from the events of a waiting pod."""
     for _, name, node in waiting_pods(situation):
         for event in situation.events_about("Pod", name):
             message = text(event, "message")
@@ -158,7 +159,7 @@ def _absent(situation: Situation, found: re.Match[str], evidence: tuple[str, ...
 
 
 def image_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the problem of the first container that waits for its image."""
+    """Yields a finding on the first container that waits for its image."""
     for pod, name, node in waiting_pods(situation):
         for container, status in containers(pod):
             reason, message = _waiting(status)
@@ -178,7 +179,7 @@ def image_findings(situation: Situation) -> Iterator[Finding]:
 
 def _pull(source: str, image: str, node: str, reason: str, message: str) -> Finding:
     evidence = (f"{source}: {reason}: {message}" if message else f"{source}: {reason}",)
-    # The longest quoted name is the image's full name, as the runtime resolved it.
+    # The longest quoted name is the image's full name as resolved by the container runtime.
     full = max([image, *(one for one in _QUOTED.findall(message) if image and one.endswith(image))], key=len) or "?"
     registry = full.partition("/")[0] if "." in full.partition("/")[0] else "docker.io"
     why = " ".join(message.split()).rpartition(": ")[2].rstrip(".")
@@ -205,7 +206,7 @@ def _named(message: str) -> str:
 
 
 def container_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the obstacle of the first container that doesn't run, or of the ranks."""
+    """Yields a finding on the first container that doesn't run, or on ranks that don't start."""
     for pod, name, node in waiting_pods(situation):
         for event in situation.events_about("Pod", name):
             if event.get("reason") == "FailedCreatePodSandBox":
@@ -268,7 +269,7 @@ def _sandbox(pod: str, node: str, message: str) -> Finding:
 
 
 def _starting(situation: Situation) -> Iterator[Finding]:
-    """Yields what a starting job waits for, or waited for until its deadline."""
+    """Yields a finding on what a starting job waits for, or has waited for until its deadline."""
     if situation.job.phase != "Starting" and situation.failed_reason != "StartupDeadlineExceeded":
         return
     workers = situation.job.status.workers
@@ -293,7 +294,7 @@ def _starting(situation: Situation) -> Iterator[Finding]:
 
 
 def _not_up(situation: Situation, up: str, log: Step) -> Finding:
-    """Returns the workers whose ranks haven't started although all containers run."""
+    """Returns the finding on workers whose ranks haven't started although all containers run."""
     status = situation.job.status
     late = [one for one in situation.worker_states if _is_late(situation, one)]
     pods = {worker_index(pod): pod for pod in situation.pods}
@@ -321,7 +322,7 @@ def _not_up(situation: Situation, up: str, log: Step) -> Finding:
 def _is_late(situation: Situation, one: WorkerState) -> bool:
     spec = at(situation.job.raw, "spec")
     if one.state == "Waiting" and any(at(each, "spares") for each in (spec, *items(spec, "workerGroups"))):
-        # It may be a spare, which has no ranks.
+        # This worker may be a spare, which runs no ranks.
         return False
     attempt = situation.job.status.attempt
     return one.attempt < attempt or (one.attempt == attempt and one.state in ("Waiting", "Starting"))

@@ -1,4 +1,4 @@
-"""Explains queues and gangs: what a Kueue Workload waits for, its position or eviction, and PodGroups that don't fit.
+"""Explains waits in queues and gangs: a Kueue Workload's obstacle, position or eviction, or a PodGroup that can't fit.
 
 The messages are those of Kueue 0.10 to 0.18 (pkg/scheduler/flavorassigner, pkg/controller/core, pkg/workload).
 """
@@ -24,7 +24,7 @@ from trainmaster.client.diagnosis.situation import (
 from trainmaster_operator.wire.values import whole
 
 _MORE = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")
-# Before 0.13, "> maximum capacity" came without figures, or with the borrowing limit.
+# Before Kueue 0.13, "> maximum capacity" was followed by the borrowing limit or by no figures.
 _NEVER = re.compile(
     r"insufficient quota for (\S+) in flavor (\S+?),? "
     r".*?(?:\+ current podset request \(([^)]*)\) )?> maximum capacity(?: \(([^)]*)\))?"
@@ -38,7 +38,7 @@ _ORIGIN = re.compile(r"Origin reason is (.*)", re.DOTALL)
 
 
 def queue_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the reason why Kueue holds the job."""
+    """Yields a finding on why Kueue doesn't start the job."""
     suspended = situation.condition("Suspended")
     if suspended is None or suspended.status != "True" or suspended.reason != "Queued" or situation.job.finished:
         return
@@ -57,7 +57,7 @@ def queue_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _held(situation: Situation, workload: Object, queue: str, message: str) -> Finding:
-    """Returns the reason why Kueue doesn't admit a Workload."""
+    """Returns the finding on why Kueue doesn't admit a Workload."""
     evidence = (f"Kueue: {message}",)
     look = Step("the whole Workload", f"kubectl describe workload {name_of(workload)} {situation.where}")
     evicted = condition(workload, "Evicted")
@@ -87,7 +87,7 @@ def _held(situation: Situation, workload: Object, queue: str, message: str) -> F
 
 
 def _queue_exists(situation: Situation, queue: str) -> bool:
-    """Returns whether the LocalQueue exists; True if LocalQueues couldn't be read."""
+    """Returns whether the LocalQueue exists. If LocalQueues couldn't be read, returns True."""
     return situation.local_queues is None or any(name_of(one) == queue for one in situation.local_queues)
 
 
@@ -145,7 +145,7 @@ def _place(situation: Situation) -> tuple[str, ...]:
 
 
 def _before(situation: Situation) -> int | None:
-    """Returns the number of Workloads ahead in the queue, from Kueue or else by priority and age."""
+    """Returns the number of Workloads ahead in the queue, as Kueue reports it, or else by priority and age."""
     if situation.position is not None:
         return situation.position
     if situation.pending is None or situation.workload is None:
@@ -160,7 +160,7 @@ def _order(workload: Object) -> tuple[int, str, str]:
 
 
 def gang_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields why a gang waits: its scheduler isn't installed, or the nodes can't hold its whole PodGroup at once."""
+    """Yields why a gang waits: its scheduler is missing, or the nodes can't hold the whole PodGroup at once."""
     if not situation.is_starting:
         return
     if situation.shown_reason == "NotInstalled":

@@ -1,6 +1,6 @@
-"""Explains jobs without pods: no operator serves them, or the operator or the API server refuses them.
+"""Explains why a job has no pods: no operator serves it, or the operator or the API server refuses it.
 
-The patterns match messages of quotas (plugin/pkg/admission/resourcequota), Pod Security and admission.
+The patterns match messages about quotas (plugin/pkg/admission/resourcequota), Pod Security and admission.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmaster.client.diagnosis.situation import (
     text,
 )
 
-# Pattern of a message, cause, clause with the pattern's groups, remedy, and a command with its description.
+# A message's pattern, the cause, the clause with the pattern's groups, the remedy, and a command with its description.
 _POLICY = "change what it names, or ask the policy's owner"
 _EVENTS = ("the refusals", "kubectl events {where} --types=Warning")
 _RULES: tuple[tuple[str, str, str, str, tuple[str, str]], ...] = (
@@ -55,7 +55,7 @@ _COLLECTING = ("foregroundDeletion", "orphan")
 
 
 def unserved_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields causes that precede all others: deletion, suspension, no operator, an invalid spec."""
+    """Yields the causes that precede all others: deletion, suspension, no operator, an invalid spec."""
     job = situation.job
     message = situation.shown_message.rstrip(".")
     deleted = text(job.raw, "metadata", "deletionTimestamp")
@@ -131,14 +131,14 @@ def _unseen(situation: Situation) -> Finding:
 
 
 def _namespaces(operator: Object) -> list[str]:
-    """Returns the namespaces in an operator's options; empty means all."""
+    """Returns the namespaces in an operator's options. An empty list means all namespaces."""
     containers = items(operator, "spec", "template", "spec", "containers")
     options = [str(one) for each in containers for field in ("command", "args") for one in each.get(field) or ()]
     return [one.removeprefix("--namespace=") for one in options if one.startswith("--namespace=")]
 
 
 def _refused(situation: Situation) -> Iterator[str]:
-    """Yields the API server's refusals of the job's objects, beginning with the newest, from the operator."""
+    """Yields the API server's refusals of the job's objects: the operator's message, then events, newest first."""
     if not situation.is_starting:
         return
     is_shown = situation.shown_reason in ("QuotaExceeded", "Refused")
@@ -150,7 +150,7 @@ def _refused(situation: Situation) -> Iterator[str]:
 
 
 def quota_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the exhausted ResourceQuota, or the one that requires a request or limit that the pods lack."""
+    """Yields a finding on a ResourceQuota that is exhausted or requires a request or limit that the pods lack."""
     look = Step("all quotas and their use", f"kubectl describe resourcequota {situation.where}")
     for message in _refused(situation):
         evidence = (f"the API server: {message}",)
@@ -185,7 +185,7 @@ def _noun(name: str) -> str:
 
 
 def refusal_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the admission rule that refuses the pods, with its reason."""
+    """Yields a finding on the admission rule that refuses the pods, with the rule's reason."""
     messages = list(_refused(situation))
     words = {"where": situation.where, "namespace": situation.job.namespace}
     for message in messages:

@@ -1,4 +1,4 @@
-"""Explains a training job that lacks some ranks, is slow (status.timeSpent, a slow rank), or is healthy."""
+"""Explains a training job: it lacks some ranks, it is slow (status.timeSpent, a slow rank), or it is healthy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trainmaster.client.metrics import RankMetrics
 from trainmaster.client.view import percent, plural
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
-# The share of time that deserves attention, and the seconds below which shares mean nothing.
+# Losses below this share aren't reported, and shares of less than this many seconds mean nothing.
 LARGE_SHARE, FEW_SECONDS = 0.2, 20.0
-# A rank slower than the median by this factor holds up the others; ranks of one machine differ by a few percent.
+# A rank that is slower than the median by this factor delays the others. Equal ranks differ by a few percent.
 STRAGGLES = 1.3
-# Category: cause, activity, and remedy.
+# Each category's cause, activity and remedy.
 _LOSSES = {
     "data": ("DataWait", "waiting for data", "use more data loader workers, more CPU, or data on a faster volume"),
     "checkpoint": ("CheckpointStall", "checkpoints", "save them asynchronously, less often, or to a faster volume"),
@@ -33,7 +33,7 @@ _ONCE = ("load", "rendezvous", "pull", "schedule")
 
 
 def continuing_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields what the absent ranks wait for, if nothing else keeps their pods from starting."""
+    """Yields a finding on what the missing ranks wait for. Rules about their pods come earlier."""
     if situation.lacks_ranks:
         failures = situation.job.status.failures[:1]
         evidence = tuple(f"attempt {one.attempt} ended: {one.reason}: {one.message[:200]}" for one in failures)
@@ -42,7 +42,7 @@ def continuing_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def progress_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields why a running job is slow; in other phases, yields the operator's message."""
+    """Yields why a running job is slow. In other phases, yields the operator's message."""
     if situation.job.phase == "Running":
         yield from _straggler(situation)
         yield from _losses(situation)
@@ -53,7 +53,7 @@ def progress_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _straggler(situation: Situation) -> Iterator[Finding]:
-    """Yields a rank whose own time per step is far above the others'."""
+    """Yields a finding on a rank whose own time per step is much longer than the others'."""
     ranks = {rank.rank: rank for rank in situation.ranks if rank.own_seconds is not None}
     if len(ranks) < 2:
         return
@@ -81,7 +81,7 @@ def _own_seconds(rank: RankMetrics) -> float:
 
 
 def _losses(situation: Situation) -> Iterator[Finding]:
-    """Yields the largest share of time that didn't go into new steps, if it is large."""
+    """Yields a finding on the largest share of time that wasn't spent on new steps, if this share is large."""
     status = situation.job.status
     if status.time_spent is None:
         return

@@ -1,4 +1,4 @@
-"""Explains pods without a node: compares the scheduler's message with the nodes' free resources."""
+"""Explains why pods have no node, by comparing the scheduler's message with the nodes' free resources."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from trainmaster_operator.wire.values import mapping
 # Fields in which users request a resource.
 _FIELDS = {"cpu": "spec.resources.cpu", "memory": "spec.resources.memory"}
 _FIELDS |= {"ephemeral-storage": "podTemplate's ephemeral-storage"}
-# The taint of control-plane nodes, which never run jobs and so aren't worth a mention.
+# The taints of control-plane nodes. Such nodes never run jobs, so they aren't mentioned.
 _CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-# Constraints by kind: cause, clause, remedy, and a command for it.
+# Each kind of constraint, with the cause, the clause, the remedy and a command.
 _CONSTRAINTS = {
     "device": ("DeviceClaim", "no node can give all devices that the pod's resource claims ask for",
                "claimed and existing devices", "kubectl get resourceclaims,resourceslices {where}"),
@@ -65,7 +65,7 @@ _MEANINGS = {
 
 
 def scheduling_findings(situation: Situation) -> Iterator[Finding]:
-    """Yields the reason why the first pod without a node has none."""
+    """Yields a finding on why the first unscheduled pod has no node."""
     if not situation.is_starting:
         return
     pod, message = _unscheduled(situation)
@@ -77,7 +77,7 @@ def scheduling_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _unscheduled(situation: Situation) -> tuple[Object, str]:
-    """Returns a pod that the scheduler refused, with its message, or the message that the operator kept."""
+    """Returns a pod that the scheduler refused and the scheduler's message, or only the message from the status."""
     for pod in situation.pods:
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False" and not text(pod, "spec", "nodeName"):
@@ -88,7 +88,7 @@ def _unscheduled(situation: Situation) -> tuple[Object, str]:
 
 
 class _Reading:
-    """_Reading has the pod, the scheduler's message about it, and the nodes if they could be read."""
+    """_Reading contains a pod, the scheduler's message about it, and the nodes if they could be read."""
 
     def __init__(self, situation: Situation, pod: Object, message: str, words: SchedulerWords) -> None:
         self.situation, self.pod, self.message, self.words = situation, pod, message, words
@@ -108,8 +108,8 @@ class _Reading:
     def _constraint(self) -> Finding:
         """Returns the finding without the scheduler's message.
 
-        Constraints that exclude every node come first. A lack of room comes before taints and selectors, because a
-        cluster has nodes that aren't meant for the job; but not if all large enough nodes are excluded.
+        Constraints that exclude every node come first. A lack of room comes before taints and selectors, unless these
+        exclude all large enough nodes, because a cluster has nodes that aren't meant for the job.
         """
         if claim := self._claim():
             return claim
@@ -161,7 +161,7 @@ class _Reading:
         return Finding("ClaimUnbound", f"{which} has no volume yet{why}", (), steps)
 
     def _that_rules_out_large_nodes(self, resources: set[str]) -> str:
-        """Returns the exclusion that rules out every node large enough for the pod; empty if there is none."""
+        """Returns the kind of constraint that excludes all nodes that are large enough, or an empty text."""
         large = [node for node in self.nodes or () if all(self._could_hold(node, name) for name in resources)]
         if not large or not self.pod:
             return ""
@@ -173,7 +173,7 @@ class _Reading:
         return rooms([node], None, resource)[0].allocatable >= self.asked.get(resource, Decimal(0))
 
     def _no_room(self, lacking: tuple[Exclusion, ...]) -> Finding:
-        """Returns the finding on the resource that most nodes lack, accelerators before CPU and memory."""
+        """Returns the finding on the resource that most nodes lack. Accelerators come before CPU and memory."""
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
         resource = max(lacking, key=lambda one: (one.about not in ordinary, _count(one))).about
         asked, noun = self.asked.get(resource), resource_noun(resource)
@@ -214,7 +214,7 @@ class _Reading:
         return Finding("InsufficientResources", clause, (*lines, *evidence), (wait, look))
 
     def _usable(self) -> list[Object]:
-        """Returns the nodes that lack nothing but room."""
+        """Returns the nodes that meet all constraints except for room, or all nodes if there are none."""
         nodes = list(self.nodes or ())
         return [
             node for node in nodes if not (self._taints_of(node) or self._lacks_labels(node) or _is_cordoned(node))
@@ -243,7 +243,7 @@ class _Reading:
         return f"port {joined(sorted(found))}" if found else "a port"
 
     def _excluded(self, kind: str) -> Finding:
-        """Returns the finding on nodes excluded by a taint, labels, a cordon or their state."""
+        """Returns the finding on nodes that are excluded by a taint, labels, a cordon or their state."""
         if kind == "taint":
             return self._tainted()
         if kind == "selector":
@@ -289,7 +289,7 @@ class _Reading:
         return Finding("NoMatchingNode", f"no node that could take the pod has {what}", tuple(evidence), steps)
 
     def _taints_of(self, node: Object) -> list[str]:
-        """Returns the node's taints that exclude the pod, except for a cordon's own."""
+        """Returns the node's taints that exclude the pod, except for the taint of a cordon."""
         found = []
         for taint in items(node, "spec", "taints"):
             key, value = text(taint, "key"), text(taint, "value")
@@ -319,7 +319,7 @@ def claims_of(pod: Object) -> list[str]:
 
 
 def _asked(situation: Situation) -> Mapping[str, Decimal]:
-    """Returns a worker's requests according to the job's spec, in case its pods are gone."""
+    """Returns a worker's requests according to the job's spec. They are needed if the pods are gone."""
     spec = mapping(situation.job.raw.get("spec"))
     resources, accelerator = mapping(spec.get("resources")), mapping(spec.get("accelerator"))
     kinds = {"amd": "amd.com/gpu", "intel": "gpu.intel.com/i915", "ascend": "huawei.com/Ascend910"}

@@ -1,7 +1,7 @@
-"""Rules read a situation of raw objects, and return findings with their evidence and next steps.
+"""Defines the rules' input, a situation of raw objects, and output, findings with evidence and next steps.
 
-A situation is the readable state of a job and of everything it depends on. The readers at the end extract values from
-raw objects; a missing value, or one of another type, is empty.
+A situation is the readable state of a job and of everything that the job depends on. The functions at the end read raw
+objects. They return an empty value if a value is missing or has the wrong type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainmaster_operator.wire.values import mapping, mappings
 
 Object = Mapping[str, Any]
 
-# A job that failed for one of these never had all its ranks up, so the obstacle to its start is the cause.
+# A job that failed for one of these reasons never had all its ranks up, so an obstacle to its start is the cause.
 START_REASONS = frozenset(
     {"ImagePull", "InvalidImageName", "CreateContainer", "InitFailed", "Unschedulable", "QuotaExceeded", "Refused"}
     | {"NotInstalled", "NameTaken", "StartupDeadlineExceeded"}
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Finding:
-    """Finding is one cause. `clause` follows the job's name and phase: "big is pending: <clause>"."""
+    """Finding is a possible cause. `clause` follows the job's name and phase: "big is pending: <clause>"."""
 
     cause: str
     """One word for programs, such as InsufficientResources."""
@@ -46,14 +46,14 @@ class Finding:
     evidence: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     is_certain: bool = True
-    """False where what was read allows another explanation."""
+    """False if another cause could explain the same observations."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """Diagnosis is the answer to "why": one cause with its evidence and next steps.
 
-    `others` are further findings. `unread` names unreadable objects, which the answer therefore ignores.
+    `others` are further findings. `unread` names objects that couldn't be read, so the answer ignores them.
     """
 
     namespace: str
@@ -81,37 +81,37 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Situation:
-    """Situation is the job with everything around it.
+    """Situation is the job with the objects around it.
 
-    None is an object that wasn't read, because it isn't needed or the user may not read it (listed in `unread`).
+    None means that an object wasn't read, because it isn't needed or the user may not read it (listed in `unread`).
     """
 
     job: TrainingJob
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     pods: tuple[Object, ...] = ()
     events: tuple[Object, ...] = ()
-    """Of the job, its StatefulSets, pods and claims, oldest first."""
+    """Events about the job, its StatefulSets, pods and claims, oldest first."""
     nodes: tuple[Object, ...] | None = None
     pods_on_nodes: tuple[Object, ...] | None = None
-    """Pods of all namespaces that hold something of a node."""
+    """Pods of all namespaces that use a node's resources."""
     claims: tuple[Object, ...] | None = None
     workload: Object | None = None
     pending: tuple[Object, ...] | None = None
-    """Workloads of the namespace that wait in the same LocalQueue, this one among them."""
+    """The namespace's Workloads that wait in the same LocalQueue, including the job's own."""
     position: int | None = None
-    """Workloads of the LocalQueue that come first, as Kueue's visibility API has it."""
+    """Number of Workloads ahead in the LocalQueue, according to Kueue's visibility API."""
     local_queues: tuple[Object, ...] | None = None
     cluster_queue: Object | None = None
     pod_group: Object | None = None
     operators: tuple[Object, ...] | None = None
-    """Deployments of Trainmaster in any namespace."""
+    """Trainmaster's Deployments in all namespaces."""
     evidence: tuple[AttemptEvidence, ...] = ()
     logs: Mapping[str, str] = field(default_factory=dict)
-    """Ends of the pods' logs, by the pod's name."""
+    """The ends of the pods' logs, by pod name."""
     ranks: tuple[RankMetrics, ...] = ()
-    """What ranks report now, where the agents could be asked."""
+    """The ranks' current figures, as far as their agents answered."""
     worker_states: tuple[WorkerState, ...] = ()
-    """What agents report of their workers, while the job starts and as far as they could be asked."""
+    """The workers' states while the job starts, as far as their agents answered."""
     unread: tuple[str, ...] = ()
 
     @cached_property
@@ -126,36 +126,36 @@ class Situation:
 
     @property
     def where(self) -> str:
-        """Returns the option that names the job's namespace, for a command."""
+        """Returns the option that selects the job's namespace in a command."""
         return f"-n {self.job.namespace}" if self.job.namespace else ""
 
     @property
     def failed_reason(self) -> str:
-        """Returns the reason of the job's failure; empty if it hasn't failed."""
+        """Returns the reason for the job's failure, or an empty text if it hasn't failed."""
         failed = self.condition("Failed")
         return "" if failed is None else failed.reason
 
     @property
     def is_starting(self) -> bool:
-        """Returns whether an obstacle may keep the ranks from starting, or did so until the job failed."""
+        """Returns whether an obstacle may keep the ranks from starting, or kept them from it until the job failed."""
         if self.job.phase == "Failed":
             return self.failed_reason in START_REASONS
         return self.job.status.phase in ("Pending", "Starting", "Restarting") or self.lacks_ranks
 
     @property
     def lacks_ranks(self) -> bool:
-        """Returns whether the job trains without some of its ranks, which are expected to join."""
+        """Returns whether the job trains while some of its ranks are missing. They are expected to join."""
         return self.job.phase == "Running" and self.job.status.training_with is not None
 
     @property
     def shown_reason(self) -> str:
-        """Returns the operator's reason for the failure, or else for not running."""
+        """Returns the operator's reason why the job has failed, or else why it isn't running."""
         running = self.condition("Running")
         return self.failed_reason or (running.reason if running is not None and running.status != "True" else "")
 
     @property
     def shown_message(self) -> str:
-        """Returns the message that belongs to `shown_reason`."""
+        """Returns the operator's message for `shown_reason`."""
         found = self.condition("Failed" if self.failed_reason else "Running")
         return "" if found is None else found.message
 
@@ -164,7 +164,7 @@ class Situation:
         return next((one for one in self.job.status.conditions if one.type == kind), None)
 
     def events_about(self, kind: str, name: str | None = None) -> Iterator[Object]:
-        """Yields the events about objects of a kind, or about one of them, newest first."""
+        """Yields the events about objects of a kind, or about the object of this name, newest first."""
         for event in reversed(self.events):
             about = event.get("involvedObject")
             if text(about, "kind") == kind and name in (None, text(about, "name")):
@@ -195,7 +195,7 @@ def name_of(item: Object) -> str:
 
 
 def condition(item: Object, kind: str) -> Object:
-    """Returns an object's condition of a type, or an empty one."""
+    """Returns an object's condition of a type, or an empty mapping."""
     return next((one for one in items(item, "status", "conditions") if one.get("type") == kind), {})
 
 
@@ -207,7 +207,7 @@ def containers(pod: Object) -> Iterator[tuple[str, Object]]:
 
 
 def joined(names: Sequence[str], most: int = 3) -> str:
-    """Lists names in a sentence; of many, names only the first."""
+    """Joins names for a sentence. Only the first few are named."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -1,6 +1,6 @@
 """Reads a function's source, checks that it can run alone, and makes the two files that a job runs.
 
-Nothing is pickled: a job's code stays readable, and runs with the image's own Python and libraries.
+Nothing is pickled, so a job's code stays readable and runs with the image's own Python and libraries.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 from trainmaster.client.errors import InvalidRequest
 
-# Names that every module has without defining them.
+# Names that exist in every module without a definition.
 _GIVEN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"}
 
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """FunctionSource is a function's text without decorators, and the literals of its enclosing function."""
+    """FunctionSource is a function's text without decorators, and the values that it uses of enclosing functions."""
 
     name: str
     text: str
@@ -42,7 +42,7 @@ class FunctionSource:
                 f"imports is no Python (line {error.lineno}: {error.msg}); give import statements"
             ) from (error)
         values = "".join(f"{name} = {value!r}\n" for name, value in sorted(self.enclosed.items()))
-        # Annotations may use names that only the notebook has, so they are never evaluated.
+        # Annotations may use names that exist only in the notebook, so they are never evaluated.
         parts = ("from __future__ import annotations\n", imports.strip(), values, self.text)
         text = "\n".join(part for part in parts if part)
         unknown = [] if _imports_all(imports) else sorted(_undefined(text))
@@ -82,13 +82,13 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
         raise InvalidRequest(
             f"{name} changes variables of the function around it: return values, or define them within"
         )
-    # Decorators belong to the program (a test, a tool), as do the names that they use, so the text begins at def.
+    # Decorators, and the names that they use, belong to the calling program, so the text begins at `def`.
     lines = text.splitlines(keepends=True)[definition.lineno - 1 :]
     return FunctionSource(name, "".join(lines), enclosed)
 
 
 def _enclosed(function: Any, name: str) -> dict[str, Any]:
-    """Returns the variables of enclosing functions that it uses; their values become part of the text."""
+    """Returns the variables of enclosing functions that a function uses. Their values become part of the text."""
     found = {}
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -107,7 +107,7 @@ def _enclosed(function: Any, name: str) -> dict[str, Any]:
 
 
 def _undefined(text: str) -> Iterator[str]:
-    """Yields the undefined names that a module's functions use, each once."""
+    """Yields each undefined name that a module's functions use."""
     module = symtable.symtable(ast.unparse(_WithoutAnnotations().visit(ast.parse(text))), "function", "exec")
     own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     own |= {symbol.get_name() for symbol in module.get_symbols() if symbol.is_namespace()}
@@ -170,7 +170,7 @@ _MAX_DEPTH = 50
 
 
 def is_literal(value: object, depth: int = 0) -> bool:
-    """Returns whether evaluating a value's `repr` returns the value. Subclasses may have another `repr`."""
+    """Returns whether evaluating a value's `repr` gives the value. The `repr` of subclasses may differ."""
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
         return True
@@ -184,7 +184,7 @@ def is_literal(value: object, depth: int = 0) -> bool:
 
 
 def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for arguments that the function doesn't take or that can't be written as text."""
+    """Raises InvalidRequest if the function doesn't accept an argument, or if a value can't be written as text."""
     name = getattr(function, "__name__", "the function")
     for argument, value in arguments.items():
         if not is_literal(value):

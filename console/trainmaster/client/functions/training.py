@@ -20,7 +20,7 @@ _MAX_NAME = 40
 
 
 class TrainOptions(TypedDict, total=False):
-    """TrainOptions are the function's arguments and the settings of its job."""
+    """TrainOptions contains the function's arguments and the settings of its job."""
 
     # Arguments by name: None, True, False, finite numbers, text, and lists and mappings of these.
     arguments: Mapping[str, Any]
@@ -30,7 +30,7 @@ class TrainOptions(TypedDict, total=False):
     image: str
     # Statements that precede the function: "import torch\nfrom pathlib import Path".
     imports: str
-    # The job's name; default: the function's name and a few random letters.
+    # The job's name. By default, it consists of the function's name and a few random letters.
     name: str
     # Further fields of the job's spec; they override the other options.
     spec: Mapping[str, Any]
@@ -39,9 +39,9 @@ class TrainOptions(TypedDict, total=False):
 def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **options: Unpack[TrainOptions]) -> JobHandle:
     """Submits a job whose ranks call the function, each with the same arguments.
 
-    Only the source is sent, so the function must import its modules and get its values as arguments. `jobs` defaults to
-    the current context's namespace. If the function can't run alone, raises InvalidRequest before anything is
-    submitted. Raises the errors of `JobClient.submit` too.
+    Only the source is sent, so the function must import its modules and receive its values as arguments. The default
+    for `jobs` is a client for the current context's namespace. If the function can't run alone, raises InvalidRequest
+    before anything is submitted. `JobClient.submit` can raise further errors.
 
     >>> def fit(steps: int) -> None:
     ...     import torch.distributed as dist
@@ -77,7 +77,7 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
 
 
 def _check(jobs: object, options: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for unknown options and for values of a wrong type."""
+    """Raises InvalidRequest if an option is unknown or a value has the wrong type."""
     known = TrainOptions.__annotations__
     if unknown := [option for option in options if option not in known]:
         raise InvalidRequest(f"{', '.join(unknown)}: train has no such option; it has {', '.join(known)}")
@@ -95,7 +95,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 class JobHandle:
-    """JobHandle has the methods of `JobClient` for one job. A notebook shows it as a table; `live` keeps it current."""
+    """JobHandle provides `JobClient`'s methods for one job. Notebooks show it as a table, which `live` updates."""
 
     def __init__(self, jobs: JobClient, name: str) -> None:
         self.jobs = jobs

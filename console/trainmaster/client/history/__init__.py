@@ -1,10 +1,10 @@
-"""Reads the records of jobs (`trainmaster history`), even of jobs that are long gone.
+"""Reads the records of jobs (`trainmaster history`), even of jobs that were deleted.
 
 | module | content |
 |---|---|
 | `finding` | `find_history`: the history's address, the viewer's token for it, and its errors |
-| `answers` | the JSON objects that a history answers, validated |
-| `reading` | `HistoryReader` asks a history over HTTP; `curves` and `rank_figures` read a job's whole curves |
+| `answers` | the JSON objects in a history's answers, validated |
+| `reading` | `HistoryReader` asks a history over HTTP; `curves` and `rank_figures` read a job's complete curves |
 """
 
 from trainmaster.client.history.finding import FoundHistory, find_history

@@ -1,8 +1,8 @@
-"""Defines the JSON answers of a history: the server makes them, and the client validates them before use.
+"""Defines the JSON answers of a history. The server creates them, and the client validates them before use.
 
-A missing field is null, like an unknown value, because a history of another release may lack it. A field of another
-kind is an error that names it. Bounds keep a hostile answer from filling memory: a list ends at its maximum or at its
-first invalid item.
+A missing field counts as null, like an unknown value, because another release's history may not send it. A field of the
+wrong type causes an error that names the field. To keep a hostile answer from filling memory, lists are cut at their
+maximum length or at their first invalid item.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
 
-# Limits of an answer: jobs of a list, points of curves, columns and ranks of a heat map, and other items.
+# Maximum numbers in an answer: jobs in a list, points of curves, columns and ranks of a heat map, other items.
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
 MOST_LINES = 1_000_000
 Item = TypeVar("Item")
@@ -57,7 +57,7 @@ class _Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        """Removes null fields, so that they get their defaults."""
+        """Removes null fields, so that their defaults are used."""
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
@@ -77,7 +77,7 @@ class HistoryAnswer(_Part):
 
     @classmethod
     def checked(cls, data: Mapping[str, Any], address: str) -> dict[str, Any]:
-        """Validates an answer of the history at an address, and returns it complete. Raises NoCluster."""
+        """Validates an answer of the history at an address, and returns it with all fields. Raises NoCluster."""
         try:
             return cls.model_validate({"kind": "", **data}).to_data()
         except ValidationError as error:
@@ -162,7 +162,7 @@ class _Timed(HistoryAnswer):
     at: Annotated[Listed[Time], Field(max_length=MOST_POINTS)] = []
     attempt: Column[Whole] | None = None
 
-    # Fields with a value for each point.
+    # Names of the fields that contain a value for each point.
     columns: ClassVar[tuple[str, ...]] = ("attempt",)
 
     @model_validator(mode="after")
@@ -212,7 +212,7 @@ class RankHeat(_Timed):
         Listed[Annotated[list[float | None], Field(fail_fast=True, max_length=MOST_RANKS)]],
         Field(max_length=MOST_COLUMNS),
     ] = []
-    # Number of ranks that exceed the limit.
+    # Number of ranks beyond the limit, which are left out.
     left_out: Whole = 0
 
     @model_validator(mode="after")
@@ -261,14 +261,14 @@ class LogList(HistoryAnswer):
 
 
 def columns_of(series: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns a validated Series as columns: `at`, each of its lists, and `timeSpent.CATEGORY` for each category."""
+    """Returns a validated Series as columns: `at`, each list, and `timeSpent.CATEGORY` for each category."""
     spent, unknown = series["timeSpent"], [None] * len(series["at"])
     named = {name: series[name] for name in ("at", *map(to_camel, Series.columns))}
     return {**named, **{f"timeSpent.{name}": spent.get(name, unknown) for name in TIME_CATEGORIES}}
 
 
 def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
-    """Returns a list after checking its length, or as many nulls if it is missing."""
+    """Checks a list's length and returns the list. If it is missing, returns a list of nulls."""
     if values is None:
         return [None] * length
     if len(values) != length:

@@ -1,19 +1,19 @@
 """Finds a viewer's history, and the token that identifies the viewer to it.
 
-The first of these names the history:
+The history's address comes from the first of these:
 
 1. `--history`, or else TRAINMASTER_HISTORY: the address of a history;
 2. the extension `trainmaster.dev/history` of the kubeconfig's cluster, `{url: https://…}`;
-3. the service that the cluster announces, through the API server's proxy. That service receives viewers' tokens, and
-   anybody who may create namespaces and services could own one with a given name. So an annotation of a cluster role
-   announces it, because only administrators write cluster roles. The chart creates the role, and every authenticated
-   user can read it.
+3. the service that the cluster announces, through the API server's proxy. That service receives viewers' tokens, but a
+   fixed name isn't safe, because any user who may create namespaces and services could own it. So an annotation of a
+   cluster role announces the service: only administrators write cluster roles. The chart creates the role, and every
+   authenticated user can read it.
 
-A history identifies a viewer by the API server's bearer token, and asks the API server what that token may see. It gets
-the kubeconfig's token; through the proxy in a separate header, because the proxy keeps Authorization for itself. A user
-without a bearer token (with a certificate, say) asks as one of their service accounts: the API server makes a token for
-it (TokenRequest) for users who may create `serviceaccounts/token`. For a token with its own audience, the history would
-need rights to check it, and nobody could make one for users of an identity provider.
+A history identifies viewers by a bearer token of the API server, and asks the API server what the token may see. The
+client sends the kubeconfig's token. Through the proxy, it uses a separate header, because the proxy removes
+Authorization. Users without a bearer token (with a certificate, for example) ask as a service account. The API server
+creates the account's token (TokenRequest) for users who may create `serviceaccounts/token`. Tokens with a separate
+audience aren't used: the history would need rights to check them, and an identity provider's users couldn't get one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VARIABLE, ACCOUNT_VARIABLE = "TRAINMASTER_HISTORY", "TRAINMASTER_HISTORY_SERVICE
 EXTENSION = "trainmaster.dev/history"
 ROLE, ANNOTATION = "trainmaster-history", "trainmaster.dev/history"
 ROLE_PATH = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{ROLE}"
-# Lifetime of a service account's token, the shortest that Kubernetes offers, and how early it is replaced (seconds).
+# Lifetime of a service account's token (the shortest that Kubernetes offers), and how early it is replaced (seconds).
 TOKEN_SECONDS, EARLY_SECONDS = 600, 60.0
 NO_SUCH_PATH = "the server could not find the requested resource"
 ELSEWHERE = f"--history or {VARIABLE} names one elsewhere"
@@ -48,14 +48,14 @@ _ACCOUNT = re.compile(r"(?:([a-z0-9][-a-z0-9]{0,62})/)?([a-z0-9][-a-z0-9.]{0,252
 
 
 class NoWay(NotAllowed):
-    """The viewer can't reach the history: they have no token, or no right to the API server's proxy."""
+    """The viewer can't reach the history, because a token or the right to use the API server's proxy is missing."""
 
 
 @dataclass(frozen=True)
 class FoundHistory:
-    """FoundHistory is one viewer's way to a history.
+    """FoundHistory is the connection of one viewer to a history.
 
-    `is_announced`: the cluster at `server` announces the history's address, which is read before the first request.
+    If `is_announced`, the cluster at `server` announces the history's address, which is read before the first request.
     """
 
     server: Server
@@ -63,7 +63,7 @@ class FoundHistory:
 
     @property
     def answers(self) -> HistoryErrors:
-        """Returns the reader that a transport uses for its errors."""
+        """Returns the reader that creates a transport's errors."""
         return HistoryErrors(self.server.address, proxied=self.is_announced)
 
 
@@ -75,11 +75,11 @@ def find_history(
     account: str | None = None,
     authority: str | None = None,
 ) -> FoundHistory:
-    """Returns the history that `given` names, else that of the cluster. Raises NoCluster and InvalidRequest.
+    """Returns the history that `given` names, or else the cluster's. Raises NoCluster and InvalidRequest.
 
-    `server` is the cluster with the viewer's credentials. The history gets the server's token, unless there is a
-    `token` or a service account `account` (ACCOUNT_VARIABLE). `authority` is a file with the certificate authority of a
-    history behind https; by default, the system's authorities are used.
+    `server` is the cluster with the viewer's credentials. The history receives the server's token, unless `token` or a
+    service account (`account`, ACCOUNT_VARIABLE) is given. `authority` is a file with the certificate authority for an
+    https address. By default, the system's authorities are used.
     """
     if server.acting_as is not None:
         raise InvalidRequest("A history knows you by your token, so it can't be asked on behalf of others: no --as.")
@@ -93,7 +93,7 @@ def find_history(
         address = _address(given, server)
         if address is None:
             return FoundHistory(replace(server, passed_on=bearer), is_announced=True)
-        # This address may be that of an API server's proxy, so both headers carry the token.
+        # The address may lead through an API server's proxy, so both headers contain the token.
         found = Server(
             address.rstrip("/"),
             _tls(address, authority),
@@ -124,12 +124,12 @@ async def announced_prefix(transport: AsyncTransport) -> str:
 
 @dataclass(frozen=True)
 class BearerToken:
-    """BearerToken passes on a user's bearer token, and refuses other kinds of authorization."""
+    """BearerToken forwards a user's bearer token, and refuses other kinds of authorization."""
 
     authorization: Authorization
 
     def __call__(self) -> str:
-        """Returns the header. Raises NoWay for a user without a token, and KubeconfigError."""
+        """Returns the header. Raises NoWay if the user has no token, and KubeconfigError."""
         header = self.authorization()
         if header is None or not header.startswith("Bearer "):
             raise NoWay(
@@ -142,7 +142,7 @@ class BearerToken:
 
 @dataclass
 class AccountToken:
-    """AccountToken is the Authorization header of a service account."""
+    """AccountToken provides the Authorization header of a service account."""
 
     server: Server
     namespace: str
@@ -152,14 +152,14 @@ class AccountToken:
 
     @classmethod
     def of(cls, server: Server, account: str) -> AccountToken:
-        """Parses `[NAMESPACE/]NAME`; the default namespace is the context's. Raises InvalidRequest."""
+        """Parses `[NAMESPACE/]NAME`. By default, the context's namespace is used. Raises InvalidRequest."""
         found = _ACCOUNT.fullmatch(account)
         if found is None:
             raise InvalidRequest(f"--service-account: {account!r} is no service account; give NAME or NAMESPACE/NAME.")
         return cls(replace(server, passed_on=None), found[1] or server.namespace, found[2])
 
     def __call__(self) -> str:
-        """Returns the header, with a new token if the last one ends soon. Raises a ClientError."""
+        """Returns the header. If the last token expires soon, requests a new one. Raises a ClientError."""
         if time.monotonic() >= self.until:
             started = time.monotonic()
             self.header = f"Bearer {self._request()}"
@@ -193,9 +193,9 @@ class AccountToken:
 
 @dataclass(frozen=True)
 class HistoryErrors(Reader):
-    """HistoryErrors makes errors from a history's answers, which are `Status` objects like an API server's.
+    """HistoryErrors creates errors from a history's answers, which are `Status` objects like an API server's.
 
-    `proxied`: the history is behind the API server at the address.
+    If `proxied`, the history is behind the API server at the address.
     """
 
     proxied: bool = False
@@ -214,7 +214,7 @@ class HistoryErrors(Reader):
                 f"The cluster at {self.address} announces no history (cluster role {ROLE}: {message}): an "
                 f"administrator switches it on in the chart; {ELSEWHERE}."
             )
-        # An API server without a proxy of Services, such as that of `trainmaster local`, doesn't have this path.
+        # An API server that can't proxy to Services, such as that of `trainmaster local`, doesn't serve this path.
         missing = mapping(found.get("details")).get("kind") == "services" or message == NO_SUCH_PATH
         if self.proxied and status == 404 and missing:
             return NoCluster(
@@ -232,11 +232,11 @@ class HistoryErrors(Reader):
         return kinds.get(status, InvalidRequest)(message)
 
     def unreachable(self, error: BaseException) -> NoCluster:
-        """Returns the error for a history that can't be connected to or doesn't answer."""
+        """Returns the error for a history that refuses the connection or doesn't answer."""
         return NoCluster(f"{self._who} doesn't answer: {innermost(error)}; is that its address, and is it up?")
 
     def broken_off(self, error: BaseException) -> NoCluster:
-        """Returns the error for an answer that broke off."""
+        """Returns the error for an incomplete answer."""
         return NoCluster(f"The answer of the history at {self.address} broke off: {innermost(error)}.")
 
     def untrusted(self, error: BaseException) -> NoCluster:
@@ -249,7 +249,7 @@ class HistoryErrors(Reader):
         )
 
     def no_such_server(self, answer: Answer) -> NoCluster:
-        """Returns the error for an answer that no history gives."""
+        """Returns the error for an answer that can't come from a history."""
         return NoCluster(f"What answers at {self.address} is no history ({self.description(answer)}); {ELSEWHERE}.")
 
     @property
@@ -266,12 +266,12 @@ class HistoryErrors(Reader):
 
 
 def _address(given: str | None, server: Server) -> str | None:
-    """Returns the user's address of a history, or None if the cluster announces it. Raises KubeconfigError."""
+    """Returns the address that the user has set, or None to use the announced one. Raises KubeconfigError."""
     place, address = ("--history", given) if given else (VARIABLE, os.environ.get(VARIABLE, ""))
     if not address and EXTENSION in server.extensions:
         place = f"the kubeconfig's cluster: extensions[{EXTENSION}].url"
         found = mapping(server.extensions[EXTENSION]).get("url")
-        # A value that isn't text is refused like an empty address.
+        # A value that isn't a text is refused later, like an empty address.
         address = found if isinstance(found, str) else "" if found is None else str(found)
     elif not address:
         return None

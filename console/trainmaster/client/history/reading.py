@@ -1,12 +1,12 @@
-"""Reads a history over HTTP, and a job's whole curves piece by piece.
+"""Reads a history over HTTP, and a job's complete curves piece by piece.
 
 Every method returns the history's JSON answer, validated (`answers`). Times are seconds since the epoch in series, and
-RFC 3339 in jobs and attempts; unknown values are None. A job is named by its namespace and name, and by `uid` if it
-isn't the newest of that name.
+RFC 3339 in jobs and attempts; unknown values are None. A job is identified by its namespace and name. An older job of
+the same name needs its `uid` too.
 
-The number of points in an answer is limited, so whole curves are read in pieces: the denser the points, the shorter the
-piece. A history keeps old points less densely than new ones, so reading begins with the newest piece, and each piece is
-sized by the resolution of the previous one. Periods without records are skipped.
+The number of points in an answer is limited, so complete curves are read in pieces. A history keeps fewer points for
+older times, so reading begins with the newest piece, and each piece's length depends on the resolution of the previous
+one. Periods without records are skipped.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ STEP_SECONDS, GRADIENT_NORM, LOSS = "stepSeconds", "gradNorm", "loss"
 FIGURES = (STEP_SECONDS, GRADIENT_NORM, LOSS)
 # The highest resolution of a history (--history-seconds is 2 by default).
 FINEST_SECONDS = 0.5
-# Limit of points in a piece: about a megabyte.
+# Maximum number of points in a piece, which makes about a megabyte.
 PIECE_POINTS = 5_000
-# How far to fill a piece: a single point beyond the limit would halve the resolution.
+# The share of the limit that a piece uses, because a single point beyond the limit would halve the resolution.
 FILLED = 0.9
 Columns = dict[str, list[Any]]
-# Requests the series between two times.
+# A function that requests the series between two times.
 Ask = Callable[[float, float], Awaitable[Mapping[str, Any]]]
 
 
 class HistoryReader:
     """HistoryReader asks a history, directly or through the API server of the cluster that announces it.
 
-    The first request looks up an announced history, and a later one repeats that after a minute. Each method raises a
-    ClientError.
+    The first request looks up the address of an announced history. After a minute, the next request looks it up again.
+    Each method can raise a ClientError.
     """
 
     def __init__(self, transport: AsyncTransport, *, is_announced: bool = False, address: str = "this address") -> None:
-        """`address` is the history's address for error messages."""
+        """`address` is the history's address, for error messages."""
         self._transport = transport
         self._is_announced = is_announced
         self._prefix, self._prefix_until = "", -math.inf
@@ -59,7 +59,7 @@ class HistoryReader:
     async def jobs(
         self, namespace: str | None = None, *, name: str | None = None, limit: int = answers.MOST_JOBS, after: str = ""
     ) -> Mapping[str, Any]:
-        """Returns recorded jobs, newest first; `continue` is the `after` of the next request."""
+        """Returns recorded jobs, newest first. Pass the answer's `continue` as `after` of the next request."""
         query = {"namespace": namespace, "name": name, "limit": limit, "continue": after or None}
         return await self._get(answers.RecordedJobList, "/v1/jobs", query)
 
@@ -77,7 +77,7 @@ class HistoryReader:
         until: float | None = None,
         points: int = POINTS,
     ) -> Mapping[str, Any]:
-        """Returns a job's curves from `since` to `until`, in at most `points` points."""
+        """Returns a job's curves from `since` to `until`, with at most `points` points."""
         query = {"uid": uid, "from": since, "to": until, "points": points}
         return await self._of_job(answers.Series, namespace, name, "/series", query)
 
@@ -92,7 +92,7 @@ class HistoryReader:
         columns: int = answers.MOST_COLUMNS,
         figure: str = STEP_SECONDS,
     ) -> Mapping[str, Any]:
-        """Returns a figure of each rank (FIGURES) over time."""
+        """Returns the values of a figure (FIGURES) for each rank over time."""
         query = {"uid": uid, "from": since, "to": until, "columns": columns, "figure": figure}
         return await self._of_job(answers.RankHeat, namespace, name, "/heat", query)
 
@@ -109,7 +109,7 @@ class HistoryReader:
         worker: int | None = None,
         tail: int | None = None,
     ) -> Mapping[str, Any]:
-        """Returns the ends of the workers' logs, `tail` lines of each."""
+        """Returns the last `tail` lines of each worker's log."""
         query = {"uid": uid, "worker": worker, "tail": tail}
         return await self._of_job(answers.LogList, namespace, name, "/logs", query)
 
@@ -138,7 +138,7 @@ def blocking_history(found: FoundHistory, *, seconds: float | None = READ_SECOND
 async def history_beside(
     transport: AsyncTransport, history: str | None, token: str | None
 ) -> AsyncIterator[HistoryReader]:
-    """Yields the named history, else that of a job client's cluster, over a connection of its own."""
+    """Yields the history at the given address, or else the cluster's, over a separate connection."""
     server = getattr(transport.transport if isinstance(transport, Blocking) else transport, "server", None)
     if not isinstance(server, Server):
         raise InvalidRequest("This client's transport doesn't name its cluster: make the client without a transport.")
@@ -156,7 +156,7 @@ async def history_beside(
 
 
 async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
-    """Returns a job's curves as columns of equal length, by time; `pandas.DataFrame` accepts them.
+    """Returns a job's curves as columns of equal length, sorted by time. `pandas.DataFrame` accepts them.
 
     Raises JobNotFound.
     """
@@ -180,7 +180,7 @@ async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str |
 async def rank_figures(
     reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None
 ) -> tuple[Columns, int]:
-    """Returns the ranks' figures, one row for each rank and time, and the number of ranks that the history left out."""
+    """Returns the ranks' figures, with a row for each rank and time, and the number of ranks that were left out."""
     overview = await reader.series(namespace, name, uid=uid)
     left_out = 0
     rows: dict[tuple[float, int, int], dict[str, Any]] = {}
@@ -205,7 +205,7 @@ async def rank_figures(
 async def _pieces(ask: Ask, overview: Mapping[str, Any], points: int) -> AsyncIterator[Mapping[str, Any]]:
     """Yields the records in pieces of at most `points` points, newest first."""
     left: list[float] = list(overview["at"])
-    # A point covers this many seconds around it.
+    # A point may cover this many seconds before and after its time.
     around = max(overview["resolutionSeconds"], FINEST_SECONDS)
     resolution = FINEST_SECONDS
     until = float("inf")
