@@ -163,7 +163,7 @@ class ResourceType:
     that its creator doesn't own as a whole in managedFields. Custom resources keep the default."""
 
     custom: bool = False
-    """True for a CRD's type: validation words errors as for custom resources; strategic merge patches are refused."""
+    """True for a CRD's type: errors are worded as for custom resources, and strategic merge patches are refused."""
     has_status: bool = False
     scale: ScalePaths | None = None
     scale_selector: Callable[[Object], str] | None = None
