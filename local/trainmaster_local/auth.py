@@ -2,8 +2,8 @@
 
 `Authorizer` decides as kubernetes `plugin/pkg/auth/authorizer/rbac` does: an action without a matching rule is denied,
 and members of `system:masters` may do everything. `Tokens` issues and reads the bearer tokens of service accounts:
-signed JWTs with Kubernetes' claims, so that a client library can read one. The signature is an HMAC with a secret of
-the cluster's process, so tokens end with the cluster.
+signed JWTs with Kubernetes' claims, so that client libraries can read them. The signature is an HMAC with a secret of
+the cluster's process, so tokens are invalid once the cluster has ended.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Authorizer:
         return Decision(False)
 
     def _rules(self, user: User, namespace: str) -> Iterator[tuple[Json, str]]:
-        """Yields each rule that applies to the user there, with a description of its binding."""
+        """Yields each rule that applies to the user in the namespace, with a description of its binding."""
         for binding in self._api.peek_all(f"clusterrolebindings.{_RBAC}"):
             if subject := _subject(binding, user, ""):
                 name = binding["metadata"]["name"]
@@ -87,7 +87,7 @@ class Authorizer:
 
 
 def _subject(binding: Json, user: User, namespace: str) -> str:
-    """Returns the binding's subject that matches the user, in the words of a decision's reason; empty if none does."""
+    """Returns the binding's subject that matches the user, as a decision's reason names it; empty if none matches."""
     groups = groups_of(user)
     for subject in binding.get("subjects") or []:
         kind, name = subject["kind"], subject["name"]
@@ -169,7 +169,8 @@ class Tokens:
     def authenticate(self, token: str, api: Api | None = None) -> User | None:
         """Returns a token's user, or None.
 
-        It is None for a foreign or expired token, for another audience, or (with `api`) if the token's object is gone.
+        Returns None for a foreign or expired token, for another audience, or (with `api`) if the token's object is
+        gone.
         """
         signed, _, signature = token.rpartition(".")
         if not signed or not hmac.compare_digest(signature, self._sign(signed)):

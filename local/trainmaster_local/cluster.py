@@ -1,8 +1,8 @@
 """Runs the local cluster as a separate process: `up`, `down`, `status`.
 
 A running cluster holds a lock (flock(2)) on a file in its state folder, which the kernel releases when the process
-ends, however it ends; so a killed cluster never looks as if it ran. Its description (`ClusterInfo`) is in
-`cluster.json` beside it.
+ends, however it ends. So a killed cluster never seems to be running. The cluster's description (`ClusterInfo`) is in
+`cluster.json` beside the lock.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ClusterInfo:
 
 @contextlib.contextmanager
 def _in_one_sentence(state_dir: Path) -> Iterator[None]:
-    """Replaces an OSError of the folder or the machine by a LocalClusterError."""
+    """Turns an OSError of the folder or the machine into a LocalClusterError."""
     try:
         yield
     except OSError as error:
@@ -93,7 +93,7 @@ def _in_one_sentence(state_dir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock(state_dir: Path) -> Iterator[bool]:
-    """Tries to hold the folder's lock while the block runs; yields whether it does."""
+    """Tries to hold the folder's lock while the block runs; yields whether it succeeded."""
     private_folder(state_dir)
     with (state_dir / LOCK).open("a") as file:
         held = _try_lock(file)
@@ -131,8 +131,9 @@ def up(
 
     The nodes share out this machine's GPUs, or have `gpus` each (`config.machine_nodes`).
 
-    `configure` names a function from the default ClusterConfig to the one to use, as `package.module:name`: a name,
-    because the cluster is a separate process. Raises LocalClusterError if one runs already or the start fails.
+    `configure` is the name (`package.module:name`) of a function that turns the default ClusterConfig into the one to
+    use. It is a name because the cluster is a separate process. Raises LocalClusterError if one runs already or the
+    start fails.
     """
     state_dir = state_dir.absolute()
     with _in_one_sentence(state_dir):
@@ -178,7 +179,7 @@ def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> Clu
             )
         return _answer(process, state_dir)
     except BaseException:
-        # Ctrl-C too, because no other process knows this one yet.
+        # Ctrl-C ends this process too, because no other process knows it yet.
         if process is not None:
             process.kill()
             process.wait()
@@ -187,7 +188,7 @@ def _start(state_dir: Path, nodes: int, gpus: int | None, configure: str) -> Clu
 
 @contextlib.contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Delays an interrupt during the start of a process, which would otherwise run unknown and without end."""
+    """Delays an interrupt while a process starts; otherwise the process would be unknown and never end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

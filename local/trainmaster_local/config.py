@@ -39,7 +39,7 @@ def _machine_memory() -> str:
 class NodeConfig:
     """A node's `resources` are devices, by number or by name: `{"nvidia.com/gpu": 8}` means the devices 0 to 7.
 
-    `{"nvidia.com/gpu": ()}` means that the machine has some and the node none, so that its pods see none.
+    `{"nvidia.com/gpu": ()}` means that the machine has GPUs and the node none, so that its pods see none.
 
     `cpu` and `memory` are quantities, by default the machine's; several nodes may offer the same machine. With `fake`
     all of its pods are faked (see `kubelet.containers.fake`).
@@ -68,22 +68,22 @@ class NodeTimings:
     """Nodes' health checks have these times [s]; the defaults are kube-controller-manager's and the kubelet's."""
 
     lease_seconds: float = 10.0
-    """Between two renewals of a node's Lease (a quarter of nodeLeaseDurationSeconds)."""
+    """The time between two renewals of a node's Lease (a quarter of nodeLeaseDurationSeconds)."""
     monitor_grace_seconds: float = 50.0
-    """Without a renewal for this long a node is NotReady (`--node-monitor-grace-period`)."""
+    """A node without a renewal for this time is NotReady (`--node-monitor-grace-period`)."""
     monitor_seconds: float = 5.0
-    """Between two observations of all nodes (`--node-monitor-period`)."""
+    """The time between two observations of all nodes (`--node-monitor-period`)."""
     orphan_seconds: float = 40.0
-    """Until pods of a node that is gone are deleted (`pod-garbage-collector`'s quarantine)."""
+    """The time until the pods of a deleted node are deleted (`pod-garbage-collector`'s quarantine)."""
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
     """A local cluster has this configuration.
 
-    `port` 0 is any free one; `images` come before the built-in ones (`images.BUILTIN_IMAGES`); `hosts_variable` is the
-    environment variable by which containers find their hosts file; `authorizer` makes the cluster's authorizer, by
-    default from the stored roles.
+    `port` 0 is any free port. `images` precede the built-in ones (`images.BUILTIN_IMAGES`). Containers find their hosts
+    file by the environment variable `hosts_variable`. `authorizer` creates the cluster's authorizer, by default from
+    the stored roles.
     """
 
     state_dir: Path
@@ -101,8 +101,9 @@ def machine_nodes(
 ) -> tuple[NodeConfig, ...]:
     """Returns the nodes of one machine with its devices, by default this one's: `local`, or `local-0`, `local-1`, ...
 
-    Each device is on one node, unless `gpus` sets the number for each node. If the machine has fewer, a device is
-    listed several times and so shared; if it has none, devices are only numbers. Raises ValueError if all are hidden.
+    Each device is on one node, unless `gpus` sets the number for each node. If the machine has fewer devices, a device
+    is listed several times and so shared; if it has none, devices are only numbers. Raises ValueError if all are
+    hidden.
     """
     found = devices_found(os.environ) if found is None else found
     parts = [

@@ -1,7 +1,7 @@
 """`found` names this machine's accelerators; `visibility` returns the variables that show some of them to a program.
 
-Nothing here opens a device: `found` reads the drivers' files and the output of `nvidia-smi -L`. Devices have the names
-that the vendors' libraries use: numbers from 0 up, or UUIDs if numbers would be ambiguous (MIG).
+Nothing here opens a device: `found` reads the drivers' files and the output of `nvidia-smi -L`. Devices are named as in
+the vendors' libraries: by numbers from 0 up, or by UUIDs if numbers would be ambiguous (MIG).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VARIABLES: Mapping[str, str] = {
     ASCEND: "ASCEND_RT_VISIBLE_DEVICES",
 }
 HIP = "HIP_VISIBLE_DEVICES"
-# To CUDA an empty value means no device, but to HIP and CANN all devices; this one means none to all of them.
+# An empty value means no device for CUDA, but all devices for HIP and CANN; this value means none for all of them.
 NONE = "-1"
 NVIDIA_SMI_SECONDS = 20.0
 
@@ -31,7 +31,7 @@ _LISTED = re.compile(r"\s*(GPU|MIG) .*\(UUID: ([^)]+)\)")
 def found(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, tuple[str, ...]]:
     """Returns the devices that `environment` lets a program see, by the name of their resource.
 
-    If it hides all devices of a kind, the kind is listed without any. A kind that the machine lacks isn't listed.
+    If it hides all devices of a kind, the kind is listed without devices. A kind that the machine lacks isn't listed.
     """
     machine = {
         NVIDIA: _nvidia(root, environment.get("PATH")),
@@ -50,8 +50,8 @@ def found(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, t
 def select(devices: Sequence[str], value: str | None, *, uuids: bool = False) -> tuple[str, ...]:
     """Returns the devices in a variable's value, as CUDA reads it (and `torch.cuda._parse_visible_devices`).
 
-    A number counts `devices` from 0. The first word that names no device ends the list. A duplicate device makes it
-    empty. UUIDs may be abbreviated, so only a program can resolve them: with `uuids` each counts as a device.
+    A number counts `devices` from 0. The first word that names no device ends the list. A duplicate device makes the
+    list empty. UUIDs may be abbreviated, so only a program can resolve them; with `uuids` each word counts as a device.
     """
     if value is None:
         return tuple(devices)
@@ -75,22 +75,23 @@ def select(devices: Sequence[str], value: str | None, *, uuids: bool = False) ->
 def visibility(devices: Mapping[str, Sequence[str]], asked: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables by which a container's programs see only its devices.
 
-    `devices` has the container's by each resource of its node. `asked` is the environment in the manifest. Numbers in
-    its variables count the container's own devices, because a real container has no others.
+    `devices` lists the container's devices by each resource of its node. `asked` is the environment in the manifest.
+    Numbers in its variables count the container's own devices, because a real container sees no others.
     """
     variables = {}
     for name, variable in VARIABLES.items():
         if name in devices:
             variables[variable] = ",".join(select(devices[name], asked.get(variable))) or NONE
     if AMD in devices:
-        # Without it torch counts each word of ROCR_VISIBLE_DEVICES as a device, and HIP reads CUDA's variable.
+        # Without this variable torch counts each word of ROCR_VISIBLE_DEVICES as a device, and HIP reads CUDA's
+        # variable.
         left = _numbers(len(select(devices[AMD], asked.get(VARIABLES[AMD]))))
         variables[HIP] = ",".join(select(left, _value_for_hip(asked, devices))) or NONE
     return variables
 
 
 def _value_for_hip(environment: Mapping[str, str], kinds: Mapping[str, object]) -> str | None:
-    """Returns the value for HIP, which falls back to CUDA's variable; that one is NVIDIA's if both kinds exist."""
+    """Returns the value for HIP, which falls back to CUDA's variable unless that is NVIDIA's (both kinds exist)."""
     return environment.get(HIP) or (NVIDIA not in kinds and environment.get(VARIABLES[NVIDIA])) or None
 
 
@@ -132,7 +133,7 @@ def _listed(path: str | None) -> tuple[str, ...]:
 
 
 def _amd(root: Path) -> int:
-    """Returns the number of the driver's compute nodes. A container can't read the nodes of others' devices."""
+    """Returns the number of the driver's compute nodes. A container can read only those of its own devices."""
     count = 0
     for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
         try:

@@ -3,7 +3,7 @@
     async with LocalCluster(ClusterConfig(state_dir=folder)) as cluster:
         ...  # cluster.server, cluster.kubeconfig, cluster.api, cluster.faults
 
-`ThreadedCluster` runs one beside synchronous code, on its own thread and loop.
+`ThreadedCluster` runs a cluster beside synchronous code, on its own thread and loop.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _MEMORY_PREFIX = "trainmaster-local-"
 
 
 class LocalCluster:
-    """The cluster starts with `start` (or `async with`) and leaves nothing behind after `stop`."""
+    """`start` (or `async with`) starts the cluster, and `stop` leaves nothing behind."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
@@ -244,7 +244,7 @@ class LocalCluster:
         self.kubeconfig.unlink(missing_ok=True)
 
     def _clean(self, folder: Path) -> None:
-        """Removes an earlier cluster's remains from the folder (its volumes stay) and from the machine's memory."""
+        """Removes an earlier cluster's remains from the folder (except volumes) and from the machine's memory."""
         private_folder(folder)
         self._runtime.hold(folder / CONTAINERS_LOCK)
         for name in ("pods", "logs", "hosts", "memory"):
@@ -285,7 +285,7 @@ class LocalCluster:
 class ThreadedCluster:
     """This class runs a `LocalCluster` on its own thread, for tests and scripts.
 
-    `call` runs one of its coroutines and waits.
+    `call` runs one of the cluster's coroutines and waits for its result.
 
     with ThreadedCluster(config) as threaded:
         threaded.call(threaded.cluster.lose_node("local-1"))

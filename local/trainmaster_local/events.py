@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
 
-_KEPT = 4096  # client-go's correlator remembers as many
+_KEPT = 4096  # client-go's correlator remembers the same number.
 
 
 def _rfc3339(seconds: float) -> str:
@@ -50,8 +50,7 @@ def reference(obj: Object, field_path: str = "") -> dict[str, Any]:
 class EventRecorder:
     """The recorder writes the events of one component; those of a `host` carry its name.
 
-    `series` writes them in the newer form of events.k8s.io, with a time of microseconds and without a count, as
-    kube-scheduler does.
+    With `series` they have the newer form of events.k8s.io, as kube-scheduler's do: times in microseconds, no count.
     """
 
     def __init__(self, api: Api, component: str, host: str = "", series: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Provides images without a container engine: which references run here, and what their containers contain.
 
-The local cluster never pulls. An image is *known* if its reference matches one of the table's patterns; a container of
-it runs in the Python environment that runs the cluster, with some of the image's paths mapped to files here. Any other
-image fails like one that its registry lacks.
+The local cluster never pulls. An image is *known* if its reference matches one of the table's patterns; its containers
+run in the Python environment that runs the cluster, with some of the image's paths mapped to files of this machine. Any
+other image fails like one that is missing in its registry.
 
 References are read as github.com/distribution/reference reads them (`normalize.go`, `regexp.go`).
 """
@@ -25,11 +25,11 @@ _PUBLIC_REGISTRIES = ("docker.io", "ghcr.io", "quay.io", "registry.k8s.io", "gcr
 
 
 class InvalidImageName(ValueError):
-    """The reference can't be parsed; the text is the kubelet's sentence."""
+    """The reference can't be parsed; the text is the kubelet's message."""
 
 
 class ImageNotFound(LookupError):
-    """No such image; the text is containerd's sentence."""
+    """The image doesn't exist; the text is containerd's message."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def image_id(reference: str) -> str:
     return "sha256:" + hashlib.sha256(normalize(reference).encode()).hexdigest()
 
 
-# Python's and PyTorch's images, and a few that people use for their shell; all run on this machine's.
+# Python's and PyTorch's images, and a few that people use for their shell. All use this machine's programs.
 BUILTIN_IMAGES = (
     Image(
         patterns=("docker.io/library/python:*", "docker.io/pytorch/pytorch:*", "docker.io/local/*", "localhost/*"),

@@ -1,4 +1,4 @@
-"""Tests may use these parts of a running cluster, or use them without one.
+"""Tests may use these parts, with or without a running cluster.
 
 They are the API without HTTP and its changes as they happen, the authorizer, faults, and the containers of faked pods.
 """

@@ -1,10 +1,10 @@
 """Provides addresses and names without a network.
 
-Every pod has its own address in 127.0.0.0/8, and a hosts file maps names to them.
+Every pod has its own address in 127.0.0.0/8, and a hosts file maps names to these addresses.
 
-A cluster owns one /16 of the loopback network, by a name that only one process can hold: two clusters on one machine
-never share addresses, and a killed cluster's are free again. There is no DNS, so `HostsFiles` keeps a file in the
-format of /etc/hosts for each namespace, with the names that DNS would answer.
+A cluster owns one /16 of the loopback network, by a name that only one process can hold. So two clusters on one machine
+never share addresses, and a killed cluster's addresses are free again. There is no DNS, so `HostsFiles` keeps a file in
+the format of /etc/hosts for each namespace, with the names that DNS would answer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Object = Mapping[str, Any]
 
 
 class AddressPool:
-    """The pool has the addresses 127.<block>.1.0 to 127.<block>.255.254; nodes have 127.<block>.0.<n>.
+    """The pool contains the addresses 127.<block>.1.0 to 127.<block>.255.254; nodes have 127.<block>.0.<n>.
 
-    A released address is allocated again as late as possible, so that a pod's successor never has its address. Raises
+    A released address is allocated again as late as possible, so that a pod's successor gets another address. Raises
     OSError if all blocks are in use.
     """
 
@@ -76,11 +76,11 @@ class AddressPool:
 
 
 class HostsFiles:
-    """Each namespace has a hosts file, rewritten within a moment of any relevant change.
+    """Each namespace has a hosts file, which is rewritten soon after any relevant change.
 
-    A pod is listed as in DNS: by `<hostname>.<service>` if a headless Service selects it and is named as its subdomain,
-    once it is ready, or at once if the Service publishes addresses that aren't (`pkg/controller/endpoint`, docs: "DNS
-    for Services and Pods"). Finished pods aren't listed.
+    A pod is listed as in DNS, by `<hostname>.<service>`, if a headless Service selects it and is named as its
+    subdomain. It is listed once it is ready, or at once if the Service publishes addresses that aren't ready
+    (`pkg/controller/endpoint`, docs: "DNS for Services and Pods"). Finished pods aren't listed.
     """
 
     def __init__(self, api: Api, folder: Path) -> None:
@@ -97,7 +97,7 @@ class HostsFiles:
         self._wake.set()
 
     def path(self, namespace: str) -> Path:
-        """Returns the file of a namespace, which exists from then on."""
+        """Returns the path of a namespace's file, which exists from then on."""
         path = self._folder / namespace
         if not path.exists():
             self._write(namespace)
@@ -133,7 +133,7 @@ class HostsFiles:
         path = self._folder / namespace
         temporary = self._folder / f".{namespace}.tmp"
         with contextlib.suppress(FileNotFoundError):
-            # The folder is deleted with the cluster, and a late change may follow.
+            # The folder is deleted with the cluster, but a late change may still arrive.
             temporary.write_text(text)
             temporary.replace(path)
             self._written[namespace] = text

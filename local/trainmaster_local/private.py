@@ -1,6 +1,6 @@
 """Makes folders that only their owner may enter.
 
-Files in them may be as open as Kubernetes makes them (emptyDirs 0777).
+Files in these folders may have Kubernetes' open permissions (emptyDirs 0777).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import os
 from pathlib import Path
 
 LOCK = "cluster.lock"
-"""A state folder of ours has this file."""
+"""A cluster's state folder contains this file."""
 
 
 def private_folder(folder: Path) -> None:
     """Makes a state folder for its owner alone, with missing parents.
 
-    A folder that others may enter is closed to them if it is empty or of an earlier cluster. Raises OSError for any
-    other, which may be a folder that others need, such as /tmp, and for a folder of another user, who could replace its
-    content.
+    A folder that others may enter is closed to them if it is empty or belongs to an earlier cluster. Raises OSError for
+    any other open folder, because others may need it (such as /tmp), and for a folder of another user, who could
+    replace its content.
     """
     make_private(folder)
     found = folder.stat()

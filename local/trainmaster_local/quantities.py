@@ -1,4 +1,4 @@
-"""Quantities of resources (`500m`, `1.5Gi`, `2e3`) are exact and in Kubernetes' canonical form.
+"""Represents quantities of resources (`500m`, `1.5Gi`, `2e3`) exactly, and in Kubernetes' canonical form.
 
 The grammar and the canonical form are those of k8s.io/apimachinery `pkg/api/resource/quantity.go`: no fraction digits,
 the largest lossless suffix, the family of suffixes (binary, decimal, exponent) of the input. Digits beyond a billionth

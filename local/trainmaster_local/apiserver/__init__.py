@@ -13,7 +13,7 @@ Read it in this order; the packages have the names of Kubernetes' own.
 | `crd` | serves CustomResourceDefinitions |
 | `http` | speaks Kubernetes' REST protocol over HTTP |
 | `discovery`, `printing` | answer discovery, OpenAPI and health, and print tables |
-| `apimachinery` | is shared by all of them: errors, names, metadata, selectors |
+| `apimachinery` | provides what all of them use: errors, names, metadata, selectors |
 
 The built-in types are in `trainmaster_local.kinds`. Nothing here imports them.
 """

@@ -1,11 +1,11 @@
 """The API in process is the one path that every request takes after decoding.
 
-The local cluster's controllers and kubelet call `Api` directly, the HTTP layer calls it for clients. Resources are
-named as in errors, `pods`, `statefulsets.apps`, `widgets.example.dev` (meaning the stored version), or by their
+The local cluster's controllers and kubelet call `Api` directly, the HTTP layer calls it for clients. A resource is
+named as in errors (`pods`, `statefulsets.apps`, or `widgets.example.dev` for the stored version), or by its
 `ResourceType`. Every method raises `ApiError`, whose `status` is Kubernetes' answer.
 
-Results are shared with the storage and with every other reader: never change them. `copied` makes your own copy, and
-`modify` does read, change and update in one::
+Results are shared with the storage and with every other reader: never change them. `copied` returns your own copy, and
+`modify` reads, changes and updates an object in one step::
 
     await api.modify("pods", name, namespace, lambda pod: pod["status"].update(phase="Running"), subresource="status")
 """
@@ -129,10 +129,10 @@ class Api:
         initial: bool | None = None,
         bookmarks: bool = False,
     ) -> Watch:
-        """Opens a watch after `version`; without a version the existing objects come first, as ADDED.
+        """Opens a watch after `version`; without a version it first delivers the existing objects as ADDED.
 
-        `initial` is sendInitialEvents. With `bookmarks` a BOOKMARK follows the existing objects. Raises 410 if the
-        version is compacted.
+        `initial` is the option sendInitialEvents. With `bookmarks` a BOOKMARK follows the existing objects. Raises 410
+        if the version is compacted.
         """
         plan = self.plan(resource)
         matches = listing.matcher(plan, labels, fields)

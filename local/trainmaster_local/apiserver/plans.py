@@ -1,4 +1,4 @@
-"""A plan has the facts that the API derives once from each type: its whole schema, any defaults, its CEL rules."""
+"""A plan contains what the API derives once from each type: its full schema, any defaults, its CEL rules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A resource type is defined by its names, its schema, and hooks for its special behaviour.
 
-A `ResourceType` is data and hooks; `Registry` holds the served types. Built-in types are in `trainmaster_local.kinds`;
-those of CustomResourceDefinitions are made in `crd/`. For a write the API calls, in order (as kube-apiserver's generic
-registry does)::
+A `ResourceType` consists of data and hooks; `Registry` holds the served types. Built-in types are in
+`trainmaster_local.kinds`; `crd` creates those of CustomResourceDefinitions. For a write the API calls, in order (as
+kube-apiserver's generic registry does)::
 
     create  decode, prune -> schema defaults -> default -> admit -> prepare_create -> schema, validate_create -> store
     update  decode, prune -> schema defaults -> default -> admit -> prepare_update -> schema, validate_update -> store
@@ -41,7 +41,7 @@ class User:
 
 
 SYSTEM = User("system:apiserver", ("system:masters",))
-"""The user of calls in process that name none."""
+"""The user of calls in process that name no user."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ScalePaths:
 
 @dataclass(frozen=True)
 class Admission:
-    """The context of `admit`: reads through `api` (its `peek` is synchronous) are of the same instant as the write."""
+    """The context of `admit`. Reads through the synchronous `api.peek` happen at the same instant as the write."""
 
     api: Api
     type: ResourceType
@@ -154,16 +154,16 @@ class ResourceType:
     """Structural OpenAPI v3 of the whole object, without $ref: `default`, `x-kubernetes-list-type`,
     `x-kubernetes-list-map-keys`, `x-kubernetes-map-type`, `x-kubernetes-patch-merge-key`,
     `x-kubernetes-patch-strategy`, `x-kubernetes-preserve-unknown-fields`, `x-kubernetes-int-or-string`,
-    `x-kubernetes-embedded-resource`, `x-kubernetes-validations`. `metadata` needs no more than `{"type": "object"}`.
-    Empty: everything is kept. Of built-ins the API checks names and JSON types of fields (400, as Go's decoder does);
-    required fields, enums and bounds are the `validate_*` hooks' business."""
+    `x-kubernetes-embedded-resource`, `x-kubernetes-validations`. For `metadata`, `{"type": "object"}` is enough. With
+    an empty schema everything is kept. For built-ins the API checks names and JSON types of fields (400, as Go's
+    decoder does); the `validate_*` hooks check required fields, enums and bounds."""
 
     zero: Mapping[str, Any] = field(default_factory=lambda: {"metadata": {}})
     """The empty Go struct as JSON (`{"metadata": {}, "spec": {"containers": None}}`): the parts of an object
     that its creator doesn't own as a whole in managedFields. Custom resources keep the default."""
 
     custom: bool = False
-    """True for a CRD's type: validated in the words of custom resources, and strategic merge patch is refused."""
+    """True for a CRD's type: errors are worded as for custom resources, and strategic merge patches are refused."""
     has_status: bool = False
     scale: ScalePaths | None = None
     scale_selector: Callable[[Object], str] | None = None
@@ -178,14 +178,13 @@ class ResourceType:
     prepare_create: Callable[[Object], None] = _nothing
     prepare_update: Callable[[Object, Object], None] = _nothing_old
     prepare_status: Callable[[Object, Object], None] = _nothing_old
-    """`(new, old)` on an update of the status subresource, after spec and metadata were put back."""
+    """Called with `(new, old)` on an update of the status subresource, after spec and metadata were restored."""
     validate_create: Callable[[Object], list[FieldError]] = _valid
     validate_update: Callable[[Object, Object], list[FieldError]] = _valid_old
     validate_status: Callable[[Object, Object], list[FieldError]] = _valid_old
     warnings: Callable[[Object], list[str]] | None = None
     name_rule: Callable[[str], list[str]] | None = None
-    """Returns what is wrong with a name, in sentences; None: a DNS subdomain. Path segments, DNS labels: see
-    `names`."""
+    """Returns the messages about an invalid name; if it is None, names are DNS subdomains. `names` has other rules."""
 
     columns: tuple[Column, ...] = ()
     """All columns in order, Name first. Empty: Name and Age."""
@@ -195,24 +194,24 @@ class ResourceType:
     selectable: tuple[str, ...] = ()
     """Field selectors beyond metadata.name and metadata.namespace (`spec.nodeName`)."""
     selectable_values: Callable[[Object], Mapping[str, str]] | None = None
-    """The value of each; None: read by path, absent is the empty string."""
+    """Returns the value of each; if it is None, values are read by path, and an absent one is the empty string."""
 
     tracks_generation: bool = False
-    """A change outside metadata (and status, where it is a subresource) raises metadata.generation."""
+    """A change outside metadata (and outside status, if that is a subresource) raises metadata.generation."""
     unconditional_update: bool = True
-    """An update without resourceVersion replaces whatever is there. Custom resources refuse it."""
+    """An update without resourceVersion replaces any version. Custom resources refuse such an update."""
     create_on_update: bool = False
-    """PUT of a name that isn't there creates it (Leases and Events do; ConfigMaps and Pods do not)."""
+    """PUT of a missing name creates the object (for Leases and Events, not for ConfigMaps and Pods)."""
     answers_deleted_object: bool = False
     """DELETE answers with the object instead of a Status (Pods, Services, PVCs, ServiceAccounts)."""
     grace_period: Callable[[Object, int | None], int] | None = None
-    """`(obj, gracePeriodSeconds asked for or None) -> seconds`; 0 deletes at once, more sets deletionTimestamp."""
+    """`(obj, requested gracePeriodSeconds or None) -> seconds`; 0 deletes at once, more sets deletionTimestamp."""
     holds_deletion: Callable[[Object], bool] | None = None
-    """True while something beside metadata.finalizers keeps the object (a namespace's spec.finalizers)."""
+    """True while something other than metadata.finalizers keeps the object (a namespace's spec.finalizers)."""
     begin_deletion: Callable[[Object], None] | None = None
     """Changes the object when its deletion begins and it stays (a namespace's phase)."""
     answer: Callable[[SubresourceCall], Awaitable[Object]] | None = None
-    """A type that is answered, never stored (SelfSubjectAccessReview): what create returns."""
+    """Returns the answer to a create of a type that is never stored (SelfSubjectAccessReview)."""
 
     @property
     def api_version(self) -> str:

@@ -1,8 +1,9 @@
 """Provides folders for PersistentVolumeClaims, like the provisioner rancher.io/local-path.
 
-A claim is bound, without waiting for a pod, to its own volume, a folder below the cluster's state folder that is named
-after the claim. The folder outlives pods, nodes and the cluster itself: a claim of the same name finds its files again
-after a restart of the cluster. It is removed when the claim is deleted while the cluster runs (reclaim policy Delete).
+A claim is bound to its own volume without waiting for a pod. The volume is a folder below the cluster's state folder,
+named after the claim. The folder outlives pods, nodes and the cluster itself: a claim of the same name finds its files
+again after a restart of the cluster. The folder is removed when the claim is deleted while the cluster runs (reclaim
+policy Delete).
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class ClaimController(Controller):
         await self.api.patch(VOLUMES, name, {"status": {"phase": "Bound"}}, subresource="status", options=self.options)
 
     async def _reclaim(self, name: str) -> None:
-        """Removes a provisioned volume, and its folder, once its claim is gone."""
+        """Removes a provisioned volume and its folder once the claim is gone."""
         volume = self.api.peek(VOLUMES, name)
         reference = (volume or {}).get("spec", {}).get("claimRef") or {}
         if volume is None or not reference:

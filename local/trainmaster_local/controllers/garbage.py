@@ -1,9 +1,9 @@
 """The garbage collector deletes objects with their owners.
 
 `pkg/controller/garbagecollector`: an object whose owners are all gone (by uid) is deleted in the background. An owner
-deleted in the foreground keeps the finalizer `foregroundDeletion` until every dependent that blocks it is gone; one
-deleted with its dependents orphaned keeps `orphan` until they no longer refer to it. Custom resources are owners and
-dependents like all others.
+deleted in the foreground keeps the finalizer `foregroundDeletion` until every dependent that blocks it is gone; an
+owner whose dependents are orphaned keeps the finalizer `orphan` until they no longer refer to it. Custom resources can
+be owners and dependents too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainmaster_local.apiserver.writing.deleter import FOREGROUND, ORPHAN
 from trainmaster_local.controllers.loop import Controller, Key, Object
 from trainmaster_local.controllers.pods import is_terminating
 
-# This is Kubernetes' own number.
+# Kubernetes uses the same number.
 ABSENT_OWNERS = 500
 
 
@@ -49,7 +49,7 @@ class GarbageCollector(Controller):
                 self._changed(resource, change)
 
             def withdrawn(resource: str = resource) -> None:
-                # Its definition is gone; a new one gets another table, which is followed from its start.
+                # The type's definition is gone. A new definition gets another table, which is watched from its start.
                 self._watched.discard(resource)
 
             self._ends.append(self.api.storage.subscribe(resource, changed, withdrawn))
@@ -145,7 +145,7 @@ class GarbageCollector(Controller):
                 return "absent"
             finalizers = owner["metadata"].get("finalizers") or []
             return "deleting" if is_terminating(owner) and FOREGROUND in finalizers else "living"
-        # Its kind isn't served (any more), so the owner's state is unknown.
+        # The owner's kind isn't served (any more), so its state is unknown.
         return "living"
 
     def _objects(self, uid: str) -> list[tuple[str, Object]]:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
-"""Namespace (empty where there is none) and name."""
+"""Namespace (empty for cluster-wide objects) and name."""
 
 _FIRST_RETRY = 0.005
 _LAST_RETRY = 1000.0
@@ -32,7 +32,7 @@ def key_of(obj: Object) -> Key:
 
 
 class WorkQueue:
-    """The queue holds keys, each at most once, for now or later. `get` waits for the next."""
+    """The queue contains each key at most once, due now or later. `get` waits for the next."""
 
     def __init__(self) -> None:
         self._ready: dict[Key, None] = {}
@@ -88,7 +88,7 @@ class Controller(ABC):
         self._ends: list[Callable[[], None]] = []
 
     def watch(self, resource: str, keys: Callable[[Object], Iterable[Key]] = lambda obj: (key_of(obj),)) -> None:
-        """Queues the keys of every existing object, and of both sides of every future change."""
+        """Queues the keys of every existing object, and of the old and new object of every future change."""
 
         def changed(change: Change) -> None:
             for key in keys(change.last.object):
@@ -133,7 +133,7 @@ class Controller(ABC):
 
 
 class Index:
-    """This index has a resource's objects by a property (their controller's uid, their node), always current."""
+    """This index finds a resource's objects by a property (controller's uid, node), and is always current."""
 
     def __init__(self, api: Api, resource: str, by: Callable[[Object], Iterable[str]]) -> None:
         self._by = by

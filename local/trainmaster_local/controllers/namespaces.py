@@ -1,7 +1,7 @@
 """Fills new namespaces and empties deleted ones.
 
-Every namespace has the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`. A deleted one is emptied first:
-all of its objects are deleted, and then the finalizer `kubernetes` is removed, and with it the namespace
+Every namespace has the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`. A deleted namespace is emptied
+first: all of its objects are deleted. Then the finalizer `kubernetes` is removed, which deletes the namespace
 (`pkg/controller/namespace/deletion/namespaced_resources_deleter.go`).
 """
 

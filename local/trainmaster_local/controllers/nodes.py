@@ -1,9 +1,9 @@
 """Marks, taints and empties lost nodes, and deletes pods of deleted nodes.
 
 `pkg/controller/nodelifecycle`, `tainteviction` and `podgc`. A node whose Lease isn't renewed becomes NotReady (Unknown)
-and gets the `unreachable` taints; its pods aren't ready any more, and those that don't tolerate the taint for longer
-are deleted. Their kubelet can't confirm that, so they stay Terminating until it returns, they are deleted by force, or
-the node is deleted.
+and gets the `unreachable` taints; its pods aren't ready any more, and pods that don't tolerate the taint (any longer)
+are deleted. Their kubelet can't confirm the deletion, so they stay Terminating until it returns, they are deleted by
+force, or the node is deleted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class NodeController(Controller):
         return min(self._timings.monitor_seconds, soon) if soon is not None else self._timings.monitor_seconds
 
     def _is_lost(self, name: str, now: float) -> bool:
-        """Returns whether the Lease hasn't changed for the grace period, by this clock and not by the node's.
+        """Returns whether the Lease hasn't changed for the grace period by this clock, not the node's.
 
         A late check means that this process was delayed (a loaded machine, a debugger), and the kubelets in it too:
         that time doesn't count against the node.
@@ -130,7 +130,7 @@ class NodeController(Controller):
     async def _evict(self, node: Object) -> float | None:
         """Deletes the pods that don't tolerate the node's NoExecute taints (any longer).
 
-        Returns the seconds until the next is due.
+        Returns the seconds until the next deletion is due.
         """
         taints = [taint for taint in (node["spec"].get("taints") or []) if taint.get("effect") == "NoExecute"]
         if not taints:

@@ -37,7 +37,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | None:
-    """Returns the seconds until the pod counts as available; 0 if it does, None while it isn't ready."""
+    """Returns the seconds until the pod counts as available; 0 if it already does, None while it isn't ready."""
     if not is_ready(pod):
         return None
     if not min_ready_seconds:

@@ -1,8 +1,9 @@
 """ControllerRevisions are the history of a StatefulSet's pod template, with Kubernetes' own hashes.
 
-`pkg/controller/history/controller_history.go` (HashControllerRevision) and `stateful_set_utils.go` (getPatch): FNV-1
-over the template as compact JSON with `$patch: replace`, then the collision count, its decimal digits in Kubernetes'
-safe alphabet. The same template gives the same name as on a real cluster (local/tests/data/kubernetes-api.jsonl).
+`pkg/controller/history/controller_history.go` (HashControllerRevision) and `stateful_set_utils.go` (getPatch): the
+FNV-1 hash of the template as compact JSON with `$patch: replace`, and of the collision count; its decimal digits are
+written in Kubernetes' safe alphabet. The same template gives the same name as on a real cluster
+(local/tests/data/kubernetes-api.jsonl).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _fnv1(data: bytes) -> int:
 # Cached, because each reconciliation hashes the set's template.
 @lru_cache(maxsize=1024)
 def safe_hash(data: bytes) -> str:
-    """Returns the FNV-1 hash (32 bits) of the data in the alphabet of names."""
+    """Returns the FNV-1 hash (32 bits) of the data, in the alphabet of names."""
     return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(_fnv1(data)))
 
 
@@ -47,7 +48,7 @@ def revision_hash(template: Object, collisions: int = 0) -> str:
 
 
 def revision(owner: Object, api_version: str, kind: str, template: Object, number: int) -> dict[str, Any]:
-    """Returns the ControllerRevision of a template, owned by `owner`. `number` orders revisions: newer is higher."""
+    """Returns the ControllerRevision of a template, owned by `owner`. Newer revisions have a higher `number`."""
     metadata = owner["metadata"]
     digest = revision_hash(template)
     return {

@@ -2,13 +2,13 @@
 
 The algorithm is that of `pkg/controller/statefulset/stateful_set_control.go` (updateStatefulSet), in its order:
 
-1. every ordinal of the set, ascending: a pod that Failed or Succeeded is deleted, a missing one is created. Under
-   OrderedReady it stops at the first that isn't running and ready;
+1. every ordinal of the set, ascending: a Failed or Succeeded pod is deleted, a missing one is created. Under
+   OrderedReady this stops at the first pod that isn't running and ready;
 2. pods beyond the set, descending: deleted; under OrderedReady one at a time, when the rest is healthy;
 3. under RollingUpdate, pods of another revision, descending down to the partition: deleted, at most
    `maxUnavailable` at once.
 
-A terminating pod is never replaced before it is gone: its name is its identity.
+A terminating pod is never replaced before it is gone, because its name is its identity.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ REVISION_LABEL = "controller-revision-hash"
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan has ordinals to create, and pods to delete, by name, in order.
+    """A plan contains the ordinals to create and the names of pods to delete, in order.
 
-    `available_in`: seconds until a status changes by itself.
+    `available_in` is the number of seconds until a status changes by itself.
     """
 
     create: tuple[int, ...] = ()

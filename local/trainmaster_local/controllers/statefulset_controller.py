@@ -84,7 +84,8 @@ class StatefulSetController(Controller):
         existing = next((entry for entry in history if entry["metadata"]["name"] == update), None)
         orphan = self.api.peek(REVISIONS, update, metadata["namespace"])
         if existing is None and orphan is not None and controller_of(orphan) is None:
-            # Its owner was deleted without its dependents (`--cascade=orphan`), so it is adopted like the pods.
+            # The revision's owner was deleted without its dependents (`--cascade=orphan`), so it is adopted as pods
+            # are.
             patch = {
                 "metadata": {"ownerReferences": [owner_reference(found, "apps/v1", "StatefulSet")]},
                 "revision": newest + 1,

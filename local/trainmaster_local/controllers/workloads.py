@@ -104,9 +104,9 @@ class ReplicaSetController(Controller):
 
 
 class DeploymentController(Controller):
-    """This controller has a ReplicaSet for each template.
+    """This controller keeps a ReplicaSet for each template.
 
-    It rolls from the old to the new within maxSurge and maxUnavailable.
+    It moves pods from the old set to the new one within maxSurge and maxUnavailable.
     """
 
     def __init__(self, api: Api, events: EventRecorder) -> None:

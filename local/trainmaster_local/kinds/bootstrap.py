@@ -1,7 +1,7 @@
 """Creates a new cluster's initial objects: namespaces, roles, priority classes and the API's own Service.
 
-The roles are the commonly bound ones of kubernetes `plugin/pkg/auth/authorizer/rbac/bootstrappolicy`: the four for
-users, and the rights of everybody.
+The roles are the commonly bound ones of kubernetes `plugin/pkg/auth/authorizer/rbac/bootstrappolicy`: the four roles
+for users, and the rights that all users have.
 """
 
 from __future__ import annotations

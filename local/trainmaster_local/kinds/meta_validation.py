@@ -20,7 +20,7 @@ NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
 def invalid_all(field: str, value: Any, problems: Iterable[str]) -> list[FieldError]:
-    """Returns one error for each sentence."""
+    """Returns one error for each problem."""
     return [FieldError.invalid(field, value, problem) for problem in problems]
 
 

@@ -1,7 +1,7 @@
 """Changes files all at once, as the kubelet writes ConfigMaps, Secrets and the downward API.
 
 `pkg/volume/util/atomic_writer.go`: the files are in a separate folder, `..data` is a symbolic link to it, and every
-name in the volume is a link through `..data`. Replacing that one link by rename(2) replaces all files in one step.
+name in the volume is a link through `..data`. So rename(2) of a new `..data` replaces all files in one step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The device manager assigns a node's devices to containers.
 
 A pod gets its devices before any of its containers starts and keeps them until its last process has ended, however
-often a container restarts (`pkg/kubelet/cm/devicemanager`). A pod that is deleted by force leaves the API before its
-processes have ended. The scheduler then gives its place to another pod, which waits here for the devices.
+often a container restarts (`pkg/kubelet/cm/devicemanager`). If a pod is deleted by force, its object disappears before
+its processes have ended. The scheduler then gives its place to another pod, which waits here for the devices.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OutOfDevicesError(Exception):
 
 @dataclass
 class _Holder:
-    """A holder is a pod with devices. One that is `leaving` has left the API and no longer uses capacity."""
+    """A holder is a pod with devices. If it is `leaving`, its object is deleted and it no longer uses capacity."""
 
     given: _Given
     leaving: bool = False
@@ -47,8 +47,8 @@ class _Holder:
 class DeviceManager:
     """The device manager assigns one node's devices.
 
-    `devices` has their names by resource. Several pods share a device that is listed several times, as with the
-    time-slicing of NVIDIA's device plugin.
+    `devices` contains the devices' names by resource. Several pods share a device that is listed several times, as with
+    the time-slicing of NVIDIA's device plugin.
     """
 
     def __init__(self, devices: Mapping[str, Sequence[str]]) -> None:
@@ -56,7 +56,7 @@ class DeviceManager:
         self._holders: dict[str, _Holder] = {}
 
     def admit(self, pod: Object) -> bool:
-        """Assigns a pod's devices. Returns False while they are still in use; ask again after a `release`.
+        """Assigns a pod's devices. Returns False while they are still in use; call it again after a `release`.
 
         Raises OutOfDevicesError if the node's other pods leave too few.
         """
@@ -90,7 +90,7 @@ class DeviceManager:
         }
 
     def leave(self, uid: str) -> None:
-        """Records that the pod has left the API; it keeps its devices while its processes run."""
+        """Records that the pod's object is deleted; the pod keeps its devices while its processes run."""
         if uid in self._holders:
             self._holders[uid].leaving = True
 

@@ -1,4 +1,4 @@
-"""Pod workers use their node and the API through one narrow protocol, so that tests need neither."""
+"""Pod workers use their node and the API only through this protocol, so tests need neither."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class KubeletTimings:
 
     backoff_scale: float = 1.0
     retry_seconds: float = 10.0
-    """Between two tries of a container that can't be configured (`backOffPeriod`), before scaling."""
+    """The wait between two tries to start a container that can't be configured (`backOffPeriod`), before scaling."""
     waiting_shown_after: float = 1.0
-    """From a container's end until its state says CrashLoopBackOff, before scaling: the kubelet's next sync."""
+    """The time from a container's end until its state is CrashLoopBackOff (the kubelet's next sync), before scaling."""
     minimum_grace_seconds: float = 2.0
-    """The time that a container gets at least between SIGTERM and SIGKILL (`minimumGracePeriodInSeconds`)."""
+    """The minimum time between SIGTERM and SIGKILL (`minimumGracePeriodInSeconds`)."""
 
 
 class PodHost(Protocol):
@@ -75,7 +75,7 @@ class PodHost(Protocol):
         """Records an event. `kind` is Normal or Warning; `container` becomes the event's fieldPath."""
 
     async def write_status(self, pod: Object, status: Mapping[str, Any]) -> Object | None:
-        """Writes a pod's status; returns None if the pod is gone or another has its name."""
+        """Writes a pod's status; returns None if the pod is gone or another pod has its name."""
 
     def newest(self, pod: Object) -> Object | None:
         """Returns the pod's current object in the API; None if it is gone or another pod has its name."""

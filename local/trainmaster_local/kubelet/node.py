@@ -1,7 +1,7 @@
 """A node's agent registers the node, renews its lease, and runs a worker for each of its pods.
 
 One `Kubelet` per node, all in one process and on one event loop, sharing one runtime. `lose` makes it behave as an
-unreachable node: it stops reporting, and its processes continue or end, as requested.
+unreachable node: it stops reporting, and its processes continue or end as requested.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ Object = Mapping[str, Any]
 LEASES = "leases.coordination.k8s.io"
 LEASE_NAMESPACE = "kube-node-lease"
 
-# A container gets these variables of the machine; all others are the image's and the manifest's. The numbers of CUDA's
+# A container gets these variables from the machine, and all others from the image and the manifest. The numbers of
+# CUDA's
 # devices depend on CUDA_DEVICE_ORDER.
 _PASSED = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "SSL_CERT_FILE", "CUDA_DEVICE_ORDER")
 
@@ -361,7 +362,7 @@ class Kubelet:
     def release_devices(self, pod: Object) -> None:
         if self._devices.release(pod["metadata"]["uid"]):
             for worker in self.workers.values():
-                # It may be waiting for devices.
+                # The pod may be waiting for devices.
                 worker.wake()
 
     def allocate_address(self) -> str:
@@ -405,5 +406,5 @@ class Kubelet:
         metadata = pod["metadata"]
         options = DeleteOptions(grace_period=0, uid=metadata["uid"])
         with contextlib.suppress(ApiError):
-            # If it is gone or another pod has its name, there is nothing to delete.
+            # If the pod is gone or another pod has its name, there is nothing to delete.
             await self._api.delete("pods", metadata["name"], metadata["namespace"], options=options)

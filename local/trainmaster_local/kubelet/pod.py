@@ -1,7 +1,7 @@
 """A pod's worker brings a pod up, keeps its containers as its restart policy requires, and ends it, in one task.
 
 The task repeats `_step`, which observes everything and does the work that is possible now; every event (a container's
-end, a new version of the pod, a probe's verdict, a back-off that is over) only wakes it. The order of a pod's states is
+end, a new version of the pod, a probe's verdict, the end of a back-off) only wakes it. The order of a pod's states is
 part of its behaviour: each state that a person or a controller acts on is written before the next one begins
 (`pkg/kubelet/pod_workers.go`, `kubelet.go:SyncPod`).
 """
@@ -63,7 +63,7 @@ class PodWorker:
         self._wake.set()
 
     def update(self) -> None:
-        """Handles a new version of the pod: files with its annotations follow at once, the rest in the next step."""
+        """Handles a new version of the pod: updates files with its annotations at once, the rest in the next step."""
         newest = self._host.newest(self.pod)
         if newest is not None:
             self.pod = newest
@@ -177,7 +177,7 @@ class PodWorker:
         return not self._stopping and not self.view.terminal
 
     async def _set_up(self) -> bool:
-        """Makes folders, volumes and an address. Returns False if the pod has to end before."""
+        """Creates folders, volumes and an address. Returns False if the pod has to end before that is done."""
         if self._faked:
             self.view.pod_ip = self._allocate_address()
             self.view.sandbox_ready = True
@@ -290,7 +290,7 @@ class PodWorker:
         if remaining > 0:
             return remaining
         if run.backed_off:
-            # It has been waiting; its status shows why before it starts again.
+            # The container has been waiting; its status shows the reason before it starts again.
             run.show_backoff(self.pod)
             await self._publish()
         if self._volumes is None and not self._faked:
@@ -400,7 +400,7 @@ class PodWorker:
     def _deletion_grace(self) -> float:
         """Returns the deletion's grace period in seconds.
 
-        It is at least the kubelet's minimum; a later deletion may shorten it.
+        The grace period is at least the kubelet's minimum; a later deletion may shorten it.
         """
         minimum = self._host.timings.minimum_grace_seconds
         asked = self.pod["metadata"].get("deletionGracePeriodSeconds")

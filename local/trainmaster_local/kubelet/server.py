@@ -1,7 +1,7 @@
-"""The node serves `pods/log` and `pods/proxy`; exec, attach and port-forward are refused in a sentence.
+"""The node serves `pods/log` and `pods/proxy`, and refuses exec, attach and port-forward with a message.
 
-The cluster attaches it to the API server's registry. The proxy forwards a request to the pod's address, both bodies
-streamed, without the caller's Authorization, as kube-apiserver does.
+The cluster attaches these subresources to the API server's registry. As in kube-apiserver, the proxy forwards a request
+to the pod's address without the caller's Authorization, and streams both bodies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NOT_PASSED = frozenset(
 
 
 class NodeServer:
-    """This server answers for all nodes of the cluster. `kubelets` by node name may change."""
+    """This server answers for all nodes of the cluster. `kubelets` (by node name) may change later."""
 
     def __init__(self, kubelets: Mapping[str, Kubelet]) -> None:
         self._kubelets = kubelets
@@ -87,7 +87,7 @@ class NodeServer:
         previous = call.query.get("previous", "").lower() in ("true", "1")
         run = _run(pod, container, previous)
         if previous and (gone := collected(_status(pod, container))):
-            # The kubelet has already begun its answer when it notices (server.go:getContainerLogs).
+            # The kubelet notices the problem only after it has begun its answer (server.go:getContainerLogs).
             return web.Response(text=f"unable to retrieve container logs for {gone}", content_type="text/plain")
         file = kubelet.log_path(pod, container, run)
 
@@ -140,7 +140,7 @@ class NodeServer:
             message = f"error trying to reach service: {detail}"
             raise ApiError(503, "ServiceUnavailable", message) from error
         except aiohttp.ClientError as error:
-            # Kubernetes uses Go's words for it, such as "EOF" (`apimachinery/pkg/util/proxy/transport.go`).
+            # Kubernetes uses Go's words for this error, such as "EOF" (`apimachinery/pkg/util/proxy/transport.go`).
             raise ApiError(503, "ServiceUnavailable", f"error trying to reach service: {error}") from error
 
 
@@ -182,7 +182,7 @@ def _pod(call: SubresourceCall, name: str) -> Object:
 
 
 def _container(pod: Object, asked: str) -> str:
-    """Returns the requested container. Raises 400 in kube-apiserver's words if that is ambiguous."""
+    """Returns the requested container. Raises 400 with kube-apiserver's message if the request is ambiguous."""
     name = pod["metadata"]["name"]
     apps = [container["name"] for container in pod["spec"]["containers"]]
     inits = [container["name"] for container in pod["spec"].get("initContainers") or []]
@@ -229,7 +229,7 @@ def _run(pod: Object, container: str, previous: bool) -> int:
 def collected(status: Object) -> str | None:
     """Returns the container before the last one, which the kubelet removes once the last one has ended.
 
-    The kubelet keeps the newest dead one of each container (kubelet.go:cleanUpContainersInPod).
+    The kubelet keeps only the newest dead one of each container (kubelet.go:cleanUpContainersInPod).
     """
     if "terminated" not in (status.get("state") or {}):
         return None

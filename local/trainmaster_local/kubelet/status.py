@@ -1,4 +1,4 @@
-"""Builds a pod's status from the state of its containers, as the kubelet words it.
+"""Builds a pod's status from the state of its containers, with the kubelet's messages.
 
 Everything here is pure. The order of conditions, the reasons and the messages are those of
 `pkg/kubelet/status/generate.go` and `pkg/kubelet/kubelet_pods.go` (`getPhase`, `convertStatusToAPIStatus`), checked by
@@ -26,7 +26,7 @@ def timestamp(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Terminated:
-    """One run of a container ended so. Times are seconds since the epoch; `started_at` is 0 if it never ran."""
+    """The end of one run of a container. Times are seconds since the epoch; `started_at` is 0 if it never started."""
 
     exit_code: int
     reason: str
@@ -69,7 +69,7 @@ State = Waiting | Running | Terminated
 
 @dataclass
 class ContainerView:
-    """The kubelet knows this of one container. `container_id` is that of its newest run."""
+    """The kubelet's knowledge of one container. `container_id` identifies the container of the newest run."""
 
     spec: Object
     state: State
@@ -91,7 +91,7 @@ class ContainerView:
 
     @property
     def finished(self) -> Terminated | None:
-        """Returns the end of its newest run, or None while it runs."""
+        """Returns the end of the newest run, or None while the container runs."""
         if isinstance(self.state, Terminated):
             return self.state
         return self.last if isinstance(self.state, Waiting) else None
@@ -136,7 +136,7 @@ class PodView:
     sandbox_ready: bool = False
     pod_ip: str = ""
     terminal: bool = False
-    """Nothing of it runs or will run again, so the phase may say so."""
+    """No container of the pod runs or will run again, so the phase may show the pod's end."""
     reason: str = ""
     message: str = ""
     failed: bool = False
@@ -151,7 +151,7 @@ class PodView:
         return [container for container in self.containers if not container.init]
 
     def settle(self, now: float) -> None:
-        """Gives containers that never ran the kubelet's end for them (`status_manager.go:TerminatePod`)."""
+        """Sets the end of containers that never ran, as the kubelet does (`status_manager.go:TerminatePod`)."""
         for container in self.containers:
             if isinstance(container.state, Terminated):
                 continue
@@ -184,7 +184,7 @@ def has_ended(spec: Object, view: PodView) -> bool:
 
 
 def phase(spec: Object, view: PodView, ended: bool) -> str:
-    """Returns the phase (`kubelet_pods.go:getPhase`). `ended`: the pod counts as over."""
+    """Returns the phase (`kubelet_pods.go:getPhase`). `ended` is true if the pod counts as over."""
     if view.failed:
         return "Failed"
     if ended:
@@ -205,7 +205,7 @@ def conditions(
 ) -> list[dict[str, Any]]:
     """Returns all conditions in the kubelet's order.
 
-    Other owners' conditions are kept behind; a time is kept while its status is.
+    Conditions of other owners follow at the end. A condition's time is kept while its status doesn't change.
     """
     apps = view.app_containers
     unready = [c.name for c in [*apps, *(i for i in view.init_containers if i.sidecar)] if not c.ready]
@@ -277,10 +277,10 @@ def _condition(
 
 
 def pod_status(pod: Object, view: PodView, now: float) -> dict[str, Any]:
-    """Returns the whole status to write over `pod`'s. Times are seconds since the epoch."""
+    """Returns the complete status that replaces `pod`'s. Times are seconds since the epoch."""
     spec, old = pod["spec"], pod.get("status") or {}
     generation = int(pod["metadata"].get("generation") or 1)
-    # The conditions show at once that a pod is over; the phase only when none of it runs any more.
+    # The conditions show at once that a pod is over; the phase shows it only when no container runs any more.
     outcome = phase(spec, view, view.terminal or has_ended(spec, view))
     status: dict[str, Any] = {
         "observedGeneration": generation,

@@ -1,8 +1,9 @@
 """Provides a pod's volumes as folders.
 
 emptyDir, configMap, secret, downwardAPI, projected, hostPath and persistentVolumeClaim are supported; any other kind
-fails the mount in a sentence. Volumes with API objects are written atomically (`atomic`), and again whenever `refresh`
-finds a change. Without a mount namespace a process can't use a mount path, so `paths` names its folder.
+fails the mount with a message. Volumes with the content of API objects are written atomically (`atomic`), and rewritten
+whenever `refresh` finds a change. Without a mount namespace a process can't use a mount path, so `paths` replaces it by
+the folder's path.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ class MountError(Exception):
 
 
 class ClaimNotBoundError(MountError):
-    """The volume's claim will be bound in a moment; on a real cluster the pod wouldn't be on its node before."""
+    """The volume's claim will be bound in a moment; a real cluster would only then place the pod on a node."""
 
 
 @dataclass(frozen=True)
 class Sources:
     """Volumes have these sources.
 
-    `token` issues the pod's account one for `(audience, seconds)`; `claim` returns the folder of a bound claim, None
-    while it isn't bound; `memory` is the place of memory-backed folders; `rewrite` is applied to ConfigMaps' text,
-    because a process here can't use container paths.
+    `token` issues a token of the pod's account for `(audience, seconds)`. `claim` returns a claim's folder, or None
+    while the claim isn't bound. `memory` is the place of memory-backed folders. `rewrite` is applied to ConfigMaps'
+    text, because a process here can't use container paths.
     """
 
     facts: PodFacts
@@ -67,7 +68,7 @@ class PodVolumes:
         self._memory = sources.memory / str(pod["metadata"]["uid"])
 
     def use(self, rewrite: Callable[[str], str]) -> None:
-        """Sets the rewriting of container paths in ConfigMaps, known once the folders are."""
+        """Sets how container paths in ConfigMaps are rewritten, which is known once the folders are chosen."""
         self._sources = replace(self._sources, rewrite=rewrite)
 
     def place(self) -> None:
@@ -101,7 +102,7 @@ class PodVolumes:
                     self._check_host_path(name, volume["hostPath"])
                     continue
                 path.mkdir(parents=True, exist_ok=True)
-                # World-writable as in a pod: the folders above are private and restrict access.
+                # The folder is world-writable as in a pod; the folders above it are private and restrict access.
                 path.chmod(0o777)
         await self._fetch_tokens()
         self.refresh(pod)

@@ -140,7 +140,7 @@ class SchedulerController:
         self._events.record(pod, "Normal", "Scheduled", message)
 
     def _claims_problem(self, pod: Object) -> str:
-        """Returns why a pod's claims keep it from every node (`volumebinding`)."""
+        """Returns why no node fits because of a pod's claims (`volumebinding`)."""
         for volume in pod["spec"].get("volumes") or []:
             claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
             if not claim:
@@ -155,7 +155,7 @@ class SchedulerController:
         return ""
 
     async def _refuse(self, pod: Object, decision: Decision) -> None:
-        """Writes into the pod why it waits, and evicts the decision's victims to make room."""
+        """Writes the reason for waiting into the pod, and evicts the decision's victims to make room."""
         conditions = (pod.get("status") or {}).get("conditions") or []
         old = next((entry for entry in conditions if entry["type"] == "PodScheduled"), None)
         nominated = (pod.get("status") or {}).get("nominatedNodeName") or ""

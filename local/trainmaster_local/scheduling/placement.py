@@ -1,8 +1,9 @@
 """Scores nodes for a pod: affinity to nodes and to other pods, and spreading over domains, as kube-scheduler does.
 
-Required terms refuse a node in its words (`pkg/scheduler/framework/plugins/{interpodaffinity,podtopologyspread}`);
-preferred ones score it. Scores are weighted as in the default profile: 2 for each of the three, 1 for free room, each
-normalised to 0 to 100 over the nodes that fit. Namespaces are the pod's own; a namespaceSelector isn't supported.
+Required terms refuse a node with kube-scheduler's messages
+(`pkg/scheduler/framework/plugins/{interpodaffinity,podtopologyspread}`); preferred ones score it. Scores are weighted
+as in the default profile: 2 for each of the three, 1 for free room, each normalised to 0 to 100 over the nodes that
+fit. Namespaces are the pod's own; a namespaceSelector isn't supported.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UNLABELLED = "node(s) didn't match pod topology spread constraints (missing requ
 
 
 class Place(Protocol):
-    """A place is a node, the pods on it, and those of them that are `is_shunning`."""
+    """A place is a node, the pods on it, and those of these pods for which `is_shunning` is true."""
 
     @property
     def node(self) -> Object: ...
@@ -62,7 +63,7 @@ class Rules:
     """These rules between a pod and other pods and domains are counted once over all nodes."""
 
     def __init__(self, pod: Object, places: Sequence[Place], eligible: Sequence[Place]) -> None:
-        """Counts the rules. `eligible`: places that the pod's own selectors admit; only they count for spreading."""
+        """Counts the rules. `eligible` are the places that the pod's selectors admit; only they count for spreading."""
         spec = pod["spec"]
         affinity = spec.get("affinity") or {}
         self._spread = [
@@ -90,7 +91,7 @@ class Rules:
             if counts[domain] + own - min(counts.values(), default=0) > constraint.get("maxSkew", 1):
                 return SKEWED
         for term, domains in self._near:
-            # The first of a group that must be together may use any node with the label.
+            # The first pod of a group that must be together may use any node with the label.
             alone = not domains and _selects(term, self._pod, self._pod)
             domain = labels.get(term["topologyKey"])
             if domain not in domains and not (alone and domain is not None):
@@ -146,7 +147,7 @@ def _even(pod: Object, fitting: Sequence[Place], places: Sequence[Place]) -> lis
         counts = _spread(pod, constraint, places)
         for position, place in enumerate(fitting):
             domain = node_labels(place).get(constraint["topologyKey"])
-            # Without the label a pod counts for nothing, so such a node comes last.
+            # On a node without the label a pod isn't counted, so such a node is last.
             raw[position] -= counts[domain] if domain is not None else max(counts.values(), default=0) + 1
     return _from_0_to_100(raw)
 

@@ -1,10 +1,10 @@
 """Chooses a pod's node: kube-scheduler's filters with its messages, and one simple score.
 
 The filters run in the default profile's order (`pkg/scheduler/framework/plugins`): unschedulable nodes, node name,
-taints, node affinity, ports, resources, topology spread, pod affinity. The first one that refuses a node gives its
-reason. Among the nodes that fit, the one that `placement` prefers and that has the fewest requested shares
-(LeastAllocated) wins, the name breaking ties. A pod with a higher priority
-evicts pods with a lower one where that makes room (`defaultpreemption`).
+taints, node affinity, ports, resources, topology spread, pod affinity. The first filter that refuses a node gives the
+reason. Among the nodes that fit, the node with the best score wins: `placement`'s preference, and few requested
+resources (LeastAllocated). The name breaks ties. A pod with a higher priority evicts pods with a lower one if that
+makes room (`defaultpreemption`).
 
 Everything here is pure; `SchedulerController` in `controllers` does the binding.
 """
@@ -28,7 +28,7 @@ NO_VICTIMS = "No preemption victims found for incoming pod"
 
 
 def pod_requests(spec: Object) -> dict[str, Fraction]:
-    """Returns a pod's requests: the sum of its containers, or its largest init container, whichever is more."""
+    """Returns a pod's requests: the sum of its containers, or its largest init container if that requests more."""
     total: dict[str, Fraction] = {}
     for container in spec.get("containers") or []:
         _add(total, _requests(container))
@@ -97,7 +97,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A refusal is the reason why a node doesn't fit. `resolvable`: evicting pods from it could help."""
+    """A refusal is the reason why a node doesn't fit. It is `resolvable` if evicting pods from the node could help."""
 
     reasons: tuple[str, ...]
     resolvable: bool = False
@@ -268,7 +268,7 @@ def _load(state: NodeState, requests: Mapping[str, Fraction]) -> Fraction:
 
 
 def message(nodes: int, refusals: Sequence[Refusal]) -> str:
-    """Returns FitError's sentence, with the result of preemption (`framework/types.go`)."""
+    """Returns FitError's message, with the result of preemption (`framework/types.go`)."""
     counts = Counter(reason for refusal in refusals for reason in refusal.reasons)
     reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     helpful = Counter(NO_VICTIMS if refusal.resolvable else NOT_HELPFUL for refusal in refusals)

@@ -1,6 +1,6 @@
 """Sends a cluster administrator's requests, for tests that need the API server's data and not kubectl's output.
 
-A kubectl process costs a hundred times its request, and a test that waits for something asks often.
+A kubectl process costs a hundred times its request, and a waiting test sends many requests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Administrator:
     ) -> tuple[int, Any]:
         """Returns the answer's status and its decoded body (text if it isn't JSON).
 
-        Raises OSError or HTTPException without an answer.
+        Raises OSError or HTTPException if there is no answer.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, **({} if data is None else {"Content-Type": content_type})}
@@ -79,7 +79,7 @@ class Administrator:
         return f"/{'apis' if group else 'api'}/{version}{scope}/{found.plural}/{quote(metadata['name'])}"
 
     def _connection(self) -> http.client.HTTPSConnection:
-        """Returns the thread's own connection, which opens by itself."""
+        """Returns the thread's own connection, which opens with the first request."""
         kept: http.client.HTTPSConnection | None = getattr(self._of_thread, "connection", None)
         if kept is None:
             host, port = str(self._address.hostname), self._address.port
@@ -90,7 +90,8 @@ class Administrator:
     def _discover(self) -> None:
         """Reads the available resources.
 
-        The core's names precede any other's, and a preferred version's precede those of its group's others.
+        Names of the core group precede all others. In a group, names of the preferred version precede those of other
+        versions.
         """
         groups = self.request("GET", "/apis")[1]["groups"]
         preferred = [group["preferredVersion"] for group in groups]

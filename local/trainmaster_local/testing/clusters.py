@@ -42,22 +42,22 @@ KUBECTL = Path(sys.executable).with_name("kubectl")
 
 
 class KubectlFailed(AssertionError):
-    """A kubectl that had to succeed failed; `eventually` takes this as "not yet"."""
+    """A kubectl command that had to succeed failed; `eventually` treats this as "not yet"."""
 
 
 class NotAnswered(AssertionError):
-    """The object doesn't exist. `eventually` takes this as "not yet"."""
+    """The object doesn't exist. `eventually` treats this as "not yet"."""
 
 
 class Refused(AssertionError):
-    """A write that had to succeed failed; `eventually` takes this as "not yet"."""
+    """A write that had to succeed failed; `eventually` treats this as "not yet"."""
 
 
 @dataclass(frozen=True)
 class SharedCluster:
     """The suite shares a running cluster.
 
-    `token` is the administrator's; if it is empty, the client `certificate`, a file with its key, is.
+    `token` is the administrator's. If it is empty, the client `certificate` (a file that includes the key) is used.
     """
 
     kubeconfig: Path
@@ -70,7 +70,7 @@ class SharedCluster:
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
-        # Without an authority the machine's are loaded, which takes long.
+        # Without an authority, all of the machine's authorities are loaded, which takes long.
         context = ssl.create_default_context(cadata=self.authority.decode() or None)
         if self.certificate is not None:
             context.load_cert_chain(self.certificate)
@@ -78,7 +78,7 @@ class SharedCluster:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Returns the headers that, beside `tls`, make a request the administrator's."""
+        """Returns the headers that, together with `tls`, identify the administrator."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def needs_embedded(self, reason: str) -> ThreadedCluster:
@@ -92,9 +92,9 @@ class SharedCluster:
         return Administrator(self.server, self.headers, self.tls)
 
 
-# kubectl ends before its memory matters, and a third of its work would be collecting garbage.
+# kubectl ends before its memory matters, and garbage collection would be a third of its work.
 KUBECTL_ENVIRONMENT = {"GOGC": "off"}
-# Seconds between two checks of a test's condition; a check is work for the API server.
+# Seconds between two checks of a test's condition; each check costs the API server time.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.03, 0.2
 
 
@@ -151,7 +151,7 @@ class Cluster:
         self._carried_out("PATCH", self._path(resource, name) + rest, body, "application/merge-patch+json")
 
     def scale(self, resource: str, name: str, replicas: int) -> None:
-        """Sets the number of replicas by the resource's scale, as `kubectl scale` does."""
+        """Sets the number of replicas by the resource's scale subresource, as `kubectl scale` does."""
         self.patch(resource, name, {"spec": {"replicas": replicas}}, subresource="scale")
 
     def delete(
@@ -159,7 +159,7 @@ class Cluster:
     ) -> None:
         """Deletes objects as `kubectl delete` does, and waits until they are gone.
 
-        `grace` is in seconds; 0 is kubectl's `--force --grace-period=0`, `missing_ok` its `--ignore-not-found`.
+        `grace` is in seconds; 0 means `--force --grace-period=0`, and `missing_ok` means `--ignore-not-found`.
         """
         body: dict[str, Any] = {"propagationPolicy": "Background"}
         if grace is not None:
@@ -233,7 +233,7 @@ class Cluster:
     def eventually(self, check: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
         """Waits until `check` returns something true, and returns it.
 
-        An AssertionError in it means "not yet", and so does a missing object, as between a pod and its successor.
+        An AssertionError in `check` means "not yet". So does a missing object, as between a pod and its successor.
         """
         deadline = time.monotonic() + seconds
         problem: AssertionError | None = None

@@ -1,8 +1,7 @@
 """JSON may be as deep as Kubernetes accepts: parts too deep for Python's recursion are kept as text.
 
-Go's encoding/json reads 10,000 levels, and an API server stores every part that has no schema. Below MAX_DEPTH levels
-nothing here has a schema either (CRDs can't be recursive), so a part at that depth is opaque: compared, copied and
-written as it is.
+Go's encoding/json reads 10,000 levels, and an API server stores every part that has no schema. No schema reaches below
+MAX_DEPTH levels (CRDs can't be recursive), so a part at that depth is compared, copied and written unchanged.
 """
 
 from __future__ import annotations

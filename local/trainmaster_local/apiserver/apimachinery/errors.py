@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NOT_HERE = "the local cluster doesn't have it"
-"""The detail of refusals of what Kubernetes has and this one doesn't (docs/local-cluster.md)."""
+"""The detail of a refusal if Kubernetes has a feature that the local cluster lacks (docs/local-cluster.md)."""
 
 
 def go_value(value: Any) -> str:
@@ -77,9 +77,10 @@ class FieldError:
 
 
 class ApiError(Exception):
-    """An API error has the HTTP status `code`, Kubernetes' `reason`, and the whole Status object `status`.
+    """Reports a failed request.
 
-    Raised by every method of `api.Api`. The functions of this module make them: `not_found`, `conflict`, `invalid`, ...
+    `code` is the HTTP status, `reason` is Kubernetes' reason, and `status` is the Status object.
+    Every method of `api.Api` raises it. The functions of this module create it: `not_found`, `conflict`, `invalid`, ...
     """
 
     def __init__(
@@ -174,7 +175,7 @@ def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> A
 
 
 def summary(body: str) -> str:
-    """Returns the beginning of a body as errors about it show it, in hexadecimal if it isn't a JSON object."""
+    """Returns the beginning of a body for an error message, in hexadecimal if the body isn't a JSON object."""
     if not body:
         return "<empty>"
     more = " ..." if len(body.encode()) > 30 else ""
@@ -223,7 +224,7 @@ def expired(message: str) -> ApiError:
 
 
 def too_many_requests(message: str, retry_after: int, causes: Sequence[Mapping[str, str]] = ()) -> ApiError:
-    """Returns a 429, as for an eviction that a disruption budget refuses, or from a busy server.
+    """Returns a 429, which answers evictions that a disruption budget refuses, and requests to a busy server.
 
     `retry_after` is in seconds.
     """

@@ -1,6 +1,6 @@
 """Validates names, labels and annotations with the messages of k8s.io/apimachinery `pkg/util/validation`.
 
-Each function returns the problems, one sentence each; the list is empty for a valid value.
+Each function returns a list with one message for each problem; the list is empty for a valid value.
 """
 
 from __future__ import annotations

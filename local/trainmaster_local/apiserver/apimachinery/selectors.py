@@ -164,7 +164,7 @@ def parse_labels(text: str) -> LabelSelector:
 def from_object(selector: Mapping[str, object] | None) -> LabelSelector:
     """Returns the selector of a spec (`matchLabels`, `matchExpressions`).
 
-    An empty one matches everything, None nothing.
+    An empty selector matches everything, None matches nothing.
     """
     if selector is None:
         return LabelSelector((Requirement("", "In"),))
@@ -184,7 +184,7 @@ def from_object(selector: Mapping[str, object] | None) -> LabelSelector:
 
 @dataclass(frozen=True)
 class FieldSelector:
-    """A field selector has `(field, wanted value, equal?)` terms; an object matches if all hold."""
+    """A field selector contains `(field, wanted value, equal?)` terms; an object matches if all are true."""
 
     terms: tuple[tuple[str, str, bool], ...] = ()
 

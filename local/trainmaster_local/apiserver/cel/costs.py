@@ -1,10 +1,10 @@
 """Estimates the maximum cost of a CEL rule from the schema, as kube-apiserver does before it accepts a definition.
 
-A rule that looks harmless can be far over the budget, and then the API server refuses the whole definition: a text
-without maxLength counts as a request's 3 MiB, and `string(x)` of a number may have any length. The rules are those of
-cel-go's checker/cost.go (only the largest estimate matters here), of k8s.io/apiserver's pkg/cel/library/cost.go and
-pkg/cel/common/schemas.go, and for the two limits of apiextensions-apiserver's validation.go. They apply to the
-compiler's tree (cel.expr.CheckedExpr), with macros expanded.
+A rule that looks harmless can be far over the budget, because a text without maxLength counts as 3 MiB (the limit of a
+request), and `string(x)` of a number as a text of any length. The API server then refuses the whole definition. The
+rules are those of cel-go's checker/cost.go (only the largest estimate matters here), of k8s.io/apiserver's
+pkg/cel/library/cost.go and pkg/cel/common/schemas.go, and for the two limits of apiextensions-apiserver's
+validation.go. They apply to the compiler's tree (cel.expr.CheckedExpr), with macros expanded.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def _object(schema: Schema, escaped: Callable[[str], str]) -> Declared | None:
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a schema has these rules.
+    """A place in a schema, and the rules there.
 
-    `often`: how often one object may have its data; `compiled`: rules, messages.
+    `often` is how often the place's data may occur in one object. `compiled` contains the rules and messages.
     """
 
     path: str
@@ -233,7 +233,7 @@ class _Estimator:
         name, result = parts.get(1, b"").decode(), parts.get(3, b"").decode()
         element = range_.declared.element if range_.declared is not None else None
         if range_.kind == "map":
-            # The API server's own type of keys has no size: comparing one costs nothing.
+            # The API server's own type of keys has no size, so comparing a key costs nothing.
             element = Declared("string")
         with_result = Estimate(1, start.size, start.kind)
         self._variables.setdefault(result, []).append(with_result)
@@ -276,7 +276,7 @@ class _Estimator:
         if name in _PARSES and given:
             return Estimate(min(before + _times(given[0].size, _STRING), UNKNOWN), _size_of(kind), kind)
         if name == "string" and given and given[0].kind == "dyn":
-            # A possible text is copied with its own size; the text of a number may have any length.
+            # If the value may be a text, the copy has that text's size; the text of a number may have any length.
             return Estimate(min(before + _times(given[0].size, _STRING), UNKNOWN), given[0].size, "string")
         if kind == "dyn" and name in _ARITHMETIC:
             kind = "scalar"

@@ -1,8 +1,8 @@
 """Kubernetes' quantity library for CEL has `isQuantity`, `quantity`, and comparisons of quantities.
 
 It follows k8s.io/apiserver's pkg/cel/library/quantity.go and apimachinery's pkg/api/resource/quantity.go. The runtime
-doesn't support opaque types, so a quantity is the bytes of its decimal number here. Its `add`, `sub`, `sign`,
-`asInteger` and `asApproximateFloat` are missing.
+doesn't support opaque types, so here a quantity is represented by the bytes of its decimal number. Its `add`, `sub`,
+`sign`, `asInteger` and `asApproximateFloat` are missing.
 """
 
 from __future__ import annotations

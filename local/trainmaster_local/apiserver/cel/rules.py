@@ -61,7 +61,7 @@ RESERVED = frozenset(
 
 
 class RuleError(ValueError):
-    """Raised for a rule that can't be compiled; `path` is its place in the schema, the message is the compiler's."""
+    """Raised for a rule that can't be compiled. `path` is its place in the schema; the message is the compiler's."""
 
     def __init__(self, path: str, rule: str, message: str) -> None:
         super().__init__(message)
@@ -214,7 +214,7 @@ class Rules:
     def places(self, path: str, often: int) -> Iterator[Place]:
         """Yields this place and those below.
 
-        `often`: how often one object may have its data, 0 for lists without a limit.
+        `often` is how often the place's data may occur in one object; it is 0 below lists without a limit.
         """
         mine = declared(self._schema, _escaped)
         times = often or REQUEST_BYTES // ((mine.least_bytes if mine else 1) + 1)
@@ -329,7 +329,7 @@ def _program(text: str, schema: Schema, path: str, optional_old: bool, wanted: c
     _check_fields(text, schema, path)
     type_ = _cel_type(schema)
     if optional_old:
-        # The runtime has no optional as an input, so the expression makes one from a list of none or one.
+        # The runtime accepts no optional as an input, so the expression creates it from a list with one item or none.
         variables = {"self": type_, "__old": cel.Type.List(_DYN)}
         source = re.sub(r"\boldSelf\b", "(size(__old) > 0 ? optional.of(__old[0]) : optional.none())", text)
     else:
@@ -344,7 +344,7 @@ def _program(text: str, schema: Schema, path: str, optional_old: bool, wanted: c
 
 
 def compiled(source: str, variables: Mapping[str, cel.Type], path: str, text: str = "") -> Any:
-    """Returns the program of `source` over these variables. Raises RuleError for `text`, the author's original."""
+    """Returns the program of `source` over these variables. Errors (RuleError) quote the author's `text`."""
     try:
         environment = cel.NewEnv(variables=dict(variables), extensions=_EXTENSIONS, functions=QUANTITIES)
         return environment.compile(source)
@@ -382,7 +382,7 @@ def _check_fields(text: str, schema: Schema, path: str) -> None:
 
 
 def _step(schema: Schema, name: str | None, text: str, path: str, position: int) -> Schema | None:
-    """Returns the schema one step further; None if nothing is known."""
+    """Returns the schema after one more step of a path; None if it is unknown."""
     if name is None:
         if schema.get("type") == "array":
             return item_schema(schema)

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions are validated here, and become served types.
 
-`install` adds the type and synchronises the registry with the storage. A new definition is established at once. A
-deleted one takes its objects with it: its finalizer is removed when they are gone.
+`install` adds the type and synchronises the registry with the storage. A new definition is established at once. When a
+definition is deleted, its objects are deleted first, and then its finalizer is removed.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _validate_update(new: Object, old: Object) -> list[FieldError]:
 
 
 def _holds_deletion(obj: Object) -> bool:
-    """Returns whether a definition must first be marked: the clean-up then removes its objects, and the finalizer."""
+    """Returns whether a definition is only marked at first; the clean-up removes its objects and finalizer."""
     return not obj["metadata"].get("deletionTimestamp")
 
 

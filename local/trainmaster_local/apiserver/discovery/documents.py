@@ -27,7 +27,7 @@ VERSION = {
     "compiler": "",
     "platform": "linux/amd64",
 }
-"""What is answered at /version: the Kubernetes whose behaviour this server follows, and that it isn't it."""
+"""The answer at /version: the Kubernetes release that this server imitates, and that it is only an imitation."""
 
 
 def groups_of(registry: Registry) -> dict[str, dict[str, list[ResourceType]]]:
@@ -39,7 +39,7 @@ def groups_of(registry: Registry) -> dict[str, dict[str, list[ResourceType]]]:
 
 
 def _version_rank(version: str) -> tuple[int, int, int, str]:
-    """Returns the rank in Kubernetes' version priority: v2, v1, v1beta1, v1alpha1, then others by name."""
+    """Returns a version's rank in Kubernetes' order: v2, v1, v1beta1, v1alpha1, then others by name."""
     digits = version[1:]
     for rank, marker in ((0, ""), (1, "beta"), (2, "alpha")):
         major, _, minor = digits.partition(marker) if marker else (digits, "", "0")

@@ -86,7 +86,7 @@ class OpenApi:
         return self._index
 
     def document(self, group: str, version: str) -> dict[str, Any] | None:
-        """Returns the document of /openapi/v3/apis/GROUP/VERSION; None if it isn't served."""
+        """Returns the document of /openapi/v3/apis/GROUP/VERSION; None if that version isn't served."""
         key = f"{group}/{version}"
         if key not in self._documents:
             types = groups_of(self._registry).get(group, {}).get(version)
@@ -171,7 +171,7 @@ def _schema(type_: ResourceType) -> dict[str, Any]:
 def _linked(schema: Any, components: dict[str, Any]) -> Any:
     """Returns the schema with references to definitions, as kube-apiserver publishes it.
 
-    `kubectl explain` names types by them. The definitions are added to `components`.
+    `kubectl explain` names types by these references. The definitions are added to `components`.
     """
     if isinstance(schema, list):
         return [_linked(item, components) for item in schema]

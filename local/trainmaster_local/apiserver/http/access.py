@@ -63,7 +63,7 @@ class Access:
         return User(name, (*groups, *everyone))
 
     def authorize(self, user: User, route: Route) -> None:
-        """Raises ApiError 403 if `user` may not do that to a resource."""
+        """Raises ApiError 403 if `user` may not send this request about a resource."""
         namespace = route.namespace
         if route.resource == "namespaces" and not route.group:
             namespace = route.name

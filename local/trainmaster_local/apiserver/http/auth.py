@@ -1,7 +1,7 @@
 """These protocols authenticate and authorize users for the HTTP layer.
 
-`trainmaster_local.auth` has the authorizer by roles and the tokens of service accounts; `trainmaster_local.access`
-combines them for a cluster.
+`trainmaster_local.auth` implements the authorizer by roles and the tokens of service accounts;
+`trainmaster_local.access` combines both for a cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision is whether a request is allowed, and the reason."""
+    """A decision contains whether a request is allowed, and the reason."""
 
     allowed: bool
     reason: str = ""

@@ -25,7 +25,7 @@ _DISCOVERY = "APIGroupDiscoveryList"
 
 @dataclass(frozen=True)
 class Body:
-    """A body is decoded, with a sentence for each duplicate field."""
+    """A decoded body, and a warning for each duplicate field."""
 
     value: Any
     duplicates: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def _type_meta_problem(value: Any) -> str:
 
 
 def repeated_keys(raw: bytes, value: Any) -> tuple[str, ...]:
-    """Returns the paths of duplicate keys. They are searched only if the text has more keys than the value."""
+    """Returns the paths of duplicate keys. It searches for them only if the text has more keys than the value."""
     if raw.count(b'":') + raw.count(b'" :') <= _keys(value):
         return ()
     found: list[str] = []
@@ -150,7 +150,7 @@ def go_json_error(text: str) -> str:
         shown = "\\'" if character == "'" else character
         return f"invalid character '{shown}' {place}"
     except RecursionError:
-        # The error is in a deep part; Go would name the place.
+        # The error is in a deep part. Go would name its place; this message doesn't.
         return "invalid JSON"
     return "invalid JSON"
 

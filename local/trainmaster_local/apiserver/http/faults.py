@@ -1,7 +1,7 @@
 """Faults are rules that delay requests, fail them, or end their watches, for tests.
 
-A rule matches by verb and resource (`*` for any) and acts a number of times, always, or with a probability. Tests set
-rules in process (`Faults.add`). Calls in process aren't affected: faults are for clients.
+A rule matches by verb and resource (`*` for any), and acts a given number of times, always, or with a probability.
+Tests set rules in process (`Faults.add`). Faults affect only clients, not calls in process.
 
 A test may also set `Faults.hook`, which sees every request before it is carried out and may return a fault.
 """
@@ -22,9 +22,9 @@ class Fault:
 
     `latency` (seconds) delays the request; then `code` replaces the server's answer (409 Conflict, 410 Expired, 429
     with `retry_after` seconds, 500, 503; 0: none). `drop` ends matching watches after that many seconds. `count` is how
-    often it still acts (None: without limit), `probability` how likely each time. With the verb `discover` it hides the
-    document of a group's version (`scheduling.volcano.sh/v1beta1`), which a real server shows only a moment after it
-    serves the types.
+    often the rule still acts (None: without limit), and `probability` is its chance to act on a request. With the verb
+    `discover` it hides the document of a group's version (`scheduling.volcano.sh/v1beta1`), which a real server shows
+    only a moment after it begins to serve the types.
     """
 
     verb: str = "*"
@@ -37,7 +37,7 @@ class Fault:
     count: int | None = None
     probability: float = 1.0
     after: bool = False
-    """The fault comes after the request was carried out: the client can't know that it was."""
+    """The fault acts after the request was carried out, so the client can't know whether it was."""
 
     def matches(self, verb: str, resource: str, name: str) -> bool:
         return (
@@ -48,7 +48,7 @@ class Fault:
         )
 
     def error(self, resource: str, name: str) -> ApiError | None:
-        """Returns Kubernetes' error for the fault; None if the fault doesn't answer."""
+        """Returns Kubernetes' error for the fault; None if the fault only delays or drops."""
         plural, _, group = resource.partition(".")
         if self.code == 409:
             return errors.conflict(group, plural, name)
@@ -65,7 +65,7 @@ class Fault:
 
 
 Hook = Callable[[str, str, str, str], Fault | None]
-"""Verb, resource, name and namespace of a request; the answer is the fault that strikes it, if any."""
+"""A function of a request's verb, resource, name and namespace; it returns the fault for the request, or None."""
 
 
 class Faults:

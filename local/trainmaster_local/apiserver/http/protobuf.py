@@ -1,10 +1,10 @@
 """Decodes Kubernetes' protobuf bodies, which `kubectl create`, `auth can-i` and other typed Go clients send.
 
-A body is four bytes of magic and a `runtime.Unknown` that names the object's type and holds its message
+A body consists of four magic bytes and a `runtime.Unknown`, which contains the object's type and its message
 (k8s.io/apimachinery `pkg/runtime/serializer/protobuf`). The numbers of the fields are in `protobuf_fields.json`, a
 table of the wire format that Kubernetes' `generated.proto` files define: `{definition: {field: number}}`. A leading `+`
-marks a message whose fields JSON writes into the parent. The schemas give the fields' types. Answers are JSON: every
-client that sends protobuf accepts it.
+marks a message whose fields JSON writes into the parent. The schemas give the fields' types. Answers are JSON, because
+every client that sends protobuf accepts JSON.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "GET": "get", "HEAD": "get", "DELETE": "delete"}
-# These follow a namespace's name and aren't resources in it.
+# These words can follow a namespace's name in a path, but aren't resources in the namespace.
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 

@@ -93,7 +93,7 @@ class ApiServer:
             problem = f"Request entity too large: limit is {_BODY_LIMIT}"
             return error_response(ApiError(413, "RequestEntityTooLarge", problem))
         except ConnectionError:
-            # The client is gone, so no answer is needed, and aiohttp would log a raised error.
+            # The client is gone, so it needs no answer. Nothing is raised, because aiohttp would log it.
             return web.Response(status=499)
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.path)

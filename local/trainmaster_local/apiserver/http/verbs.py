@@ -1,7 +1,7 @@
 """Answers a resource's verbs over HTTP: get, list, watch, create, update, patch and delete.
 
-Each decodes the request, asks the `Api`, and answers in the form that the client accepts. `server` has checked the
-permission before.
+Each verb decodes the request, calls the `Api`, and answers in the form that the client accepts. `server` has already
+checked the permission.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Call:
 
 
 class Verbs:
-    """This class answers calls from an `Api`, and knows the open watches."""
+    """This class answers calls with the results of an `Api`, and keeps a list of the open watches."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -263,7 +263,7 @@ class Verbs:
         return answer
 
     def _encoder(self, call: Call) -> Callable[[list[WatchEvent]], bytes]:
-        """Returns the encoder of one watch's events; in a table, only the first object has the columns."""
+        """Returns the encoder of one watch's events. In tables, only the first object contains the columns."""
         header = True
 
         def encoded(events: list[WatchEvent]) -> bytes:

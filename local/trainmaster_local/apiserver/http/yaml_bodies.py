@@ -2,8 +2,8 @@
 
 This includes JSON: `\\ud83d\\ude00` is then an error instead of a character.
 
-PyYAML wraps libyaml, of which go-yaml is a translation, so their messages are equal; go-yaml has its own rules for
-which plain scalars are numbers or booleans (`_resolved`).
+PyYAML wraps libyaml, and go-yaml is a translation of libyaml, so their messages are equal. Only go-yaml's rules for
+which plain scalars are numbers or booleans differ (`_resolved`).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Document:
 
 
 def _where(error: yaml.MarkedYAMLError) -> str:
-    """Returns the line as go-yaml counts it; empty on the first."""
+    """Returns the line of an error as go-yaml counts it; empty for the first line."""
     line = error.problem_mark.line if error.problem_mark is not None else 0
     if line and isinstance(error, yaml.scanner.ScannerError):
         line += 1

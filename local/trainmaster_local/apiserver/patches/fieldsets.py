@@ -1,8 +1,9 @@
 """Sets of fields as managedFields writes them, and the sets of an object or a change.
 
 A set is a tree of `FieldsV1`: `{"f:spec": {"f:list": {'k:{"name":"p"}': {".": {}, "f:v": {}}}}}`. A node without
-children is a member; one with children is a member if it has ".". Sets are never changed in place. The algorithms are
-those of sigs.k8s.io/structured-merge-diff (`fieldpath/set.go`, `typed/tofieldset.go`, `typed/compare.go`).
+children is a member; a node with children is a member only if it contains ".". Sets are never changed in place. The
+algorithms are those of sigs.k8s.io/structured-merge-diff (`fieldpath/set.go`, `typed/tofieldset.go`,
+`typed/compare.go`).
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def item_key(item: Any, keys: list[str], defaults: Mapping[str, Any]) -> str | N
 def keyed_items(items: list[Any], schema: Schema) -> dict[str, Any] | None:
     """Returns the items of a set or keyed list by their keys in a FieldsV1.
 
-    It is None for an atomic list, or if an item has no key.
+    Returns None for an atomic list, or if an item has no key.
     """
     kind = list_type(schema)
     if kind == "set":
@@ -202,7 +203,7 @@ def fields_of(value: Any, schema: Schema) -> Fields:
 
 
 def added(value: Any, schema: Schema) -> Fields:
-    """Returns the fields of a new value: every node of it, including inner ones."""
+    """Returns the fields of a new value: all its nodes, including inner ones."""
     if isinstance(value, dict) and value and not is_atomic_map(schema):
         result: Fields = {MEMBER: {}}
         for name, child in value.items():
@@ -220,7 +221,7 @@ def added(value: Any, schema: Schema) -> Fields:
 
 
 class Comparison:
-    """The difference of two objects: `changed` has the added or modified fields, `removed` the missing ones."""
+    """The difference of two objects: `changed` contains added and modified fields, `removed` the missing ones."""
 
     __slots__ = ("changed", "removed")
 

@@ -1,9 +1,9 @@
 """metadata.managedFields records which manager owns which field, through updates and server-side applies.
 
-The rules are those of k8s.io/apimachinery `pkg/util/managedfields` and structured-merge-diff's `merge/update.go`. An
-update takes over the fields that it changes, and an apply owns the fields that it names. It is a conflict if an apply
-would change a field with another owner. A field that an applier no longer names is removed, unless it has another
-owner.
+The rules are those of k8s.io/apimachinery `pkg/util/managedfields` and structured-merge-diff's `merge/update.go`. The
+manager of an update takes over the fields that it changes, and the manager of an apply owns the fields that it names.
+An apply that would change a field of another owner is a conflict. A field that an applier no longer names is removed,
+unless it has another owner.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _STRIPPED = (
 
 @dataclass(frozen=True)
 class Manager:
-    """A write's manager has a name, an operation (`Apply` or `Update`), a version and a subresource."""
+    """A write's manager consists of a name, an operation (`Apply` or `Update`), a version and a subresource."""
 
     name: str
     operation: str
@@ -62,7 +62,7 @@ class Manager:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry has a manager's fields, and the time of its last write (RFC 3339, or empty)."""
+    """An entry contains a manager's fields, and the time of its last write (RFC 3339, or empty)."""
 
     manager: Manager
     fields: Fields

@@ -45,7 +45,7 @@ def _merge_value(live: Any, value: Any, schema: Schema) -> Any:
 
 
 def _merge_list(live: list[Any], config: list[Any], schema: Schema) -> list[Any]:
-    """Returns items in the order of `config`; the items that only `live` has keep their place among them."""
+    """Returns items in the order of `config`; items that occur only in `live` keep their place among them."""
     theirs = keyed_items(live, schema)
     ours = keyed_items(config, schema)
     if theirs is None or ours is None:
@@ -56,7 +56,7 @@ def _merge_list(live: list[Any], config: list[Any], schema: Schema) -> list[Any]
 
 
 def _interleaved(live: list[str], config: list[str]) -> list[str]:
-    """Merges two orders: the configuration's among its own keys; others keep their place before the next shared key."""
+    """Merges two orders: the configuration's keys keep theirs, other keys stay before the next shared key."""
     wanted, known = set(config), set(live)
     shared = [key for key in config if key in known]
     result: list[str] = []

@@ -1,8 +1,8 @@
 """Strategic merge patch of built-in types (k8s.io/apimachinery `pkg/util/strategicpatch/patch.go`).
 
-Lists with `x-kubernetes-patch-strategy: merge` merge, those of objects by `x-kubernetes-patch-merge-key`; the patch may
-say `$patch: delete | replace | merge`, `$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>` and
-`$retainKeys`.
+Lists with `x-kubernetes-patch-strategy: merge` are merged; lists of objects are merged by
+`x-kubernetes-patch-merge-key`. The patch may contain `$patch: delete | replace | merge`,
+`$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>` and `$retainKeys`.
 """
 
 from __future__ import annotations

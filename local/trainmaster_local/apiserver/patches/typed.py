@@ -16,7 +16,7 @@ from trainmaster_local.apiserver.schema.official import is_untyped_scalar
 from trainmaster_local.apiserver.schema.structure import ANY, Schema, item_schema, key_defaults, list_keys, list_type
 
 Problem = tuple[str, str]
-"""The path of what is wrong, and what is wrong with it."""
+"""The path of a wrong value, and the message about it."""
 
 _NONE: list[Problem] = []
 

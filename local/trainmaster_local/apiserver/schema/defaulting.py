@@ -9,7 +9,7 @@ from trainmaster_local.apiserver.schema.structure import Schema
 
 
 def has_defaults(schema: Any) -> bool:
-    """Returns whether the schema has any default: without one, defaulting can be skipped."""
+    """Returns whether the schema contains any default; without a default, defaulting can be skipped."""
     if isinstance(schema, dict):
         if "default" in schema and ("type" in schema or "x-kubernetes-int-or-string" in schema):
             return True

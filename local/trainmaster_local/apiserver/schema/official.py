@@ -1,10 +1,10 @@
 """Provides the official schemas of Kubernetes 1.36's types, as structural OpenAPI v3 for the API server.
 
-They are from the library `kubernetes_validate`, which has the OpenAPI definitions of each Kubernetes release with their
-descriptions and `x-kubernetes-*` extensions (list keys for server-side apply, merge keys for strategic merge patch).
-Here their `$ref`s are resolved, each definition once and shared by all references, so a schema is a graph of shared
-dicts: never change one. A former definition keeps its name under `DEFINITION`, from which the decoder names Go's types
-in its errors and the published OpenAPI restores its `$ref`s.
+They come from the library `kubernetes_validate`, which contains the OpenAPI definitions of each Kubernetes release with
+their descriptions and `x-kubernetes-*` extensions (list keys for server-side apply, merge keys for strategic merge
+patch). Here their `$ref`s are resolved. Each definition is resolved once and shared by all references, so a schema is a
+graph of shared dicts, which must never be changed. A resolved definition keeps its name under `DEFINITION`; the decoder
+uses it to name Go's types in errors, and the published OpenAPI to restore the `$ref`s.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FREE_FORM = (
 )
 
 _DEFAULTS: Mapping[tuple[str, str], Any] = {
-    # The library's copy has lost the defaults; a list's keys need theirs, or server-side apply can't match items.
+    # The library's copy has lost the defaults. Without those of a list's keys, server-side apply can't match items.
     ("io.k8s.api.core.v1.ContainerPort", "protocol"): "TCP",
     ("io.k8s.api.core.v1.ServicePort", "protocol"): "TCP",
 }
@@ -51,7 +51,7 @@ def definition(name: str) -> dict[str, Any]:
     Raises KeyError if the release has none.
     """
     if name == _QUANTITY:
-        # On the wire this is a string or any number (`cpu: 0.5`); a reader always gets a string.
+        # On the wire this can be a string or any number (`cpu: 0.5`), but a reader always gets a string.
         return {"x-kubernetes-preserve-unknown-fields": True, DEFINITION: name}
     if name == _INT_OR_STRING:
         return {"x-kubernetes-int-or-string": True, DEFINITION: name}

@@ -1,8 +1,8 @@
 """Decodes by a schema, in one pass: drops and reports unknown fields, and refuses wrong JSON types as Go does.
 
-A `Decoder` is a schema prepared for that. For built-in types it checks every field, and drops nulls and empty optional
-lists and maps, as Go's decoder and `omitempty` do. For custom resources it does so only with the metadata; the rest is
-validated.
+A `Decoder` is a schema prepared for this pass. For built-in types it checks every field, and drops nulls and empty
+optional lists and maps, as Go's decoder and `omitempty` do. For custom resources it does so only in the metadata; the
+rest is validated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _META = ("apiVersion", "kind", "metadata")
 class _Findings:
     """The findings of a pass.
 
-    `converts` is true for the result of an apply, which Kubernetes converts with other messages.
+    `converts` is true for the result of an apply; Kubernetes converts it, and its messages differ.
     """
 
     __slots__ = ("converts", "custom", "problem", "unknown")
@@ -50,7 +50,7 @@ class _Findings:
 class Decoder:
     """A decoder is a place in a schema:
 
-    `kind` is object, array, anything, or a scalar's type; `typed`: types are checked.
+    `kind` is object, array, anything, or a scalar's type. `typed` is true if types are checked.
     """
 
     __slots__ = (
@@ -180,7 +180,7 @@ class Decoder:
             _drop_all(value, path, found)
 
     def scalar(self, value: Any, path: str, found: _Findings, struct: str) -> Any:
-        """Returns a scalar as it is read back, which doesn't depend on its type alone."""
+        """Returns a scalar as a client reads it back, which doesn't depend only on the scalar's type."""
         kind = self.kind
         problem = ""
         if kind == "quantity":

@@ -66,7 +66,7 @@ def validate(value: Any, schema: Schema, old: Any = _UNSET, path: str = "") -> l
 
 
 def _type_errors(value: Any, schema: Schema, field: str, path: str) -> list[FieldError]:
-    """Returns the error of a value of the wrong type; the rest of its schema is still checked."""
+    """Returns an error if the value's type is wrong; the rest of the schema is checked too."""
     types = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema.get("type", "")]
     if types == [""] or (value is None and schema.get("nullable")):
         return []
@@ -76,7 +76,7 @@ def _type_errors(value: Any, schema: Schema, field: str, path: str) -> list[Fiel
     wanted = ",".join(types)
     numeric = "integer" in types or "number" in types
     if schema.get("format") and not isinstance(value, (str, list)) and value is not None:
-        # These are names of formats; only numbers have one.
+        # A number's error names its format; other types have none.
         wanted, name = schema["format"], {"integer": "int64", "number": "float64"}.get(name, "")
     elif schema.get("format") and not numeric and value is not None:
         return []
@@ -207,7 +207,7 @@ def _list_errors(value: list[Any], schema: Schema, old: Any, field: str, path: s
 
 
 def _old_items(old: Any, schema: Schema) -> Callable[[int, Any], Any]:
-    """Returns a function for an item's old value: by its key in a list of maps, none in an atomic list."""
+    """Returns a function that finds an item's old value, by its key in a list of maps; in an atomic list, none."""
     keys = list_keys(schema) if list_type(schema) == "map" else []
     if not isinstance(old, list) or not keys:
         return lambda index, item: _UNSET

@@ -116,7 +116,7 @@ def list_page(
     version: str,
     match: str,
 ) -> ListResult:
-    """Returns one page. Raises 410 for a token or exact version that is compacted, 504 for a future version."""
+    """Returns one page. Raises 410 if the token's or the exact version is compacted, 504 for a future version."""
     asked = parse_version(version)
     if asked > storage.version:
         raise too_large_resource_version(asked, storage.version)

@@ -17,14 +17,14 @@ from trainmaster_local.apiserver.apimachinery.errors import expired
 from trainmaster_local.apiserver.resources import Object
 
 HISTORY = 10_000
-"""Events kept at most for each resource."""
+"""The maximum number of events kept for each resource."""
 FRESH_EVENTS = 1_000
 FRESH_SECONDS = 75.0
-"""More than `FRESH_EVENTS` are kept only while fresh (`eventFreshDuration` of kube-apiserver's watch cache)."""
+"""Events beyond `FRESH_EVENTS` are kept only for this time (`eventFreshDuration` of kube-apiserver's watch cache)."""
 
 
 class Revision:
-    """A revision is an object at a resource version; `json` is its encoding, made on first use."""
+    """A revision is an object at a resource version; `json` is its encoding, computed on first use."""
 
     __slots__ = ("_json", "object", "version")
 
@@ -49,7 +49,7 @@ class Revision:
 class Change:
     """A change is one write.
 
-    `old` is None for a new object, `new` None for a deleted one (`last` is then its final state).
+    `old` is None for a new object. `new` is None for a deleted object; `last` is then the object's final state.
     """
 
     version: int
@@ -58,11 +58,11 @@ class Change:
     new: Revision | None
     last: Revision
     at: float
-    """Seconds of a monotonic clock."""
+    """The time of the write, in seconds of a monotonic clock."""
 
 
 class _Table:
-    """A table has the objects of one resource, and their changes."""
+    """A table contains the objects of one resource, and their changes."""
 
     def __init__(self, floor: int, history: int) -> None:
         self.namespaces: dict[str, dict[str, Revision]] = {}
@@ -73,7 +73,7 @@ class _Table:
 
 
 class Storage:
-    """The storage has all objects of a cluster. It is synchronous: between two awaits of a caller nothing changes."""
+    """The storage contains all objects of a cluster. It is synchronous: nothing changes between a caller's awaits."""
 
     def __init__(self, *, history: int = HISTORY, clock: Callable[[], float] = time.monotonic) -> None:
         self.version = 0
@@ -94,7 +94,7 @@ class Storage:
     def _table(self, resource: str) -> _Table:
         table = self._tables.get(resource)
         if table is None:
-            # Nothing has happened to it yet, so its history is complete.
+            # The resource hasn't changed yet, so its history is complete.
             table = self._tables[resource] = _Table(0, self._history)
         return table
 
@@ -102,7 +102,7 @@ class Storage:
         return self._table(resource).namespaces.get(namespace, {}).get(name)
 
     def items(self, resource: str, namespace: str = "") -> list[Revision]:
-        """Returns all objects in the order of their keys; of every namespace if none is given."""
+        """Returns all objects in the order of their keys; without a namespace, those of all namespaces."""
         namespaces = self._table(resource).namespaces
         if namespace:
             objects = namespaces.get(namespace, {})
@@ -110,7 +110,7 @@ class Storage:
         return [namespaces[space][name] for space in sorted(namespaces) for name in sorted(namespaces[space])]
 
     def items_at(self, resource: str, namespace: str, version: int) -> list[Revision]:
-        """Returns the objects of an earlier version. Raises 410 if that is compacted."""
+        """Returns the objects of an earlier version. Raises 410 if the version is compacted."""
         table = self._table(resource)
         if version >= self.version:
             return self.items(resource, namespace)
@@ -145,7 +145,7 @@ class Storage:
         return revision
 
     def remove(self, resource: str, namespace: str, name: str, last: Object | None = None) -> Revision:
-        """Removes an object; watchers see its last state (`last`, or as stored) under a new resource version."""
+        """Removes an object; watchers see its last state (`last`, or the stored one) under a new resource version."""
         table = self._table(resource)
         old = table.namespaces[namespace].pop(name)
         if not table.namespaces[namespace]:

@@ -1,7 +1,8 @@
 """A watch delivers the changes of a resource as events, filtered by namespace and selectors.
 
-As in kube-apiserver an object that leaves the selector is DELETED for the watcher and one that enters it is ADDED. A
-watcher that is more than `BACKLOG` events behind is ended, and resumes from its last resource version.
+As in kube-apiserver, an object that no longer matches the selector is DELETED for the watcher, and an object that
+begins to match is ADDED. A watch that is more than `BACKLOG` events behind is ended; its client resumes from its last
+resource version.
 """
 
 from __future__ import annotations

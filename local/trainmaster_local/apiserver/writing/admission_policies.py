@@ -49,7 +49,7 @@ class Write:
     dry_run: bool = False
 
     def request(self) -> dict[str, Any]:
-        """Returns `request` as expressions see it: without empty fields."""
+        """Returns `request` as expressions see it, without empty fields."""
         type_ = self.type
         kind = {"group": type_.group, "version": type_.version, "kind": type_.kind}
         resource = {"group": type_.group, "version": type_.version, "resource": type_.plural}
@@ -114,7 +114,7 @@ class _Policy:
         )
 
     def refusal(self, write: Write, namespace: Object | None) -> tuple[str, str] | None:
-        """Returns why the policy refuses the write, as reason and message; None if it doesn't."""
+        """Returns the reason and message with which the policy refuses the write; None if it doesn't."""
         objects = {"object": deep.without(write.obj), "oldObject": deep.without(write.old)}
         data: dict[str, Any] = {"request": write.request(), **objects}
         data["namespaceObject"] = namespace
@@ -129,7 +129,7 @@ class _Policy:
         if failures:
             return None if self.ignores_errors else ("Invalid", failures[0])
         data["variables"] = self._variables(data)
-        # All of them use parts of this conversion.
+        # All expressions use parts of this conversion.
         activation = activation_of(data)
         for validation in self.validations:
             result = validation.expression.program.eval(activation)
@@ -143,7 +143,7 @@ class _Policy:
         return None
 
     def _variables(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Returns the variables' values; one that can't be evaluated is left out, so that its users fail."""
+        """Returns the variables' values. One that can't be evaluated is left out, so expressions that use it fail."""
         values: dict[str, Any] = {}
         activation = activation_of(data)
         for name, expression in self.variables.items():

@@ -21,7 +21,7 @@ _POLICIES = ("Orphan", "Background", "Foreground")
 
 @dataclass(frozen=True)
 class DeleteOptions:
-    """`grace_period` is in seconds, None for the type's; an empty `propagation` is the type's (Background)."""
+    """`grace_period` is in seconds; None uses the type's. An empty `propagation` uses the type's (Background)."""
 
     grace_period: int | None = None
     propagation: str = ""
@@ -69,7 +69,7 @@ class Deleter:
         self._clock = clock
 
     def delete(self, plan: Plan, found: Revision, options: DeleteOptions) -> Object:
-        """Deletes, or marks as being deleted, and returns the API's answer: the object or a Status."""
+        """Deletes an object, or marks it as being deleted, and returns the API's answer: the object or a Status."""
         type_ = plan.type
         metadata = found.object["metadata"]
         self._check(plan, found, options)
@@ -146,7 +146,7 @@ class Deleter:
         return self._storage.put(plan.resource, namespace, metadata["name"], obj).object
 
     def _without_time_left(self, plan: Plan, obj: Object) -> Object:
-        """Returns a graceful type's last state, which watchers see as MODIFIED before it is gone (`BeforeDelete`)."""
+        """Returns a graceful type's last state, which watchers see as MODIFIED before the deletion (`BeforeDelete`)."""
         last = copied(obj)
         if last["metadata"].get("deletionTimestamp"):
             last["metadata"]["deletionTimestamp"] = objectmeta.rfc3339(self._clock())

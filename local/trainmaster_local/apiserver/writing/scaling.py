@@ -1,4 +1,4 @@
-"""The scale subresource reads an autoscaling/v1 Scale from an object, and writes it, by its type's paths."""
+"""The scale subresource reads an autoscaling/v1 Scale from an object by its type's paths, and writes it back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def scale_of(type_: ResourceType, obj: Object) -> Object:
 
 
 def with_scale(type_: ResourceType, obj: Object, scale: Object) -> Object:
-    """Returns the object with the Scale's replicas. Raises ApiError 422 for a negative number, 400 for no Scale."""
+    """Returns the object with the Scale's replicas. Raises ApiError 422 for a negative number, 400 for another kind."""
     paths = type_.scale
     assert paths is not None
     if scale.get("kind", "Scale") != "Scale":

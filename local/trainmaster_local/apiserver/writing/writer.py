@@ -1,7 +1,7 @@
 """The writer turns a body into a stored revision, by a create or an update, as kube-apiserver's generic registry does.
 
-`Writer` is synchronous: its reads and writes are of one instant, so a conflict is only ever the caller's old
-resourceVersion, never a race.
+`Writer` is synchronous: its reads and writes happen in one instant. So a conflict always means that the caller's
+resourceVersion is old, never a race.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Options:
     """A write has these options. `validation` is Ignore, Warn or Strict.
 
-    Its warnings, including `duplicates`, are appended to `warnings`, one sentence each.
+    The write's warnings, including `duplicates`, are appended to `warnings`, one message each.
     """
 
     user: User = SYSTEM
@@ -129,7 +129,7 @@ class Writer:
         plan.type.default(obj)
 
     def place(self, plan: Plan, obj: Object, namespace: str) -> None:
-        """Puts the request's namespace into the object. Raises 400 if the object names another."""
+        """Puts the request's namespace into the object. Raises 400 if the object names another namespace."""
         metadata = obj["metadata"]
         if not plan.type.namespaced:
             return
@@ -156,7 +156,7 @@ class Writer:
     def create(
         self, plan: Plan, obj: Object, namespace: str, options: Options, entries: Entries | None = None
     ) -> Revision:
-        """Stores a decoded object as a new one. `entries` are its owners if an apply created it."""
+        """Stores a decoded object as a new one. `entries` are the owners of its fields if an apply created it."""
         type_ = plan.type
         self.place(plan, obj, namespace)
         metadata = obj["metadata"]
@@ -221,8 +221,8 @@ class Writer:
     ) -> Revision:
         """Stores a decoded object over `old`; writes nothing if nothing changes.
 
-        `entries` are the owners if an apply made `new`; else they are computed. `unconditional` is False for PUT of a
-        type that must name the resourceVersion it replaces.
+        `entries` are the fields' owners if an apply made `new`; else they are computed. `unconditional` is False for a
+        PUT that must name the resourceVersion it replaces.
         """
         type_ = plan.type
         before = old.object
@@ -247,7 +247,7 @@ class Writer:
             metadata["generation"] = before["metadata"].get("generation", 0) + 1
         errors = objectmeta.validate_update(new, before)
         if type_.custom:
-            # kube-apiserver validates custom resources twice, and so lists each cause twice.
+            # kube-apiserver validates custom resources twice, so it lists each cause twice.
             errors += errors + objectmeta.validate(new, type_.namespaced, type_.name_rule, custom=True)
             errors += custom_errors(plan, new, before, errors)
         else:
@@ -304,7 +304,7 @@ class Writer:
             new.pop("status", None)
 
     def _entries(self, plan: Plan, new: Object, before: Object, subresource: str, options: Options) -> Entries:
-        """Returns the owners after this update: the object's own managedFields, if any, plus the changes."""
+        """Returns the fields' owners after this update: the object's own managedFields, if any, plus the changes."""
         given = new["metadata"].get("managedFields")
         entries = managed.read(new if given else before)
         time = "" if subresource == "scale" else self.now()
@@ -334,7 +334,7 @@ class Writer:
         return self._put(plan, namespace, name, new, options)
 
     def can_go(self, plan: Plan, obj: Object) -> bool:
-        """Returns whether nothing holds an object whose deletion has begun."""
+        """Returns whether nothing keeps an object whose deletion has begun."""
         metadata = obj["metadata"]
         held = plan.type.holds_deletion is not None and plan.type.holds_deletion(obj)
         return not metadata.get("finalizers") and not metadata.get("deletionGracePeriodSeconds") and not held
@@ -350,7 +350,7 @@ class Writer:
         options: Options,
         force: bool,
     ) -> Revision:
-        """Applies a configuration: creates the object or merges into it. Raises 500 if it doesn't fit its schema."""
+        """Applies a configuration: creates the object or merges into it. Raises 500 if the schema doesn't allow it."""
         type_ = plan.type
         metadata = config.get("metadata")
         given: Object = metadata if isinstance(metadata, dict) else {}

@@ -26,7 +26,7 @@ TEMPLATE_ZERO: Json = {"metadata": {}, "spec": {"containers": None}}
 
 
 def drop_zero_seconds(spec: Json) -> None:
-    """Drops fields without a pointer in Go, whose zero is never written."""
+    """Drops fields that are no pointers in Go, because their zero is never written."""
     if spec.get("minReadySeconds") == 0:
         del spec["minReadySeconds"]
     if spec.get("paused") is False:
@@ -53,7 +53,7 @@ def settle_counts(obj: Json, always: tuple[str, ...]) -> None:
 
 
 def workload_errors(obj: Json, kind: str) -> list[FieldError]:
-    """Returns the errors common to the three kinds: numbers, the selector, the template and its restart policy."""
+    """Returns the errors common to all three kinds: numbers, selector, template and its restart policy."""
     spec = obj["spec"]
     errors: list[FieldError] = []
     for name in ("replicas", "minReadySeconds", "revisionHistoryLimit"):

@@ -18,7 +18,7 @@ _REFERENCE = "io.k8s.api.core.v1.ObjectReference"
 
 
 def _default_event(event: Json) -> None:
-    """Sets the fields that Go writes even when they are zero."""
+    """Sets the fields that Go writes even if they are zero."""
     for name in ("firstTimestamp", "lastTimestamp", "eventTime"):
         event.setdefault(name, None)
     for name in ("involvedObject", "source"):

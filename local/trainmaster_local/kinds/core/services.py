@@ -54,7 +54,7 @@ def _families(spec: Json) -> None:
 
 
 def _admit_service(obj: Json, old: Json | None, admission: Admission) -> None:
-    """Assigns the service's address. Raises ApiError 422 for one that is in use or out of range."""
+    """Assigns the service's address. Raises ApiError 422 for an address that is in use or out of range."""
     spec = obj["spec"]
     before = (old or {}).get("spec") or {}
     if admission.subresource:
@@ -77,7 +77,7 @@ def _admit_service(obj: Json, old: Json | None, admission: Admission) -> None:
 
 
 def _free_address(taken: set[Any]) -> str:
-    # The first 16 are reserved for fixed addresses (kubernetes.default is .1, DNS .10), like the static band.
+    # The first 16 addresses are reserved for fixed ones (kubernetes.default is .1, DNS .10), like the static band.
     return next(str(address) for address in list(CLUSTER_NETWORK)[16:] if str(address) not in taken)
 
 

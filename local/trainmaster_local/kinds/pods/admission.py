@@ -1,4 +1,4 @@
-"""Adds the same as kube-apiserver's plugins to a new pod: service account, tolerations, priority; and enforces quota.
+"""Adds service account, tolerations and priority to a new pod as kube-apiserver's plugins do, and enforces quota.
 
 The plugins are those of `plugin/pkg/admission`: Priority, DefaultTolerationSeconds, ServiceAccount, ResourceQuota.
 """
@@ -79,7 +79,7 @@ def _service_account(pod: Json, admission: Admission) -> None:
     account = admission.api.peek("serviceaccounts", name, admission.namespace)
     if account is None:
         if name == "default":
-            # Its controller is a moment behind; kube-apiserver waits and retries, then refuses.
+            # The account's controller is a moment late; kube-apiserver waits and retries, then refuses the pod.
             account = {}
         else:
             problem = (

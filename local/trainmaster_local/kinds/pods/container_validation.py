@@ -59,7 +59,7 @@ _ENV_RESOURCES = (
 def container_list_errors(
     containers: list[Json], field: str, volumes: set[str], *, init: bool, taken: set[str]
 ) -> list[FieldError]:
-    """Validates all containers of one list, and adds their names to `taken`, the pod's names so far."""
+    """Validates all containers of one list, and adds their names to `taken`, the pod's container names so far."""
     errors: list[FieldError] = []
     for index, container in enumerate(containers):
         here = f"{field}[{index}]"

@@ -1,7 +1,7 @@
 """Sets the defaults of pods and pod templates (kubernetes `pkg/apis/core/v1/defaults.go`).
 
-A pod gets a few more than a template: requests from limits, `enableServiceLinks`. The additions of admission (service
-account, tolerations, priority) are in `admission`.
+A pod gets a few more defaults than a template: requests from limits, `enableServiceLinks`. `admission` adds service
+account, tolerations and priority.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def default_pod_template(template: Json, *, kind: str, version: str) -> None:
 def default_pod_spec(spec: Json, *, kind: str, version: str) -> None:
     """Sets the defaults that a pod and a template share.
 
-    `kind` and `version` are of the decoded object, for its errors.
+    `kind` and `version` are those of the decoded object; errors name them.
     """
     _drop_zero(spec, _ZERO_POD_FIELDS)
     for _, container in containers_of(spec):

@@ -51,7 +51,7 @@ def _status_errors(new: Json, old: Json) -> list[FieldError]:
 def _grace_period(pod: Json, asked: int | None) -> int:
     """Returns the requested grace period, else the pod's own.
 
-    It is 0 for a pod without a node or with ended containers.
+    The result is 0 for a pod without a node or with ended containers.
     """
     seconds = asked if asked is not None else pod["spec"].get("terminationGracePeriodSeconds", 30)
     if seconds < 0:

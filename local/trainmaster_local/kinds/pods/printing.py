@@ -121,7 +121,7 @@ def pod_status(pod: Json) -> str:
 
 
 def _restarts(pod: Json, now: float) -> str:
-    """Returns `3 (12s ago)`: restarts, and how long ago the last ended run ended."""
+    """Returns the number of restarts and the time since the last run's end: `3 (12s ago)`."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     sidecars = _sidecars(spec)
     inits = status.get("initContainerStatuses") or []

@@ -13,8 +13,8 @@ _COUNTED = ("cpu", "memory")
 def qos_class(spec: dict[str, Any]) -> str:
     """Returns the class of a pod.
 
-    `BestEffort`: no CPU or memory is requested; `Guaranteed`: every container limits both and requests as much;
-    `Burstable`: the rest.
+    `BestEffort`: no container requests CPU or memory. `Guaranteed`: every container limits both and requests the same
+    amounts. `Burstable`: all other pods.
     """
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """v1 ResourceQuota is enforced when pods are created (kubernetes `plugin/pkg/admission/resourcequota`).
 
-Usage is counted from the objects at the instant of the write, so a quota is never exceeded and needs no bookkeeping;
-the quota's status is updated on its own writes, by the same count.
+Usage is counted from the objects at the instant of the write, so a quota is never exceeded and needs no bookkeeping.
+The quota's status is counted in the same way, whenever the quota itself is written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pod_usage(pod: Json) -> Usage:
 
 
 def _pod_total(spec: Json, part: str) -> Usage:
-    """Returns the sum of the containers, or the largest init container if larger; sidecars count as containers."""
+    """Returns the containers' sum, or the largest init container if that is larger; sidecars count as containers."""
     total: Usage = {}
     largest: Usage = {}
     for container in spec.get("containers") or []:
@@ -62,7 +62,7 @@ def _add(total: Usage, more: Mapping[str, Fraction]) -> None:
 def used_of(hard: Iterable[str], pods: Iterable[Json], counts: Mapping[str, int]) -> dict[str, str]:
     """Returns the usage of each resource that a quota limits, as its status shows it.
 
-    `counts` has the objects by their counted name (`configmaps`, `count/jobs.batch`).
+    `counts` is the number of objects by their counted name (`configmaps`, `count/jobs.batch`).
     """
     total: Usage = {name: Fraction(count) for name, count in counts.items()}
     for pod in pods:
@@ -104,9 +104,9 @@ def charge(pod: Json, admission: Admission) -> None:
 
 
 def _must_be_given(key: str) -> bool:
-    """Returns whether every container must set the resource:
+    """Returns whether every container must set the resource.
 
-    CPU and memory in a quota; extended resources count as zero.
+    If a quota limits CPU or memory, it must; a missing extended resource counts as zero.
     """
     return key.rpartition(".")[2] in ("cpu", "memory") and "/" not in key
 

@@ -53,7 +53,7 @@ async def _bind(call: SubresourceCall) -> Object:
 
 
 async def _evict(call: SubresourceCall) -> Object:
-    """Deletes the pod, with the condition that marks an eviction. No budget is checked: there are none here."""
+    """Deletes the pod, with the condition that marks an eviction. The local cluster has no budgets to check."""
     if call.api.peek("pods", call.name, call.namespace) is None:
         raise not_found("", "pods", call.name)
     options = (call.body or {}).get("deleteOptions") or {}

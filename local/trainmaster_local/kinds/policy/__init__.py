@@ -1,1 +1,1 @@
-"""Policies restrain others: `network_policies`, and `admission_policies` with their bindings."""
+"""Policies restrict other objects: `network_policies`, and `admission_policies` with their bindings."""

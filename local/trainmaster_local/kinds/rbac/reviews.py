@@ -140,7 +140,7 @@ def serve_tokens(registry: Registry, tokens: Tokens) -> None:
 
 
 def _bound_pod(call: SubresourceCall, reference: Json | None) -> Json | None:
-    """Returns the pod that a token is bound to. Raises ApiError 404 if it is gone, 422 if another has its name."""
+    """Returns the pod that a token is bound to. Raises ApiError 404 if it is gone, 422 if another pod has its name."""
     if reference is None or reference.get("kind") != "Pod":
         return None
     name = reference.get("name", "")

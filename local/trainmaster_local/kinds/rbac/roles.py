@@ -1,7 +1,7 @@
 """rbac.authorization.k8s.io/v1: Role, ClusterRole, RoleBinding, ClusterRoleBinding (kubernetes `pkg/apis/rbac`).
 
-They are stored here and read by `trainmaster_local.auth`. Escalation isn't checked:
-a user may grant rights that it lacks.
+They are stored here and read by `trainmaster_local.auth`. Escalation isn't checked, so a user may grant rights that it
+doesn't have itself.
 """
 
 from __future__ import annotations

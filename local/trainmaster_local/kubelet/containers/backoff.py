@@ -1,7 +1,7 @@
 """The kubelet's back-off starts at 10 s, doubles up to 5 min, and resets after 10 min of running.
 
 It follows k8s.io/client-go `util/flowcontrol/backoff.go` as `kuberuntime_manager.doBackOff` uses it. Durations in
-messages are always Kubernetes' own; `scale` shrinks only the waiting, for tests.
+messages are always Kubernetes' own; `scale` shrinks only the actual waits, for tests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Backoff:
     updated_at: float = 0.0
 
     def remaining(self, finished_at: float, now: float) -> float:
-        """Returns the seconds until the container that ended at `finished_at` may start again; 0 if it may now."""
+        """Returns the seconds until the container that ended at `finished_at` may start; 0 if it may start now."""
         if not self.seconds or self._expired(finished_at):
             return 0.0
         return max(0.0, finished_at + self.seconds * self.scale - now)

@@ -66,7 +66,7 @@ class ContainerRun:
         return self.view.spec
 
     def wait_before_start(self, pod: Object, now: float) -> float:
-        """Returns the seconds until the next attempt is due. Records the back-off's event when the kubelet would."""
+        """Returns the seconds until the next attempt is due. Records the back-off's event as the kubelet does."""
         if now < self._retry_at:
             return self._retry_at - now
         finished = self.view.finished
@@ -141,7 +141,7 @@ class ContainerRun:
         self._started(container)
 
     async def start_bare(self, config: ContainerConfig) -> None:
-        """Starts it without an image, files or events, as a faked container."""
+        """Starts a faked container, without an image, files or events."""
         finished = self.view.finished
         if finished is not None:
             self._backoff.next(finished.finished_at, time.time())
@@ -223,12 +223,12 @@ class ContainerRun:
             self._runtime.signal(self.running, number)
 
     async def ask_to_stop(self, pod: Object, seconds: float) -> None:
-        """Runs the preStop hook for at most that long, and then sends SIGTERM."""
+        """Runs the preStop hook for at most `seconds`, and then sends SIGTERM."""
         await self.run_hook(pod, "preStop", seconds)
         self.signal(SIGTERM)
 
     def kill(self, pod: Object, grace: float) -> None:
-        """Starts to end it, within `grace` seconds; the pod's restart policy decides whether it starts again."""
+        """Begins to end the container within `grace` seconds; the pod's restart policy decides whether it restarts."""
         self.killing = asyncio.create_task(self._kill(pod, grace))
 
     async def _kill(self, pod: Object, grace: float) -> None:

@@ -53,7 +53,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 def field_value(pod: Object, path: str, facts: PodFacts) -> str:
     """Returns the value of a downward API `fieldRef`.
 
-    Whole labels and annotations have the `key="value"` lines of volumes.
+    For all labels or annotations, it consists of lines `key="value"`, as in volumes.
     """
     metadata = pod["metadata"]
     subscript = _SUBSCRIPT.fullmatch(path)
@@ -83,7 +83,7 @@ def _escape(value: str) -> str:
 
 
 def resource_value(pod: Object, reference: Object, container: str, allocatable: Mapping[str, str]) -> str:
-    """Returns the value of a `resourceFieldRef`, in units of its divisor, rounded up. A missing limit is the node's."""
+    """Returns the value of a `resourceFieldRef`, in units of its divisor, rounded up. Without a limit: the node's."""
     name = reference.get("containerName") or container
     containers = [*pod["spec"].get("containers", []), *pod["spec"].get("initContainers", [])]
     resources = next((c.get("resources") or {} for c in containers if c["name"] == name), {})
@@ -96,7 +96,7 @@ def resource_value(pod: Object, reference: Object, container: str, allocatable: 
 
 
 def environment(pod: Object, container: Object, facts: PodFacts, services: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment in the manifest. Raises ConfigError in the kubelet's words."""
+    """Returns the environment in the manifest. Raises ConfigError with the kubelet's message."""
     result: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         prefix = source.get("prefix", "")

@@ -6,9 +6,10 @@ value is JSON and scripts the containers' end; an empty value runs until the pod
     {"exitCode": 1, "afterSeconds": 2.5, "message": "…termination message…", "reason": "OOMKilled"}
 
 Patching the annotation of a running pod replaces the script of its end: `afterSeconds` then counts from the patch. A
-container that its restart policy starts again runs the newest script again, unless it contains `"once": true`.
+container that is restarted by its restart policy runs the newest script again, unless the script contains `"once":
+true`.
 
-A test may play the program instead: `on_start` is called with each container that starts, and `end` ends it.
+A test may also control the program itself: `on_start` is called with each container that starts, and `end` ends it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FIELDS = {"exitCode", "afterSeconds", "message", "reason", "once"}
 
 
 class FakeRuntime:
-    """The containers of this `Runtime` are timers."""
+    """This `Runtime` uses timers instead of processes."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[Container, str]] = {}
@@ -49,7 +50,7 @@ class FakeRuntime:
         return container
 
     def end(self, container: Container, exit_: Exit) -> None:
-        """Ends the program as if by itself."""
+        """Ends the program as if it had ended by itself."""
         self._end(container, exit_)
 
     def script(self, pod_uid: str, text: str | None) -> str:

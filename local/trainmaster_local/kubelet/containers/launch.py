@@ -22,7 +22,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch is a container ready to run. Its own folder `root` is its home and its working directory."""
+    """A launch is a container ready to run. Its folder `root` is its home and working directory."""
 
     config: ContainerConfig
     paths: PathMap
@@ -94,7 +94,7 @@ def _short(folder: Path, links: Path) -> Path:
     """Returns a short name for a container's temporary folder.
 
     It is /tmp itself inside a container, and a long path on this machine. Programs bind sockets there, and a socket's
-    name has 107 characters at most (unix(7)): Python's multiprocessing, and so torch's data loaders, add 32 to TMPDIR.
+    name has at most 107 characters (unix(7)): Python's multiprocessing, and so torch's data loaders, add 32 to TMPDIR.
     """
     link = links / f"tmp-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     if len(str(link)) >= len(str(folder)):

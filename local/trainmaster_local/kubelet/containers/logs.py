@@ -1,6 +1,6 @@
 """Reads a container's output as `kubectl logs` requests it (`pkg/kubelet/kuberuntime/logs`).
 
-Log files are in CRI format: time, stream, F (a whole line) or P (a part of one), text.
+Log files are in CRI format: time, stream, F (a complete line) or P (a part of a line), text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class LogOptions:
-    """A log request has these options. `since` is in seconds since the epoch; a `tail` of None is everything."""
+    """The options of a log request. `since` is in seconds since the epoch; without a `tail` everything is read."""
 
     follow: bool = False
     timestamps: bool = False
@@ -78,7 +78,7 @@ def _start_of_tail(path: Path, lines: int) -> int:
 
 
 def render(line: bytes, options: LogOptions, *, goes_on: bool = False) -> bytes:
-    """Returns one log line as requested, or empty. If a line is in parts, only the first has a timestamp."""
+    """Returns one log line as requested, or nothing. If a line has parts, only the first gets a timestamp."""
     stamp, _, rest = line.partition(b" ")
     stream, _, rest = rest.partition(b" ")
     tag, _, text = rest.partition(b" ")
@@ -110,7 +110,7 @@ async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]
         rest = b""
         goes_on = False
         while True:
-            # Checked before the read, so that output from before the end is still read.
+            # This is checked before the read, so that output from before the end is still read.
             alive = options.follow and running()
             data = await asyncio.to_thread(file.read, _CHUNK)
             if data:

@@ -1,8 +1,8 @@
 """Maps container paths on a machine without mount namespaces.
 
-A container's mounts are folders of the pod. So the paths at which it expects them are replaced by the folders' own in
-its command, its environment and its ConfigMaps, at path boundaries only: `/data` in `--dir=/data/x` or `open('/data')`,
-never in `/mydata`, `/database` or `http://host/data`.
+A container's mounts are folders of the pod. So in its command, its environment and its ConfigMaps, each mount path is
+replaced by the folder's path, but only at path boundaries: `/data` in `--dir=/data/x` or `open('/data')`, never in
+`/mydata`, `/database` or `http://host/data`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-# This precedes a path: anything but a character that would make it part of a longer word or path; `file://` may precede
-# it.
+# A path is preceded by anything but a character that would make it part of a longer word or path, or by `file://`.
 _BEFORE = r"(?:(?<![\w.\-/~])|(?<=file://))"
 _AFTER = r"(?=/|[^\w.\-]|\.?$|\.[^\w])"
 
 
 class PathMap:
-    """This map has container paths and their host paths; the longest match wins."""
+    """This map contains container paths and their host paths; the longest match wins."""
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self._paths = {path.rstrip("/"): host for path, host in paths.items() if path.rstrip("/")}

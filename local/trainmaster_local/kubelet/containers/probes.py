@@ -1,7 +1,7 @@
 """Runs the liveness, readiness and startup probes of one container (`pkg/kubelet/prober`).
 
-A task per probe runs it every `periodSeconds` and reports to the pod's worker when the result has been the same often
-enough. Liveness and readiness begin once the container has started: at once, or when its startup probe succeeds.
+A task per probe runs it every `periodSeconds` and reports to the pod's worker when enough results in a row were equal.
+Liveness and readiness probes begin at once, or, if the container has a startup probe, when that succeeds.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def _http(action: Object, target: Target, timeout: float) -> ProbeResult:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Verdicts are the effects of a probe's outcome on its container."""
+    """Verdicts are the functions by which a probe's outcome acts on its container."""
 
     ready: Callable[[bool], None]
     started: Callable[[], None]

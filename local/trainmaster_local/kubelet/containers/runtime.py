@@ -32,7 +32,7 @@ LEFT_SECONDS = 20.0
 class ContainerConfig:
     """A container has this configuration.
 
-    Paths are the host's. `memory` is in bytes, 0 is no limit; an empty `log` captures the output instead.
+    Paths are the host's. `memory` is in bytes; 0 means no limit. With an empty `log` the output is captured.
     """
 
     argv: Sequence[str]
@@ -86,7 +86,7 @@ class Runtime(Protocol):
 
 
 def start_problem(code: int, program: str) -> str:
-    """Returns runc's sentence for a program that can't be executed (`libcontainer/init_linux.go`, Go's `os/exec`)."""
+    """Returns runc's message about a program that can't be executed (`libcontainer/init_linux.go`, Go's `os/exec`)."""
     if code == errno.ENOENT and "/" in program:
         return f'exec: "{program}": stat {program}: no such file or directory'
     if code == errno.ENOENT:
@@ -115,8 +115,8 @@ class ProcessRuntime:
     def hold(self, path: Path) -> None:
         """Locks a file (flock(2)) until this runtime's last container has ended, even if this process is killed.
 
-        Waits for the containers of an earlier runtime: they end with it, but a process in a driver's call may take
-        long. Raises OSError after `LEFT_SECONDS`.
+        Waits for the containers of an earlier runtime: they end with that runtime, but a process in a driver's call may
+        take long to end. Raises OSError after `LEFT_SECONDS`.
         """
         deadline = time.monotonic() + LEFT_SECONDS
         file = path.open("a")

@@ -8,7 +8,7 @@ so that a fork costs a millisecond. It speaks NDJSON on the socket `<fd>`:
 
 For each container it forks a *monitor*, which makes itself the subreaper of its descendants (prctl(2)
 PR_SET_CHILD_SUBREAPER), so a daemon that forks twice still belongs to the container. When the container's first process
-ends, the monitor kills the rest, as the end of PID 1 ends a PID namespace (pid_namespaces(7)). When the kubelet's
+ends, the monitor kills all others, as the end of PID 1 ends a PID namespace (pid_namespaces(7)). When the kubelet's
 process is gone, even by SIGKILL, the sockets reach their end and each monitor kills its container. When a monitor is
 killed, this process inherits its orphans and kills them.
 
@@ -92,7 +92,7 @@ def _resident_bytes(pids: list[int]) -> int:
 def _anonymous_bytes(pids: list[int]) -> int:
     """Returns the memory that isn't backed by files; forked processes' shared pages count once.
 
-    A child of vfork(2) has its parent's memory until it runs its program; it isn't counted.
+    A child of vfork(2) shares its parent's memory until it runs its program, so it isn't counted.
     """
     total = 0
     counted: list[int] = []
@@ -145,7 +145,7 @@ class Log:
         lines = (self._rest.get(stream, b"") + data).split(b"\n")
         self._rest[stream] = lines.pop()
         out = []
-        # A long line is split whether it arrived in pieces or at once.
+        # A long line is always split, even if it arrived at once.
         for line in lines:
             while len(line) > LINE_LIMIT:
                 out.append(self._entry(stream, line[:LINE_LIMIT], b"P"))
@@ -435,7 +435,7 @@ class Shim:
             del self._monitors[identity], self._buffers[identity]
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            # After an exit this has no effect; a killed monitor has reported nothing.
+            # This has no effect if the exit was already reported; a killed monitor has reported nothing.
             self._report({"event": "lost", "id": identity, "at": time.time()})
             return
         *lines, self._buffers[identity] = (self._buffers[identity] + data).split(b"\n")
@@ -445,7 +445,7 @@ class Shim:
             self._report(event)
 
     def _sweep(self) -> None:
-        """Kills the orphans of killed monitors: our children that are no monitors."""
+        """Kills the orphans of killed monitors, which are our children but no monitors."""
         known = {pid for _, pid in self._monitors.values()}
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             strays = {int(pid) for pid in file.read().split()} - known

@@ -23,7 +23,7 @@ async def stop_containers(
     grace: Callable[[], float],
     wake: asyncio.Event,
 ) -> None:
-    """Ends the running containers, and returns when none runs any more.
+    """Ends the running containers, and returns when all have ended.
 
     `pod` and `grace` (seconds) are read again whenever `wake` is set, because a later deletion may shorten the grace
     period.
