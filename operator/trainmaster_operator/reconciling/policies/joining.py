@@ -79,7 +79,7 @@ def falls_back_at(situation: Situation) -> float | None:
 
 
 def join(situation: Situation) -> Transition | None:
-    """Opens the next attempt with ranks that are ready to join, or with a spare that starts in an absent worker's place."""
+    """Opens the next attempt with ranks that are ready to join, or with a spare in an absent worker's place."""
     if not _lacks_ranks(situation) or situation.finished or not has_formed(situation):
         return None
     ready, age = ready_ranks(situation), since(situation.now, situation.status.attempt_start_time)

@@ -70,7 +70,8 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
             yield _report(child, WorkloadCondition("Finished", True, phase, f"the job has {phase.lower()}"))
         return
     if situation.spec.run_policy.suspend or not is_as_asked(situation.job, asked, workload):
-        # A deactivated Workload isn't replaced, because a new one would be active. Only a user or Kueue may activate it.
+        # A deactivated Workload isn't replaced, because the new one would be active. Only a user or Kueue may
+        # activate it.
         if gone and workload.active:
             yield DeleteChild(child.kind, child.name, child.uid)
         if workload.active:

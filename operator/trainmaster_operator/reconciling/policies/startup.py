@@ -44,7 +44,7 @@ _CREATE = frozenset(
     }
     | {"PostStartHookError"}
 )
-# The API server's reasons for refusing an object whatever the state of the cluster is.
+# The API server's reasons for refusing an object regardless of the cluster's state.
 _UNFIT = frozenset({"Invalid", "BadRequest", "RequestEntityTooLarge"})
 # Parts of the API server's messages when a policy of the cluster refuses an object.
 _ADMISSION = ("admission webhook ", "ValidatingAdmissionPolicy ")
