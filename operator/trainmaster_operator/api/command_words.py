@@ -55,7 +55,7 @@ def _items(line: str) -> str:
 
 
 def _misread(word: str) -> str | None:
-    """Returns the problem with an option whose name contains a dash or a space that isn't ASCII, or None."""
+    """Returns the problem with an option that begins with a wrong dash or contains a wrong space, or None."""
     if _QUOTED_OPTION.fullmatch(word):
         return typographic_quotes(word)
     if _DASHED.match(word):

@@ -131,7 +131,7 @@ class KeptLog:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], worker: int) -> KeptLog | None:
-        """Parses a worker's log in the data of the ConfigMap. Returns None if the data contains no log of the worker."""
+        """Parses a worker's log in the data of the ConfigMap. Returns None if the log is missing."""
         text = data.get(log_key(worker))
         if not isinstance(text, str):
             return None
