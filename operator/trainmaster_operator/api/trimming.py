@@ -260,7 +260,7 @@ class Trimmer:
 
 
 def _hands_on(shape: Shape) -> bool:
-    """Returns whether a list with this shape, or a list inside it, passes its items to `take` while it is read."""
+    """Returns whether a list of this shape, or a list in an object of this shape, passes its items to `take`."""
     if isinstance(shape, Each):
         return shape.take is not None
     return isinstance(shape, Mapping) and any(isinstance(each, Each) and each.take for each in shape.values())
@@ -340,7 +340,7 @@ def _passed(text: str, at: int, depth: int) -> tuple[int, int]:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Returns the end of a match. The pattern must also match an empty text."""
+    """Returns the end of a match, or `at` if the pattern doesn't match."""
     found = pattern.match(text, at)
     return at if found is None else found.end()
 

@@ -88,7 +88,7 @@ MAX_QUANTITY_LENGTH = 32
 MAX_GROUPS = 8
 # A leader accepts this many workers beyond those in the assignment (agent/network/workers.py, MAX_OTHERS).
 MAX_SPARES = 32
-# Each process that uses devices uses at least one device, so more processes are refused anyway.
+# With `processesPerWorker: auto`, each GPU gets a process, so the limits are equal.
 MAX_DEVICES = MAX_PROCESSES
 MAX_RESTARTS = 1_000_000
 # A year. Longer limits probably come from a wrong unit.
