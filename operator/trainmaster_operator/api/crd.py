@@ -153,7 +153,7 @@ class _Converter:
         self._in_status = in_status
 
     def convert(self, schema: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
-        """Converts one schema; `model` is the name of its model, if it has one."""
+        """Converts one schema. `model` is the name of the schema's model, if there is one."""
         if "$ref" in schema:
             name = str(schema["$ref"]).rsplit("/", 1)[-1]
             siblings = {key: value for key, value in schema.items() if key != "$ref"}

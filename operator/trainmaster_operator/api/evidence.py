@@ -73,7 +73,7 @@ class AttemptEvidence:
 
     @classmethod
     def parse(cls, text: str) -> AttemptEvidence | None:
-        """Parses a value of the ConfigMap; returns None if it isn't evidence."""
+        """Parses a value of the ConfigMap. Returns None if the value isn't evidence."""
         try:
             data = mapping(loads(text))
         except ValueError:

@@ -162,7 +162,7 @@ class OwnerReference(SpecModel):
 
 
 class ManagedFields(SpecModel):
-    """ManagedFields records which client set which fields; the API server writes it."""
+    """ManagedFields records which client set which fields. The API server writes these records."""
 
     manager: str | None = None
     operation: str | None = None
@@ -174,7 +174,7 @@ class ManagedFields(SpecModel):
 
 
 class ObjectMeta(SpecModel):
-    """ObjectMeta has the fields of every object's metadata, with their types."""
+    """ObjectMeta defines the fields of every object's metadata, with their types."""
 
     name: str = ""
     generate_name: str = ""

@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Returns indented JSON for a program or a terminal; unsafe characters are escaped as in JSON."""
+    """Returns indented JSON for a program or a terminal, with unsafe characters escaped as in JSON."""
     return UNSAFE.sub(_escape_json, json.dumps(value, indent=2, ensure_ascii=False))
 
 

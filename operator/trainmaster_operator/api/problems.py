@@ -44,7 +44,7 @@ class InvalidJob(ValueError):
         self.spec = spec
 
     def shortened(self, characters: int) -> str:
-        """Returns as many whole sentences as fit, and the number of those left out."""
+        """Returns as many complete sentences as fit, and the number of sentences that were left out."""
         shown = ""
         for position, problem in enumerate(self.problems):
             left = len(self.problems) - position - 1

@@ -22,7 +22,7 @@ class Strength(IntEnum):
     # The worker was only affected by another worker's end.
     PEER = 0
     ERROR = 1
-    # Reported by the kernel; a peer's end can't cause it.
+    # The kernel reported the end, and a peer's end can't have caused it.
     KILLED = 2
     # The cluster removed a worker. That isn't the job's fault, regardless of what its ranks reported afterwards.
     DISRUPTION = 3

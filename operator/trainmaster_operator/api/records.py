@@ -48,7 +48,7 @@ MAX_NAME = 253
 
 @dataclass(frozen=True)
 class PodPlace:
-    """PodPlace is a worker's pod and node; the node is empty until the pod is scheduled."""
+    """PodPlace is a worker's pod and node. The node is empty until the pod is scheduled."""
 
     worker: int
     pod: str

@@ -80,7 +80,7 @@ def check_training(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem]:
-    # The loop ignores a null section, which has only comments.
+    # The loop ignores a null section, which contains only comments.
     given = {name: value for name, value in document.items() if value is not None}
     yield from _check(_PATH, given, SCHEMAS["config"], partial)
     task = given.get("task")

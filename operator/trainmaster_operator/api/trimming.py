@@ -30,7 +30,7 @@ LEFT_OUT = "leftOut"
 
 @dataclass(frozen=True)
 class Whole:
-    """Keeps a value unchanged, unless it has more than about `most` bytes of JSON.
+    """Keeps a value unchanged, unless its JSON is longer than about `most` bytes.
 
     If `marked` is set and the value is left out, the object lists the field. `beyond` is the shape for the part that is
     kept of a larger value.

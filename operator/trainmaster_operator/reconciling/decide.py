@@ -128,7 +128,7 @@ def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: flo
 
 
 def _next(situation: Situation) -> Transition:
-    """Returns the first policy's answer; the last policy, `advance`, always answers."""
+    """Returns the answer of the first policy that has one. The last policy, `advance`, always answers."""
     return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
 
 

@@ -1,4 +1,4 @@
-"""A transition is a policy's answer: a phase, the reason for it, and other changes of the status.
+"""A transition is a policy's answer. It contains a phase, its reason, and other changes of the status.
 
 Conditions follow metav1.Condition, so a condition's time changes only with its status. Accepted means that the spec can
 be run. Running means that all ranks of the current attempt are up. Suspended exists if the job was ever suspended.

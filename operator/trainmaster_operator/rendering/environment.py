@@ -186,14 +186,14 @@ def interconnect_environment(
         elif kind == "intel":
             environment["FI_TCP_IFACE"] = interconnect.interface
     if interconnect.nvlink is not None and nccl:
-        # NVLS 2 means "if the GPUs support it"; 1 would fail on other GPUs.
+        # NVLS 2 means "if the GPUs support it". With 1, other GPUs would fail.
         environment["NCCL_P2P_DISABLE"] = "0" if interconnect.nvlink else "1"
         environment["NCCL_NVLS_ENABLE"] = "2" if interconnect.nvlink else "0"
     return environment
 
 
 STATE_DIRECTORY = "/run/trainmaster/state"
-# A volume in memory, which outlives ranks and containers. The next attempt resumes from the state that ranks store here.
+# A volume in memory, which outlives ranks and containers. Ranks store state here from which the next attempt resumes.
 MEMORY_DIRECTORY = "/run/trainmaster/memory"
 PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
 # The folder for temporary files of all programs (tempfile, torchrun's logs, sockets of data loaders).

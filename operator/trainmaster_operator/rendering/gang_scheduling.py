@@ -9,8 +9,9 @@ Three schedulers define a `PodGroup`, each in its own API group, and pods refer 
 
 An elastic job's PodGroup requests only the minimum of workers, so scaling doesn't change the PodGroup's reservation.
 
-Kueue: github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (since 0.15; the older v1beta1 has the priority class in
-other fields). A pod set is a worker group with its spares; for an elastic job Kueue may admit fewer pods (`minCount`).
+Kueue: github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (since 0.15; the older v1beta1 uses other fields for the
+priority class). A pod set is a worker group with its spares. For an elastic job, Kueue may admit fewer pods
+(`minCount`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ DEFAULT_SHARED_MEMORY = "8Gi"
 
 @dataclass(frozen=True)
 class VolumeContext:
-    """VolumeContext is the checkpoint volume: a claim, a host path, or else an emptyDir."""
+    """VolumeContext is the checkpoint volume, which is a claim, a host path, or else an emptyDir."""
 
     path: str
     claim_name: str | None
@@ -60,7 +60,7 @@ class VolumeContext:
 
 @dataclass(frozen=True)
 class CodeContext:
-    """CodeContext is the volume with the code's archive: a ConfigMap, a claim, or the checkpoint volume.
+    """CodeContext is the volume with the code's archive, which is a ConfigMap, a claim, or the checkpoint volume.
 
     If code and checkpoints use one claim, the checkpoint volume is used, because a pod that mounts a claim twice never
     starts (k8s.io/kubernetes issue 82526).

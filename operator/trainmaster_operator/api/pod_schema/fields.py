@@ -409,7 +409,7 @@ SCALARS = frozenset({"string", "boolean", "int32", "int64", "number", "quantity"
 
 @cache
 def pod_types() -> Mapping[str, Struct]:
-    """Returns all types by name; `PodSpec` is the root."""
+    """Returns all types by name. `PodSpec` is the root."""
     table: dict[str, Any] = json.loads((files(__package__) / "types.json").read_text())["types"]
     structs = {name: Struct(name, tuple(one.get("required", ()))) for name, one in table.items()}
     for name, one in table.items():

@@ -30,14 +30,14 @@ from trainmaster_operator.wire.names import AGENT_PORT
 
 WORKER_CONTAINER = "worker"
 AGENT_CONTAINER = "trainmaster-agent"
-# Volumes that may be rendered; the user's containers can mount them too.
+# Volumes that may be rendered. The user's containers can mount them too.
 RENDERED_VOLUMES = frozenset(
     f"trainmaster-{name}" for name in ("podinfo", "state", "agent", "tmp", "training", "shm", "checkpoint")
 )
 _AGENT_PORT_NAME = "agent"
 # Names of the training container in other APIs (PyTorchJob, TrainJob) and in examples.
 _OTHERS_WORKERS = frozenset({"main", "master", "node", "pytorch", "trainer", "training"})
-# Longer names don't resemble "worker"; comparing all names of a large pod takes time.
+# Longer names aren't compared with "worker", because they don't resemble it and comparisons take time.
 _LONGEST_LIKE = 8
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _MOST_USER = 2**31 - 1

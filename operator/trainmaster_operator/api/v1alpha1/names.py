@@ -44,7 +44,7 @@ def is_bundled(image: str) -> bool:
     return rest != image and (rest == "" or rest[0] in ":@")
 
 
-# Reasons that a rule of failurePolicy can match. `api.reasons` explains them; a test compares both.
+# Reasons that a rule of failurePolicy can match. `api.reasons` explains them, and a test compares both lists.
 AnswerableReason = Literal[
     "Error",
     "Signal",

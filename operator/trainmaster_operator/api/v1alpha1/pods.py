@@ -1,4 +1,4 @@
-"""The pods of a spec: scheduling, checkpoints, code, security, and other fields (`podTemplate`)."""
+"""Defines the fields of a spec for pods: scheduling, checkpoints, code, security, and others (`podTemplate`)."""
 
 from __future__ import annotations
 

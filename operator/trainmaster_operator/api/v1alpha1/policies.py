@@ -1,4 +1,4 @@
-"""The policies of a spec: responses to failures (`failurePolicy`), and limits of the whole job (`runPolicy`)."""
+"""Defines a spec's policies: responses to failures (`failurePolicy`) and limits of the job (`runPolicy`)."""
 
 from __future__ import annotations
 

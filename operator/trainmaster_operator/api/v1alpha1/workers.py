@@ -1,4 +1,4 @@
-"""The workers of a spec: resources, accelerators, interconnect, groups, and elasticity."""
+"""Defines the fields of a spec for workers: resources, accelerators, interconnect, groups, and elasticity."""
 
 from __future__ import annotations
 

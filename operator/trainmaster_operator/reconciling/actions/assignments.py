@@ -20,7 +20,7 @@ from trainmaster_operator.wire.assignment import Assignment, master_port
 # exits, and its exit code matters.
 BROKEN_GRACE_SECONDS = 0.4
 TOUCH_SECONDS = 1.25
-# Seconds after a worker has finished until the others count as training without it.
+# Seconds after a worker has finished until the others are considered to train without it.
 FINISHED_SECONDS = 2.0
 # If an agent hasn't seen its attempt after this many seconds, a late file isn't the reason.
 TOUCH_FOR_SECONDS = 60.0
@@ -73,7 +73,7 @@ def _names_first_pods(situation: Situation) -> bool:
 def assign(situation: Situation, assignment: Assignment) -> Assign | None:
     """Returns the assignment for all living pods whose annotation differs, or None.
 
-    Pods that are about to be replaced are left out: a change in the kubelet's status would conflict with the deletion.
+    Pods that are about to be replaced are left out, because the kubelet's status would conflict with the deletion.
     """
     pods = [
         pod
@@ -96,7 +96,7 @@ def _has(situation: Situation, pod: PodView, assignment: Assignment) -> bool:
 def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
     """Returns whether an annotation is newer than the desired assignment, because another operator wrote it.
 
-    Within an attempt Hold is always newer than Run: a held attempt never continues.
+    Within an attempt Hold is always newer than Run, because a held attempt never continues.
     """
     if present is None or present.attempt < desired.attempt:
         return False

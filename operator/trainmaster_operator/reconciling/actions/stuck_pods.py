@@ -22,7 +22,7 @@ RECHECK_SECONDS = 10.0
 
 
 def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Returns the forced deletions; the executor first reads each pod and node."""
+    """Returns the forced deletions. Before each deletion, the executor reads the pod and its node."""
     return tuple(
         DeletePod(
             PodRef(pod.name, pod.uid),

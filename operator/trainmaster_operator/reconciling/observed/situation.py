@@ -38,7 +38,7 @@ from trainmaster_operator.reconciling.observed.snapshot import (
 from trainmaster_operator.rendering import GroupLayout, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
-# Phases in which the current attempt should run; in all others its ranks are held.
+# Phases in which the current attempt should run. In all other phases, its ranks are held.
 RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
 # Seconds of tolerance, because the kubelet rounds times to seconds and uses another machine's clock.
 CLOCK_SLACK = 2.0
@@ -222,7 +222,7 @@ class Situation:
     def displaced(self) -> frozenset[str]:
         """Returns the uids of pods that are replaced while the attempt runs without them.
 
-        A spare has taken their place, or the others continue.
+        Either a spare has taken the pod's place, or the other workers continue without it.
         """
         asked = frozenset(self.status.replacing_pod_uids)
         pods = ((worker, pod) for worker, pod in self.pods.items() if worker not in self.members.present)
@@ -286,7 +286,7 @@ class Situation:
         return (report is not None and report.state == "Running") or worker in self.finished
 
     def with_status(self, status: JobStatus) -> Situation:
-        """Returns the same observations under a new status."""
+        """Returns a situation with equal observations and a new status."""
         return survey(replace(self.job, status=status), self.spec, self.observed, self.now, self.settings)
 
     def reports_of(self, attempt: int) -> Mapping[int, Report]:

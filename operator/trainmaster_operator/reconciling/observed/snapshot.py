@@ -188,7 +188,7 @@ class ChildView:
     kind: str
     name: str
     uid: str
-    # The hash annotation of the last apply: an equal hash needs no write.
+    # The hash annotation of the last apply. If the hash of a new rendering is equal, nothing is written.
     rendered_hash: str
     # The uid of the controlling owner, so that another owner's object of the same name is never adopted.
     owner_uid: str | None

@@ -130,7 +130,7 @@ def reattribute(situation: Situation) -> Transition | None:
 
 
 def reopen(situation: Situation) -> Transition | None:
-    """Opens the next attempt when its time has come and every worker has a living pod."""
+    """Opens the next attempt when the back-off is over and every worker has a living pod."""
     if (
         situation.status.phase != "Restarting"
         or situation.status.resizing

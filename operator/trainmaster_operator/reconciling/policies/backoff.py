@@ -224,6 +224,6 @@ def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure
         ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION
         return PAUSE_AFTER_SHORT_LIFE if ignored and lived < SHORT_LIFE else 0.0
     backoff = spec.failure_policy.backoff
-    # 2.0 ** 1024 overflows; nothing waits longer than maxSeconds anyway.
+    # The exponent is limited because 2.0 ** 1024 overflows. No wait exceeds maxSeconds anyway.
     exponent = min(max(restarts - 1, 0), 64)
     return min(backoff.initial_seconds * min(backoff.factor, 1e4) ** exponent, backoff.max_seconds)

@@ -49,7 +49,7 @@ def stands_in_at(situation: Situation) -> float | None:
 
 
 def _for_silent(situation: Situation) -> Transition | None:
-    """Ends an attempt if a worker's agent hasn't joined the leader and a spare whose agent has can replace it."""
+    """Ends an attempt that a worker's agent hasn't joined, if a spare whose agent is connected can replace it."""
     stream = situation.observed.stream
     if not situation.running or not stream.connected or stream.leader not in situation.workers:
         return None

@@ -41,7 +41,7 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
             phase=transition.phase,
             observed_generation=situation.job.generation,
             workers=_counts(situation, transition),
-            # The pods of an ended job are being deleted; counting them would only cause writes.
+            # The pods of an ended job are being deleted, so counting them would only cause writes.
             replicas=0 if is_over else len(situation.pods.keys() - _spares(situation)),
             selector=f"{JOB_UID_LABEL}={situation.job.uid}",
             progress=due_progress(situation, is_terminal=is_over),
@@ -163,7 +163,7 @@ def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
     problem = gravest_problem(situation) if waits else None
     if problem is not None:
         if before is not None and before.reason == problem.reason:
-            # The kubelet's message changes with every try; the first one is enough.
+            # The kubelet's message changes with every try, so the first message is kept.
             return before.reason, before.message
         return problem.reason, problem.message
     if transition.reason:
