@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Number of levels kept of a document that is too deep to decode. It exceeds the limit for jobs, and recursion to this
-# depth is safe.
+# Levels kept of a document that is too deep to decode. They exceed the limit for jobs and are safe for recursion.
 MAX_DEPTH = 100
 # Maximum digits of an integer that Python always converts (the minimum that sys.set_int_max_str_digits accepts).
 SURE_DIGITS = 640

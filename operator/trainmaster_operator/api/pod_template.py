@@ -82,8 +82,7 @@ _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
     """Yields the first problem with each field of a podTemplate, and at most MAX_POD_PROBLEMS problems.
 
-    `devices` are the extended resources that the job's own fields request. `worker` contains all requests and limits of
-    these fields.
+    `devices` are the extended resources that the job's own fields request, `worker` all requests and limits of these.
     """
     fields: list[str] = []
     for problem in islice(_check(template, devices, worker), MAX_POD_PROBLEMS):

@@ -125,8 +125,7 @@ _MOST_FIELDS = 3
 def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
     """Returns the message for a value whose type is wrong, or None if pydantic's error `kind` is another.
 
-    `field` is the name of the field, and `fields` are the fields of the expected mapping. `remedy` replaces the general
-    remedy.
+    `field` is the field's name, and `fields` are the fields of the expected mapping. `remedy` replaces the general one.
     """
     wanted = _WANTED.get(kind)
     if wanted is None:

@@ -32,8 +32,7 @@ LEFT_OUT = "leftOut"
 class Whole:
     """Keeps a value unchanged, unless its JSON is longer than about `most` bytes.
 
-    If `marked` is set and the value is left out, the object lists the field. `beyond` is the shape for the part that is
-    kept of a larger value.
+    If `marked` is set and the value is left out, the object lists the field. `beyond` is the shape for larger values.
     """
 
     most: int = 4 * 1024
@@ -106,8 +105,7 @@ class Trimmer:
         found, self._found = self._found, []
         return found
 
-    # Each of the following methods reads at `_text[_at]` and yields to get more text. The text before `_at` is then
-    # dropped.
+    # The following methods read at `_text[_at]` and yield to get more text. The text before `_at` is then dropped.
 
     def _documents(self, shape: Shape) -> Iterator[None]:
         while True:
@@ -227,8 +225,7 @@ class Trimmer:
     def _length(self, most: int, *, depth: int = 0, retain: bool = False) -> Generator[None, None, int | None]:
         """Returns the length of the value at `_at`. If the value is longer than `most`, skips it and returns None.
 
-        `depth` is the number of open brackets. With `retain`, a longer value isn't skipped. Raises ValueError if there
-        is no value.
+        `depth` is the number of open brackets. `retain` prevents the skip. Raises ValueError if there is no value.
         """
         first = self._text[self._at] if depth == 0 else ""
         if first in ("]", "}"):

@@ -161,8 +161,7 @@ def interconnect_environment(
 ) -> dict[str, str]:
     """Returns the variables of the collective libraries.
 
-    RCCL (AMD) reads NCCL's variables. gloo's variables are always set, because jobs on accelerators use gloo on the
-    host.
+    RCCL (AMD) reads NCCL's variables. gloo's are always set, because jobs on accelerators use gloo on the host.
     """
     kind = accelerator.kind if resources.gpus else "none"
     nccl = kind in ("nvidia", "amd", "custom")

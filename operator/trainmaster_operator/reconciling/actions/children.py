@@ -80,8 +80,8 @@ class _Rendering:
 class RememberedHashes:
     """Caches each job's last hashes, because rendering takes milliseconds and most passes change nothing.
 
-    The key is the identity of the parsed spec, which is held by a weak reference. Passes of large jobs run in a thread.
-    If two threads collide, an entry is lost, which costs one rendering.
+    The key is the identity of the parsed spec, which is held by a weak reference. Passes of large jobs run in a thread,
+    and if an entry is lost, this costs one rendering.
     """
 
     def __init__(self) -> None:

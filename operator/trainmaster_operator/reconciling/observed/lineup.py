@@ -115,8 +115,8 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
 def alone_until(situation: Situation) -> float | None:
     """Returns the latest time at which the ranks of a lost worker that trained alone must have stopped, or None.
 
-    A broken network doesn't stop such ranks, because they need no peers. Their agent stops them after no operator has
-    watched it for a while. None means that they have stopped, or that their agent will learn of the next attempt.
+    Such ranks need no peers, so a broken network doesn't stop them. Their agent stops them after nobody has watched it
+    for a while. None means that they have stopped, or that their agent will learn of the next attempt.
     """
     status, failure, members = situation.status, situation.last_failure, situation.members
     if status.continues is None or not members.absent_ranks or len(members.present) != 1:

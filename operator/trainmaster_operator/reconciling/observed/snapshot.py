@@ -192,8 +192,7 @@ class ChildView:
     rendered_hash: str
     # The uid of the controlling owner, so that another owner's object of the same name is never adopted.
     owner_uid: str | None
-    # Whether the object's creation still owns some fields, so that an apply can't remove them
-    # (`controller/writing/children.py`).
+    # Whether the creation still owns fields, which an apply can't remove then (`controller/writing/children.py`).
     created: bool = False
     deleting: bool = False
     replicas: int | None = None

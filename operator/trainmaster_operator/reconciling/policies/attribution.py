@@ -38,8 +38,7 @@ _POD_REASONS: Mapping[str, str] = {
     "NodeAffinity": "NodeLost",
 }
 # The eviction manager's message about a pod that used more than its limit (kubernetes:
-# pkg/kubelet/eviction/helpers.go). If the node was under pressure, which isn't the pod's fault, the message is "The
-# node was low on resource".
+# pkg/kubelet/eviction/helpers.go). If the node was under pressure, it is "The node was low on resource".
 _OWN_LIMIT = re.compile(r"\bexceed(?:s|ed)\b.*\blimit\b", re.DOTALL)
 # Reasons whose text is written by the agent instead of taken from the program's output.
 _WITHOUT_OUTPUT = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})

@@ -2,8 +2,8 @@
 
 Without a gang scheduler each pod is created and scheduled by itself, so two jobs can each hold half of the
 accelerators, or of a ResourceQuota, forever. If a job holds nodes while some of its pods have had no node for a fifth
-of `startupSeconds`, it is scaled to zero, waits, and tries again. (The default is three minutes; a cluster autoscaler
-needs two to four minutes for a node.) The same happens if a quota prevents the creation of some pods. The waits grow.
+of `startupSeconds`, it is scaled to zero, waits, and tries again. (The default is three minutes, and a cluster
+autoscaler needs two to four for a node.) The same happens if a quota prevents some pods. The waits grow.
 Jitter from the job's uid is added to all times, so that the same two jobs don't collide again. `startupSeconds` keeps
 running, and no attempt opens before all pods have nodes.
 

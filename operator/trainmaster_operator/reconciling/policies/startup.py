@@ -172,10 +172,9 @@ def _children(situation: Situation) -> Iterator[StartProblem]:
 def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
     """Returns whether the API server will always refuse to create a child, because the child is invalid.
 
-    Only a job that hasn't started is affected. If a change is refused, the job may start with the existing child. A
-    refusal by a policy of the cluster doesn't count, because policies change. The code of a refusal doesn't show
-    whether it is one: webhooks choose their own codes (400 by default; Kyverno's is 400), and a
-    ValidatingAdmissionPolicy's default reason is Invalid (k8s.io/apiserver:
+    If only a change is refused, the job may start with the existing child. A refusal by a policy of the cluster doesn't
+    count, because policies change. Its message shows it, but its code doesn't: webhooks choose their codes (400 by
+    default; Kyverno's is 400), and a ValidatingAdmissionPolicy's default reason is Invalid (k8s.io/apiserver:
     pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating).
     """
     if problem.reason not in _UNFIT or situation.status.attempt > 1 or situation.status.phase != "Pending":

@@ -8,8 +8,7 @@ agents' reports and progress. `until` is the end of the booked time. The sum of 
 The newest report is compared with the last published progress (`status.progress`). Every written status publishes the
 newest report, the furthest step of any attempt, and the booked part of the attempt's waits.
 
-**Before the first step**, the slowest worker counts. The limits are the times at which its pod was created, had a node,
-and ran, and its ranks were up.
+**Before the first step**, the slowest worker counts: when its pod was created, had a node, ran, and its ranks were up.
 
 **Once steps are finished**, an interval ends at a report. First, the ranks' waits for data, checkpoints and evaluation
 (which have their own counters) are booked. The rest is recompute up to the furthest step of any attempt, and productive
@@ -18,7 +17,7 @@ can't be distinguished from a hang.
 
 **A continued attempt** is the same training, so booking continues where it was.
 
-**A failed attempt** lost the time since its last report. This time is recompute, because the work is repeated. Time
+**A failed attempt** lost the time since its last report. This time is recompute, because the work is repeated, but time
 beyond the length of a step is a stall. If the reason is Hung, all of the time is a stall.
 
 **Without an operator**, nobody observes the job. When an operator is back, the leader's last report shows the progress
