@@ -1,7 +1,7 @@
-"""Checks the words of command and args for damage by word processors and chats, and knows torchrun's options.
+"""Checks the words of command and args for damage by word processors and chats, and lists torchrun's options.
 
-A program may get any text as an argument, so only certain mistakes are refused: a whole command line as the program's
-name, and options that begin with another character than a hyphen.
+A program accepts any text as an argument, so only obvious mistakes are refused: a complete command line in place of the
+program's name, and options that begin with another dash instead of a hyphen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainmaster_operator.api.problems import Problem, typographic_quotes
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.api.values import show
 
-# Programs that start a command line; paths of other programs may contain a space.
+# If such a name is followed by a space, the text is a command line. Paths of other programs may contain a space.
 _PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed|uv|env|conda|nohup|srun)")
 # Hyphens, dashes and the minus sign, except ASCII's hyphen.
 _DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
@@ -55,7 +55,7 @@ def _items(line: str) -> str:
 
 
 def _misread(word: str) -> str | None:
-    """Returns the problem of an option with a dash other than ASCII's, or with an odd space in its name."""
+    """Returns the problem with an option that begins with a wrong dash or contains a wrong space, or None."""
     if _QUOTED_OPTION.fullmatch(word):
         return typographic_quotes(word)
     if _DASHED.match(word):
@@ -67,7 +67,7 @@ def _misread(word: str) -> str | None:
     return None
 
 
-# Options of torchrun (torch 2.13, torch/distributed/run.py) without a value, and with one.
+# torchrun's options (torch 2.13, torch/distributed/run.py): those without a value, then those with a value.
 FLAGS = frozenset({"standalone", "use_env", "module", "no_python", "run_path", "virtual_local_rank"})
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 VALUES = frozenset(
@@ -101,5 +101,5 @@ VALUES = frozenset(
 
 
 def option_of(word: str) -> str:
-    """Returns the name of an option without its value: nproc_per_node of --nproc-per-node."""
+    """Returns an option's name without dashes and value, such as nproc_per_node for --nproc-per-node=2."""
     return _SHORT.get(word, word.removeprefix("--").replace("-", "_"))

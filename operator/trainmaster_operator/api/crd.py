@@ -1,16 +1,16 @@
-"""Generates the CustomResourceDefinition from the models: `python -m trainmaster_operator.api.crd`.
+"""Generates the CustomResourceDefinition from the models (`python -m trainmaster_operator.api.crd`).
 
 It turns pydantic's JSON schema into a structural one (k8s.io/apiextensions-apiserver, pkg/apiserver/schema): it
 replaces references by their schemas, turns unions with null into optional fields, and writes limits as in OpenAPI 3.0.
 Then it adds the rules of `rules` to the schemas of their models.
 
-Fields that every job has get defaults. The default of an object is complete, because the API server checks it,
-including its rules, before it fills in the defaults inside.
+Fields that every job uses get defaults. An object's default lists all of its fields, because the API server checks the
+object and its rules before it sets the defaults of the fields.
 
-podTemplate.spec has the most common types, so that the API server refuses mistakes at once. Other fields pass, and so
-do directives (`$patch`) and nulls, which merging needs; `pod_schema` checks the whole pod. The complete schema would be
-too large for `kubectl apply` to record. Quantities aren't typed, because a schema has no type for `cpu: 0.5` and `cpu:
-500m`.
+The schema of podTemplate.spec contains the most common types, so that the API server refuses mistakes at once. Other
+fields are accepted, and so are directives (`$patch`) and nulls, which merging needs. `pod_schema` checks the complete
+pod. The full schema would be too large for `kubectl apply` to record. Quantities have no type, because a schema can't
+describe both `cpu: 0.5` and `cpu: 500m`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DEFAULTED = {model.__name__: model for model in (Backoff, FailurePolicy, Hang, 
 _RUNNING = '.status.conditions[?(@.type=="Running")]'
 COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
-    # The reason why the job waits or ended. The wide column `Message` has the sentence.
+    # The reason why the job waits or has ended. The wide column `Message` contains the message.
     {"name": "Reason", "type": "string", "jsonPath": _RUNNING + ".reason"},
     {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt"},
     {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts"},
@@ -121,7 +121,7 @@ def _root() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string", "description": "trainmaster.dev/v1alpha1"},
             "kind": {"type": "string", "description": KIND},
-            # Declared, so that rules can refer to the name.
+            # The name is declared so that rules can refer to it.
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": spec_schema(),
             "status": status_schema(),
@@ -153,7 +153,7 @@ class _Converter:
         self._in_status = in_status
 
     def convert(self, schema: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
-        """Converts one schema; `model` is the name of its model, if it has one."""
+        """Converts one schema. `model` is the name of the schema's model, if there is one."""
         if "$ref" in schema:
             name = str(schema["$ref"]).rsplit("/", 1)[-1]
             siblings = {key: value for key, value in schema.items() if key != "$ref"}
@@ -218,18 +218,18 @@ class _Converter:
             if key.startswith("x-kubernetes-"):
                 converted[key] = copy.deepcopy(value)
         if "pattern" in schema:
-            # A rule has a message in words; `pattern` would show the regular expression.
+            # A rule shows a readable message, where `pattern` would show the regular expression.
             pattern = schema["pattern"]
             converted["x-kubernetes-validations"] = [
                 value_rule(f"self.matches({json.dumps(pattern)})", f"can't be used; {HINTS[pattern]}")
             ]
         if "type" not in schema:
-            # Some values have their own schemas without a type (`values`, `workers`).
+            # Some fields define their own schemas without a type (`values`, `workers`).
             converted.update({key: copy.deepcopy(schema[key]) for key in ("allOf", "anyOf") if key in schema})
 
 
 def _dump(model: BaseModel) -> Any:
-    """Returns a model's defaults as on the wire, without unset and empty fields."""
+    """Returns a model's defaults in their JSON form, without unset and empty fields."""
     return _tidy(model.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 
@@ -244,7 +244,7 @@ def _validation(rule: Rule) -> dict[str, Any]:
     expression = rule.message_expression()
     validation: dict[str, Any] = {"rule": rule.cel, "message": rule.message}
     if expression is not None:
-        # The API server falls back to this message, which can't show values.
+        # The API server uses this message if the expression fails. It can't show values.
         validation["message"] = rule.message.format(**{name: f"<{name}>" for name in rule.shown})
         validation["messageExpression"] = expression
     if rule.field:
@@ -274,7 +274,7 @@ SecretEnvSource SecretKeySelector SecretVolumeSource SecurityContext Toleration 
 VolumeMount
 """
 _TYPES_WRITTEN_OUT = frozenset(_WRITTEN_OUT.split())
-# Common sources of a volume. The others have no driver in new clusters, or are rarely used.
+# Common sources of a volume. The others are rarely used, or new clusters lack their drivers.
 _VOLUMES = "name configMap csi emptyDir ephemeral hostPath nfs persistentVolumeClaim projected secret"
 _FIELDS_OF_A_VOLUME = frozenset(_VOLUMES.split())
 _TYPES = {"string": "string", "boolean": "boolean", "int32": "integer", "int64": "integer", "number": "number"}
@@ -292,7 +292,7 @@ def _schema(kind: Type) -> dict[str, Any]:
                 return {"type": _TYPES[kind.name]}
             return {"x-kubernetes-int-or-string": True} if kind.name == "intOrString" else _free()
         case ListOf():
-            # Open, so that a mapping in place of the list is refused for its type instead of its fields.
+            # Unknown fields are allowed, so that a mapping in place of the list is refused because of its type.
             return {"type": "array", "maxItems": MAX_ITEMS, "items": _schema(kind.item), **_free()}
         case MappingOf():
             return {"type": "object", "additionalProperties": _nullable(kind.value)}

@@ -1,8 +1,8 @@
 """The ConfigMaps `<job>-evidence` and `<job>-stacks` keep the end of each attempt and the requested stack traces.
 
-Evidence is one JSON text for each attempt (key `attempt-<n>.json`), which outlives the pods. Only the newest request's
-stacks are kept: `stacks.json` lists the workers that answered and the state of each rank, `rank-<n>.txt` has a rank's
-stacks. Anyone may have edited a ConfigMap, so parsing accepts any content.
+Evidence is one JSON text for each attempt (key `attempt-<n>.json`), which outlives the pods. Stacks are kept only for
+the newest request. `stacks.json` lists the workers that answered and the state of each rank, and `rank-<n>.txt`
+contains a rank's stacks. Anyone may have edited a ConfigMap, so parsing accepts any content.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def evidence_key(attempt: int) -> str:
 
 
 def attempt_of(key: str) -> int | None:
-    """Returns the attempt of a key, or None."""
+    """Returns the attempt's number from a key, or None."""
     match = _KEY.fullmatch(key)
     return int(match[1]) if match else None
 
@@ -45,10 +45,11 @@ def clean(text: object, limit: int) -> str:
 
 @dataclass(frozen=True)
 class AttemptEvidence:
-    """AttemptEvidence is the kept evidence of one attempt. Its sections are objects as on the wire.
+    """AttemptEvidence is the stored evidence of one attempt. Its sections are objects in their JSON form.
 
-    `failure` is the status's own record; `workers` has the final report of each agent (or container), by index; `ranks`
-    has the state of each rank in a stall, with the stacks of all its threads; `logs` has the ends of workers' logs.
+    `failure` is copied from the status. `workers` contains the final report of each agent (or container), by index.
+    `ranks` contains the state of each rank in a stall, with the stacks of all its threads. `logs` contains the ends of
+    the workers' logs.
     """
 
     attempt: int
@@ -58,7 +59,7 @@ class AttemptEvidence:
     logs: Mapping[int, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Returns the value in the ConfigMap."""
+        """Returns the JSON text for the ConfigMap."""
         return json.dumps(
             {
                 "attempt": self.attempt,
@@ -72,7 +73,7 @@ class AttemptEvidence:
 
     @classmethod
     def parse(cls, text: str) -> AttemptEvidence | None:
-        """Parses a value of the ConfigMap; returns None if it isn't evidence."""
+        """Parses a value of the ConfigMap. Returns None if the value isn't evidence."""
         try:
             data = mapping(loads(text))
         except ValueError:
@@ -113,9 +114,9 @@ def rank_key(rank: int) -> str:
 class Stacks:
     """Stacks is the answer to one request.
 
-    `ranks` has the state of each rank, as objects on the wire with the stacks as `text`. `unanswered` lists workers
-    that didn't answer in time; `left_out` counts ranks that didn't fit; `problem` is the reason if no worker could be
-    asked. `withheld`: the job's output isn't kept (runPolicy.keepLogs), so there are no stacks.
+    `ranks` contains the state of each rank in its JSON form, with the stacks as `text`. `unanswered` lists the workers
+    that didn't answer in time. `left_out` is the number of ranks that didn't fit. `problem` is the reason if no request
+    could be sent. If `withheld` is set, there are no stacks, because the job's output isn't kept (runPolicy.keepLogs).
     """
 
     request: str
@@ -147,7 +148,7 @@ class Stacks:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Stacks | None:
-        """Parses the data of the ConfigMap; returns None if it has no stacks."""
+        """Parses the data of the ConfigMap. Returns None if it contains no stacks."""
         try:
             head = mapping(loads(str(data.get(STACKS_KEY, ""))))
         except ValueError:

@@ -1,8 +1,8 @@
 """Turns pydantic's errors into messages with a remedy: unknown fields, wrong types, values out of range.
 
-If a field is known elsewhere, the message names its place: among the spec's own fields (read from the models) or in a
-pod (`pod_schema`). A table lists replacements for fields of other APIs: Kubeflow's PyTorchJob, MPIJob and TrainJob,
-JobSet, Volcano, Kubernetes' Job, and the command lines of launchers.
+If a field exists elsewhere, the message names its place, either among the spec's own fields (read from the models) or
+in a pod (`pod_schema`). A table lists replacements for fields of other APIs: Kubeflow's PyTorchJob, MPIJob and
+TrainJob, JobSet, Volcano, Kubernetes' Job, and the command lines of launchers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from trainmaster_operator.api.values import HALF_A_CHARACTER, out_of_range, show
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
 _TAGS = frozenset({"object", "quantity"})
-# Maximum number of values in a sentence.
+# Maximum number of values in a message.
 _FEW = 8
 _SOME = 2
 
 
 def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
-    """Returns the message for a field that is unknown at `path`: the nearest known one, or its proper place."""
+    """Returns the message for an unknown field at `path`, which names the nearest known field or the right place."""
     odd = [character for character in field if not character.isascii()]
     if odd:
         written = "".join(character for character in field if character.isascii()).strip()
@@ -60,9 +60,9 @@ def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[Spe
 
 
 def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> list[Problem]:
-    """Returns the problems of a `root` at `path`, in the order of its fields.
+    """Returns the problems with a `root` at `path`, in the order of its fields.
 
-    A missing field that is misspelled or in another place is reported once.
+    If a required field is misspelled or in the wrong place, only that is reported, and not that the field is missing.
     """
     details = error.errors(include_url=False)
     problems = [_problem_of(each, root, path) for each in details]
@@ -75,7 +75,7 @@ def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> lis
 
 
 def _stands_for(unknown: Problem, field: str) -> bool:
-    """Returns whether the unknown field should have been this one, by its remedy."""
+    """Returns whether the remedy for an unknown field names this required field."""
     parent, _, name = field.rpartition(".")
     return unknown.message.endswith((f"; set {field}", f"; it belongs in {field}")) or (
         unknown.field.startswith(f"{parent}.") and unknown.message.endswith(f"; did you mean {name}?")
@@ -136,12 +136,12 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
     return f"{shown} can't be used; see the field in docs/reference.md"
 
 
-# Errors of our own types, which have their own sentences.
+# Errors of the types in `values`, which contain their own messages.
 _OURS = frozenset({"quantity", "processes", "json", "time", "pattern"})
 
 
 def _alternatives(value: Any, expected: str) -> str:
-    """Returns the allowed values of a field, or the probably intended one."""
+    """Returns the remedy that names a field's allowed values, or the value that was probably intended."""
     known = re.findall(r"'([^']*)'", expected)
     given = str(value) if isinstance(value, str) else ""
     near = nearest(given, known, VERY_SIMILAR if len(known) <= _FEW else SIMILAR) or only_longer(given, known)
@@ -149,7 +149,7 @@ def _alternatives(value: Any, expected: str) -> str:
 
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
-    """Describes a missing field: its values if they are few, or the beginning of its description."""
+    """Describes a missing field by its allowed values if they are few, or by the beginning of its description."""
     for name, info in model.model_fields.items() if model is not None else ():
         if (info.alias or name) != field:
             continue
@@ -198,7 +198,7 @@ def _join(path: list[Any]) -> str:
     return text
 
 
-# Maximum number of places in a sentence.
+# Maximum number of places in a message.
 _MOST_PLACES = 2
 
 # Replacements for fields of other APIs.
@@ -273,10 +273,10 @@ _CONTAINERS_FIELDS = {plain(name): name for name in pod_types()["Container"].fie
 
 
 def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
-    """Returns the place of a field that the model at `path` doesn't know, as the remedy of a sentence.
+    """Returns the remedy that names the right place of a field that the model at `path` doesn't define, or None.
 
-    It looks, in this order, for the same name further down, in another API, and elsewhere (for all workers, in a pod,
-    in a group). A name that is only similar to one elsewhere is no hint.
+    The name is searched below `path` first, then in other APIs, then elsewhere in the spec (for all workers, in a pod,
+    in a group). Similar names elsewhere aren't considered.
     """
     is_below = model is not None and path.startswith("spec.")
     own = _places_described(field, "spec", _places(JobSpec))
@@ -291,7 +291,7 @@ def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
     remedy = next((each for each in remedies if each is not None), None)
     if remedy is None or remedy == f"it belongs in {path}.{field}":
         return None
-    # A group has workers and resources of its own.
+    # Each group defines its own workers and resources.
     group = _GROUP.match(path)
     return remedy if group is None else _OF_A_GROUP.sub(group[0], remedy)
 
@@ -323,7 +323,7 @@ def _places_described(field: str, path: str, places: Mapping[str, tuple[str, ...
 
 @cache
 def _places(model: type[SpecModel]) -> Mapping[str, tuple[str, ...]]:
-    """Returns the shallowest places of each field name below a model, relative to it."""
+    """Returns, for each field name below a model, its shallowest places relative to the model."""
     found: dict[str, list[str]] = {}
     for name, place in _below(model):
         found.setdefault(name, []).append(place)
@@ -341,7 +341,7 @@ def _below(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def model_in(annotation: Any) -> type[SpecModel] | None:
-    """Returns the model in a field's annotation: the annotation itself, optional or in a list."""
+    """Returns the model in a field's annotation, which may also be optional or a list of the model."""
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         return annotation
     for part in get_args(annotation):

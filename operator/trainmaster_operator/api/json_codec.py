@@ -1,8 +1,9 @@
 """Encodes and decodes JSON where Python's own functions would fail.
 
-Users may write JSON that `json.loads` refuses: any depth, and numbers of any length. Request bodies are encoded as
-JSON in UTF-8 that is also YAML, because the API server reads a server-side apply as YAML. In YAML a character above
-U+FFFF can't be JSON's escaped pair of surrogates (`\\ud83d\\ude00`): an API server answers 400.
+Users may write JSON that `json.loads` refuses, because its depth and the length of its numbers are unlimited. Request
+bodies are encoded as JSON in UTF-8 that is also valid YAML, because the API server reads a server-side apply as YAML.
+In YAML, a character above U+FFFF must not be written as JSON's escaped pair of surrogates (`\\ud83d\\ude00`). The API
+server would answer with status 400.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Levels kept of a document that is too deep to decode. It exceeds the limit of jobs and is safe for recursion.
+# Levels kept of a document that is too deep to decode. They exceed the limit for jobs and are safe for recursion.
 MAX_DEPTH = 100
-# Digits of a whole number that Python always converts (the minimum that sys.set_int_max_str_digits accepts).
+# Maximum digits of an integer that Python always converts (the minimum that sys.set_int_max_str_digits accepts).
 SURE_DIGITS = 640
 # Brackets and strings. Brackets within strings don't count.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]+', re.DOTALL)
@@ -41,7 +42,7 @@ def _shallow(document: str) -> Iterator[str]:
         if run[0] == '"':
             continue
         if depth + len(run) <= MAX_DEPTH:
-            # Even if all these brackets are opening ones, they don't exceed the depth.
+            # Even if all these brackets open a level, they don't exceed the depth.
             depth += run.count("[") + run.count("{") - run.count("]") - run.count("}")
             continue
         for place, bracket in enumerate(run, token.start()):
@@ -68,9 +69,9 @@ _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def encode(body: Any) -> bytes:
-    """Returns JSON in UTF-8. Raises ValueError for NaN and infinities, which JSON doesn't have.
+    """Returns JSON in UTF-8. Raises ValueError for NaN and infinities, which JSON doesn't support.
 
-    A pair of surrogates becomes its character, and half a pair becomes U+FFFD, as in Go's decoder.
+    A pair of surrogates is written as the character that it encodes, and half a pair as U+FFFD, as in Go's decoder.
     """
     text = json.dumps(body, ensure_ascii=False, allow_nan=False)
     if not text.isascii() or "\x7f" in text:
@@ -82,8 +83,8 @@ def encode(body: Any) -> bytes:
 
 
 def is_larger(value: Any, most: int) -> bool:
-    """Returns whether a JSON value exceeds about `most` bytes, and reads only as much as that needs."""
-    # The outermost value has no comma.
+    """Returns whether a JSON value exceeds about `most` bytes. Stops reading as soon as it does."""
+    # The size of each value includes a comma, which the outermost value doesn't need.
     size = -1
     waiting = [value]
     while waiting:
@@ -100,12 +101,12 @@ def is_larger(value: Any, most: int) -> bool:
 
 def compact(value: Any) -> bytes:
     """Returns compact JSON in UTF-8. Raises TypeError or ValueError for values that JSON can't hold."""
-    # Half a pair of surrogates (JSON's \ud800) isn't UTF-8, and has to survive a round trip.
+    # Half a pair of surrogates (\ud800 in JSON) isn't valid UTF-8, but must survive encoding and decoding.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 def least_bytes(value: Any) -> int:
-    """Returns the minimum size of a value's JSON with a comma, without the values in it."""
+    """Returns the minimum size of a value's JSON, including a comma and excluding nested values."""
     if isinstance(value, str):
         return len(value) + 3
     if isinstance(value, dict):

@@ -1,12 +1,12 @@
 """The ConfigMap `<job>-logs` keeps the ends of the workers' logs, for people and for `kubectl dtj logs`.
 
-`worker-0.log` is text that plain kubectl shows. `worker-0.times` has the data for merging the workers' lines: the time
-of each line (as base-36 differences in milliseconds, to save space), and whether earlier lines are missing. Anyone may
-have edited either, so `KeptLog.parse` accepts any content.
+`worker-0.log` is text that plain kubectl shows. `worker-0.times` contains the data for merging the workers' lines: the
+time of each line (as base-36 differences in milliseconds, to save space), and whether earlier lines are missing. Anyone
+may have edited the ConfigMap, so `KeptLog.parse` accepts any content.
 
-A container's log contains several attempts. The agent prints `--- attempt 2 ---` at the start of one; lines of ranks
-begin with `[rank 3]: `. Other processes in the container could print such a mark too, so a mark counts only if its
-number is higher than the last. On request, the kubelet writes the time before each line.
+A container's log can contain several attempts. The agent prints `--- attempt 2 ---` at the start of attempt 2, and
+lines of ranks begin with `[rank 3]: `. Other processes in the container could print such a mark too, so a mark counts
+only if its number is higher than the last one. On request, the kubelet writes the time before each line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_LOG = 64 * 1024
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _KEY = re.compile(r"worker-(\d{1,9})\.log")
-# Bytes of a `times` entry's braces, names and first time, and of a time with the end of its line.
+# Bytes of the fixed part of a `times` entry (braces, names, first time), and of each further time and its line break.
 _OVERHEAD_BYTES, _TIME_BYTES = 40, 12
 
 
@@ -52,9 +52,9 @@ class KeptLog:
 
     lines: tuple[str, ...] = ()
     times: tuple[int, ...] | None = None
-    """One for each line; None if they are unknown."""
+    """The time of each line, or None if the times are unknown."""
     cut: bool = False
-    """Earlier lines weren't kept."""
+    """Whether earlier lines are missing."""
 
     def to_data(self, worker: int) -> dict[str, str]:
         """Returns the entries of the ConfigMap's data."""
@@ -65,9 +65,9 @@ class KeptLog:
         return data
 
     def ending(self, limit: int) -> KeptLog:
-        """Returns the last whole lines whose entries in the ConfigMap have at most `limit` bytes.
+        """Returns the last complete lines whose entries in the ConfigMap fit into `limit` bytes.
 
-        If the last line alone is longer, its end is returned.
+        If the last line alone is too long, its end is returned.
         """
         first, left = len(self.lines), limit - _OVERHEAD_BYTES
         while first > 0:
@@ -86,10 +86,10 @@ class KeptLog:
         return KeptLog(self.lines[first:], None if self.times is None else self.times[first:], cut=True)
 
     def before(self, line: str, time: int | None) -> KeptLog:
-        """Returns the lines before a pod's log, which begins with this line at this time.
+        """Returns the lines before a pod's log, where `line` and `time` are the first line of the pod's log.
 
-        The end of this log may come from the same pod. That part starts at the first attempt of the pod's log, or else
-        at its first time.
+        The end of this log may come from the same pod and is then left out. That part begins at the mark of the first
+        attempt in the pod's log, or else at the pod's first time.
         """
         attempt, times = marked_attempt(line), self.times
         for at, own in enumerate(self.lines):
@@ -118,9 +118,9 @@ class KeptLog:
         return KeptLog((*earlier.lines, *later.lines), times, self.cut)
 
     def _without_end(self, later: KeptLog) -> KeptLog | None:
-        """Returns this log without the last lines that a later log repeats at the same times; None if it repeats none.
+        """Returns this log without the last lines that `later` repeats at equal times, or None if it repeats none.
 
-        The later log may begin before these lines, because more is kept when there is more room.
+        `later` may begin before these lines, because more lines are kept when there is more room.
         """
         if self.times is None or later.times is None:
             return None
@@ -131,7 +131,7 @@ class KeptLog:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], worker: int) -> KeptLog | None:
-        """Parses a worker's log in the data of the ConfigMap; returns None if there is none."""
+        """Parses a worker's log in the data of the ConfigMap. Returns None if the log is missing."""
         text = data.get(log_key(worker))
         if not isinstance(text, str):
             return None
@@ -144,14 +144,14 @@ class KeptLog:
         return cls(lines, times if times is not None and len(times) == len(lines) else None, known.get("cut") is True)
 
     def _time_bytes(self, at: int) -> int:
-        """Returns the maximum bytes for the time of the line before `at`."""
+        """Returns the maximum bytes that the time of the line before index `at` needs."""
         if self.times is None:
             return 0
         return len(_to_base_36(self.times[at - 1] - self.times[at - 2])) + 1 if at > 1 else 0
 
 
 def kept_workers(data: Mapping[str, Any]) -> list[int]:
-    """Returns the workers that have a kept log, by the keys of the ConfigMap."""
+    """Returns the workers whose logs are kept, according to the keys of the ConfigMap."""
     matches = map(_KEY.fullmatch, data)
     indexes = (decimal(match[1], MAX_INDEX) for match in matches if match)
     return sorted({index for index in indexes if index is not None})
@@ -190,23 +190,24 @@ _MARK = re.compile(r"--- attempt (\d{1,9}) ---")
 
 
 def marked_attempt(line: str) -> int | None:
-    """Returns the attempt that begins after this line; None for any other line."""
+    """Returns the number of the attempt that a mark announces, or None for any other line."""
     match = _MARK.fullmatch(line) if line.startswith("---") else None
     return int(match[1]) if match else None
 
 
 def lines_of_attempt(lines: Sequence[str], attempt: int, *, newest: int, whole: bool) -> Sequence[str]:
-    """Returns an attempt's lines of a log, without the mark; none if they might be another attempt's.
+    """Returns an attempt's lines without the mark, or no lines if they might belong to another attempt.
 
-    `newest`: the newest attempt. `whole`: the log has its first line. In a whole log, the lines before the first mark
-    belong to the attempt before it; otherwise they may belong to an attempt whose mark is missing.
+    `newest` is the newest attempt, and `whole` means that the log still contains its first line. In that case, the
+    lines before the first mark belong to the preceding attempt. Otherwise they may belong to an attempt whose mark is
+    missing.
     """
     marks: list[tuple[int, int]] = []
     for at, line in enumerate(lines):
         begins = marked_attempt(line)
         if begins is not None and begins > (marks[-1][1] if marks else 0):
             marks.append((at, begins))
-    # The next attempt begins after the last line.
+    # An artificial mark after the last line ends the last attempt.
     marks.append((len(lines), max(newest, marks[-1][1] if marks else 0) + 1))
     for (at, begins), (end, _) in pairwise(marks):
         if begins == attempt:
@@ -230,7 +231,7 @@ def stamped_line(line: str) -> StampedLine:
     """Splits a line into its time and its text."""
     end = line.find(" ", _SHORTEST, _LONGEST + 1)
     if end < 0 or line[10] != "T" or line[4] != "-":
-        # An empty line may be just a time.
+        # An empty line may consist of only a time.
         end = len(line)
         if not _SHORTEST <= end <= _LONGEST or line[10] != "T" or line[4] != "-":
             return StampedLine(None, line)

@@ -1,4 +1,4 @@
-"""Checks Kubernetes' syntax of labels, names, ports and quantities, which all objects share.
+"""Checks labels, names, ports and quantities by Kubernetes' syntax, which is the same in all objects.
 
 Sources: apimachinery, pkg/util/validation and pkg/api/resource/quantity.go.
 """
@@ -22,12 +22,12 @@ _FORM = f"use at most {_MOST_NAME} letters, digits, '-', '_' and '.', beginning 
 
 
 def keyed(path: str, key: str) -> str:
-    """Returns the path of a user-defined key, as Kubernetes writes it: nodeSelector.a, limits[a.com/gpu]."""
+    """Returns the path of a user-defined key in Kubernetes' form, such as nodeSelector.a or limits[a.com/gpu]."""
     return f"{path}.{key}" if key.replace("-", "").replace("_", "").isalnum() else f"{path}[{key}]"
 
 
 def label_key_problem(key: str) -> str | None:
-    """Returns the problem of a label's key, or of an annotation's key in lower case."""
+    """Returns the problem with a label's key, or with an annotation's key in lower case, or None."""
     prefix, slash, name = key.rpartition("/")
     if len(name) <= _MOST_NAME and len(prefix) <= _MOST_DOMAIN and _KEY.fullmatch(key):
         return None
@@ -57,7 +57,7 @@ def check_labels(path: str, given: Any) -> Iterator[Problem]:
 def check_annotations(path: str, given: Any) -> Iterator[Problem]:
     """Yields problems with the keys of annotations."""
     for key, value in given.items() if isinstance(given, Mapping) else ():
-        # The API server compares annotations' keys in lower case.
+        # The API server checks the keys of annotations in lower case.
         wrong = label_key_problem(str(key).lower())
         if wrong is not None:
             yield Problem(keyed(path, str(key)), value, wrong)
@@ -74,7 +74,7 @@ _PARTS = re.compile(r"[+]?([0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
 
 
 def quantity(value: int | str) -> Decimal:
-    """Returns a quantity's value: cores, or bytes. Raises ValueError for text that isn't a quantity."""
+    """Returns a quantity's value in cores or bytes. Raises ValueError for text that isn't a quantity."""
     parts = _PARTS.match(str(value))
     if parts is None:
         raise ValueError(f"{value!r} is not a quantity")
@@ -87,7 +87,7 @@ def quantity(value: int | str) -> Decimal:
 # apimachinery pkg/api/resource/quantity.go, ParseQuantity.
 _QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
 _NEARLY = re.compile(r"([+]?[0-9]+(?:[.,][0-9]+)?) *([A-Za-z]*)")
-# Suffixes as people write them, and their probable meaning.
+# Wrong suffixes that people write, and what they probably mean.
 _UNITS = {
     **{f"{letter}b": (letter.upper().replace("K", "k"), f"{letter.upper()}i") for letter in "kmgtpe"},
     **{f"{letter}ib": (f"{letter.upper()}i",) for letter in "kmgtpe"},
@@ -99,7 +99,7 @@ _UNITS = {
 _DNS_LABEL = re.compile(DNS_LABEL_PATTERN.strip("^$"))
 _SUBDOMAIN = re.compile(SUBDOMAIN_PATTERN.strip("^$"))
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*")
-# The names of ports are IANA_SVC_NAMEs.
+# The name of a port is an IANA_SVC_NAME.
 _LONGEST_PORT_NAME = 15
 _MOST_PORT = 65_535
 
@@ -139,7 +139,7 @@ def port_name_problem(value: str) -> str | None:
 
 
 def port_problem(value: Any) -> str | None:
-    """Returns the problem of a port's number. Another check covers values that aren't whole numbers."""
+    """Returns the problem with a port's number. Another check covers values that aren't integers."""
     if not isinstance(value, int) or isinstance(value, bool) or 1 <= value <= _MOST_PORT:
         return None
     return f"{show(value)} is not a port; use 1 to {_MOST_PORT}"

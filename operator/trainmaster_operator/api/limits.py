@@ -1,9 +1,9 @@
 """Size limits of a spec, checked before anything in it is parsed.
 
-A job's size must not affect other jobs, so the check stops reading a spec that exceeds a limit. The API server limits
-neither bytes nor depth in fields without a schema, and accepts such a job. Then the operator refuses it with the same
-sentences as `trainmaster validate`. Sizes are those of compact JSON in UTF-8. A job at all limits is about as large as
-etcd allows (1.5 MiB, with its managed fields).
+A job's size must not affect other jobs, so the check stops reading once a spec exceeds a limit. In fields without a
+schema, the API server limits neither bytes nor depth, so it accepts such a job. The operator then refuses the job with
+the messages of `trainmaster validate`. Sizes are measured in compact JSON in UTF-8. A job at all limits is about as
+large as etcd allows (1.5 MiB, including managed fields).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MAX_NESTING = 64
 # Maximum number of problems reported for one pod.
 MAX_POD_PROBLEMS = 20
 KIB = 1024
-# Maximum bytes. Pods mount `training` as YAML in a ConfigMap, which holds 1 MiB.
+# Maximum bytes of each field. Pods mount `training` as YAML from a ConfigMap, which can hold 1 MiB.
 MAX_BYTES: Mapping[str, int] = {"podTemplate": 256 * KIB, "training": 512 * KIB}
 # Maximum bytes of all other fields together. 128 KiB is also Linux's limit for one argument (MAX_ARG_STRLEN).
 MAX_OTHER_BYTES = 128 * KIB
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Maximum bytes of JSON for a character (a control character: \u0000).
+# Maximum bytes of a character in JSON. A control character is written as \u0000.
 _BYTES_A_CHARACTER = 6
 
 
@@ -42,9 +42,9 @@ def check_size(spec: Mapping[str, Any]) -> Problem | None:
 
 
 def _check(path: str, value: Any, most: int) -> Problem | None:
-    # The outermost value has no comma.
+    # The size of each value includes a comma, which the outermost value doesn't need.
     size = -1
-    # Values with their depth and place. The place is formatted only for a sentence.
+    # Values with their depth and place. The place is formatted only for a message.
     waiting: list[tuple[Any, int, tuple[Any, ...]]] = [(value, 0 if path == "spec" else 1, ())]
     while waiting:
         one, depth, place = waiting.pop()

@@ -1,12 +1,13 @@
 """Merges a partial pod template over a rendered one, as Kubernetes' strategic merge patch does.
 
-Maps merge key by key and `null` deletes a key. The lists in `MERGE_KEYS` merge item by item by their key, with new
-items at the end; other lists are replaced. `$patch: delete` in an item removes it, `$patch: replace` in a map replaces
-that map, `- $patch: replace` in a list replaces that list. The keys are the `patchMergeKey` tags of k8s.io/api/core/v1.
+Maps are merged key by key, and `null` deletes a key. In the lists of `MERGE_KEYS`, items with equal keys are merged,
+and new items are added at the end. Other lists are replaced. `$patch: delete` in an item removes the item, `$patch:
+replace` in a map replaces the map, and `- $patch: replace` in a list replaces the list. The keys are the
+`patchMergeKey` tags of k8s.io/api/core/v1.
 
-Two lists merge differently here. Ports merge by number and protocol, as in Kubernetes' server-side apply, because a
-number may be open for TCP and UDP. Tolerations are atomic in Kubernetes, so a job that tolerates one more taint would
-lose its short tolerations for lost nodes; here they merge by key and effect.
+Two lists are merged differently here. Ports are merged by number and protocol, as in Kubernetes' server-side apply,
+because a number may be open for both TCP and UDP. Tolerations are merged by key and effect. In Kubernetes this list is
+atomic, so a job that tolerates one more taint would lose its short tolerations for lost nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from trainmaster_operator.api.values import show
 
-# Merge keys by the last name of a path; lists of the same name have the same keys everywhere in a pod.
+# Merge keys by the last name of a path. Lists of the same name use the same keys everywhere in a pod.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -41,7 +42,7 @@ DIRECTIVE = "$patch"
 
 
 class MergeError(ValueError):
-    """A patch can't be merged; the text names the place and the problem."""
+    """Raised if a patch can't be merged. The text names the place and the problem."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -50,7 +51,7 @@ class MergeError(ValueError):
 
 
 def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "podTemplate") -> dict[str, Any]:
-    """Returns the original with the patch merged over it; neither is changed. Raises MergeError."""
+    """Returns the patch merged over the original, without changing either. Raises MergeError."""
     directive = patch.get(DIRECTIVE)
     if directive == "replace":
         return _without_directives(patch, path)
@@ -109,13 +110,13 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, 
 class _KeyedList:
     """_KeyedList is indexed by its merge keys, so that merging n items takes n steps instead of n squared.
 
-    An item keeps its place when others are deleted. If several items have the same identity, the first is found.
+    Items keep their places when others are deleted. If several items have equal keys, `find` returns the first.
     """
 
     def __init__(self, items: Sequence[Any], keys: tuple[str, ...]) -> None:
         self._keys = keys
         self._items: list[Any] = []
-        # By identity: a heap of places.
+        # A heap of places for each identity.
         self._places: dict[Hashable, list[int]] = {}
         for item in items:
             self.append(item)
@@ -140,7 +141,7 @@ class _KeyedList:
         self._items[place] = None
 
     def replace(self, place: int, item: Mapping[str, Any]) -> None:
-        """Replaces the item that `find` found at this place; merging may have changed its identity."""
+        """Replaces the item that `find` found at this place. Merging may have changed the item's identity."""
         before, after = self._identity(self._items[place]), self._identity(item)
         self._items[place] = item
         if before != after:

@@ -1,6 +1,6 @@
-"""Declares a setting of a process once, as a field of a dataclass: name, unit, default and reason.
+"""Declares a setting of a process once, as a dataclass field with name, unit, default and reason.
 
-The command line, environment variables and tables in docs/ are generated from the fields that have an `Option`.
+The command line, environment variables and tables in docs/ are generated from the fields with an `Option`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class InvalidSetting(Exception):
-    """The text of a setting is invalid; the message describes a valid one."""
+    """Raised if the text of a setting is invalid. The message describes valid text."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Option:
 
     # A sentence with the unit, for --help and the docs.
     help: str
-    # The option's name if it differs from the field's: the singular for a repeatable option.
+    # The option's name if it differs from the field's name, such as the singular for a repeatable option.
     name: str = ""
     short: str = ""
-    # The variable without `TRAINMASTER_`; if empty, the option's name.
+    # The variable's name without `TRAINMASTER_`. If empty, it is derived from the option's name.
     variable: str = ""
-    # Variables that are read if the first isn't set.
+    # Further variables that are read if the first one isn't set.
     more_variables: tuple[str, ...] = ()
     # The range of a number.
     least: float | None = None
@@ -37,7 +37,7 @@ class Option:
     parse: Callable[[Any], Any] = lambda given: given
     # The default in words, if it depends on other settings.
     default_text: str = ""
-    # For benchmarks and tests: it isn't in --help and has no variable.
+    # Whether the option is only for benchmarks and tests. If so, it has no variable and --help doesn't show it.
     hidden: bool = False
 
 

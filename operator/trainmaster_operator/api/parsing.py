@@ -1,12 +1,12 @@
 """Parses a user's job into a checked `JobSpec`, or reports all of its problems.
 
-A spec that is too large is refused unread (`limits`). The models check fields and refuse unknown ones (`field_messages`
-has the messages). The relations between fields (`rules`), podTemplate, command and `training` are checked after that.
-As in the API server, the rules only see a spec whose fields are valid.
+A spec that is too large is refused before it is parsed (`limits`). The models check fields and refuse unknown ones
+(`field_messages` words the messages). After that, the relations between fields (`rules`), podTemplate, command and
+`training` are checked. As in the API server, the rules are applied only if all fields are valid.
 
-Metadata is checked as strictly as the API server does for any object (apimachinery,
-pkg/api/validation/objectmeta.go): unknown fields and labels that are numbers are refused first. Fields that the API
-server sets are allowed, since `kubectl get -o yaml` prints them.
+Metadata is checked as strictly as the API server checks any object's (apimachinery,
+pkg/api/validation/objectmeta.go). Unknown fields and labels that are numbers are refused first. Fields that the API
+server sets are allowed, because `kubectl get -o yaml` prints them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainmaster_operator.wire.values import mapping
 
 __all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
 
-# The API server cuts generateName and appends this (apiserver/pkg/storage/names).
+# The API server shortens generateName and appends a random suffix of this length (apiserver/pkg/storage/names).
 _GENERATED_SUFFIX = "xxxxx"
 _GENERATED_BASE = 58
 _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -46,23 +46,23 @@ _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
 class ParsedJob:
     """ParsedJob is a valid DistributedTrainingJob."""
 
-    # Empty if the manifest has none; kubectl then uses its current namespace.
+    # Empty if the manifest sets no namespace. kubectl then uses its current namespace.
     namespace: str
-    # For a job with generateName: a name like the one that the API server will create.
+    # If the job uses generateName, this is a name like the one that the API server will create.
     name: str
     spec: JobSpec
 
 
 def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
-    """Parses a whole manifest. Raises InvalidJob."""
+    """Parses a complete manifest. Raises InvalidJob."""
     problems = [*_check_top_level(raw), *check_metadata(raw.get("metadata"))]
     metadata = mapping(raw.get("metadata"))
     name = metadata.get("name") or _generated(metadata.get("generateName"))
     spec = None
-    # Fields of the spec at the top level are in `problems`: the spec isn't missing, but not indented.
+    # If fields of the spec are at the top level, the spec isn't missing but lacks indentation. `problems` reports that.
     is_indented = raw.get("spec") is not None or not set(raw) - set(_TOP_LEVEL)
     try:
-        # A missing name has no length to check.
+        # If the name is missing, "job" is used for the checks.
         spec = parse_spec(raw.get("spec"), name if isinstance(name, str) else "job")
     except InvalidJob as error:
         found = [each for each in error.problems if is_indented or each.field != "spec"]
@@ -94,7 +94,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
 
 
 def _check_cpu(spec: JobSpec) -> Iterator[Problem]:
-    """Checks requests against limits, which CEL can't do for `cpu`; Kubernetes would refuse the StatefulSet."""
+    """Checks that the CPU request doesn't exceed the limit, which CEL can't compare and Kubernetes would refuse."""
     given = [("spec.resources", spec.resources)]
     for position, group in enumerate(spec.worker_groups or []):
         given.append((f"spec.workerGroups[{position}].resources", group.resources))
@@ -162,7 +162,7 @@ class OwnerReference(SpecModel):
 
 
 class ManagedFields(SpecModel):
-    """ManagedFields records which client set which fields; the API server writes it."""
+    """ManagedFields records which client set which fields. The API server writes these records."""
 
     manager: str | None = None
     operation: str | None = None
@@ -174,7 +174,7 @@ class ManagedFields(SpecModel):
 
 
 class ObjectMeta(SpecModel):
-    """ObjectMeta has the fields of every object's metadata, with their types."""
+    """ObjectMeta defines the fields of every object's metadata, with their types."""
 
     name: str = ""
     generate_name: str = ""
@@ -194,7 +194,7 @@ class ObjectMeta(SpecModel):
 
 
 def check_metadata(raw: Any) -> list[Problem]:
-    """Returns the problems of a job's metadata; `rules` checks the name further."""
+    """Returns the problems with a job's metadata. `rules` contains further checks of the name."""
     if raw is None:
         return [Problem("metadata", None, "is empty or missing; give metadata with a name, indented")]
     try:
@@ -210,7 +210,7 @@ _NO_NAME = Problem("metadata.name", None, "is missing; give the job a name")
 def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
     if not metadata.name and not metadata.generate_name:
         yield _NO_NAME
-    # The API server appends to a final hyphen.
+    # The API server appends its suffix, so generateName may end with a hyphen.
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
     if beginning and not _fits(SUBDOMAIN_PATTERN, beginning):
         yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))

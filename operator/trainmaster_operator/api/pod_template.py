@@ -1,8 +1,8 @@
-"""Checks a podTemplate: Kubernetes must accept it (`pod_schema`), and it must not change fields that attempts rely on.
+"""Checks that Kubernetes accepts a podTemplate (`pod_schema`) and that it keeps the fields that attempts rely on.
 
-The API server checks only the most common types in podTemplate, so the operator and the command line check all of it.
-Paths are compared as the kernel resolves them: `/run//trainmaster/` and `/run/./trainmaster` are `/run/trainmaster`.
-CEL can't resolve `..` within a path, so `matching` leaves such paths to `is_below`.
+The API server checks only the most common types in podTemplate, so the operator and the command line check the rest.
+Paths are compared as the kernel resolves them, so `/run//trainmaster/` and `/run/./trainmaster` equal
+`/run/trainmaster`. CEL can't resolve `..` within a path, so `matching` leaves such paths to `is_below`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RESERVED_LABELS = frozenset(
 )
 RESERVED_DOMAIN = "trainmaster.dev/"
 
-# Refused fields of the PodSpec, and their remedies.
+# Refused fields of the PodSpec, with the remedy for each.
 REFUSED_POD_FIELDS = {
     "restartPolicy": "pods of a StatefulSet always have Always; remove it",
     "hostname": "the workers find each other by the StatefulSet's names; remove it",
@@ -64,7 +64,7 @@ REFUSED_POD_FIELDS = {
     "activeDeadlineSeconds": "set spec.runPolicy.activeDeadlineSeconds",
     "priorityClassName": "set spec.scheduling.priorityClassName",
 }
-# Refused fields of the worker's container, and their remedies.
+# Refused fields of the worker's container, with the remedy for each.
 REFUSED_WORKER_FIELDS = {
     "image": "set spec.image",
     "imagePullPolicy": "set spec.imagePullPolicy",
@@ -80,9 +80,9 @@ _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
 def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields problems of a podTemplate: the first problem of each field, and at most MAX_POD_PROBLEMS in all.
+    """Yields the first problem with each field of a podTemplate, and at most MAX_POD_PROBLEMS problems.
 
-    `devices` are the extended resources that the job's own fields request; `worker` has all their requests and limits.
+    `devices` are the extended resources that the job's own fields request, `worker` all requests and limits of these.
     """
     fields: list[str] = []
     for problem in islice(_check(template, devices, worker), MAX_POD_PROBLEMS):
@@ -203,7 +203,7 @@ def _check_list(path: str, value: Any) -> Iterator[Problem]:
 RESERVED_PATHS = ("/run/trainmaster", "/etc/trainmaster", "/opt/trainmaster")
 # Paths of the container runtime.
 SYSTEM_PATHS = ("/dev", "/proc", "/sys")
-# A volume at one of these would hide the image's programs and settings; below them a volume is fine.
+# A volume at one of these paths would hide the image's programs and settings. Volumes below them are allowed.
 IMAGE_PATHS = ("/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr")
 
 
@@ -220,7 +220,7 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
 
 def matching(folders: Iterable[str]) -> str:
     """Returns a regular expression (RE2) for paths that hide the image, and for the folders and paths inside them."""
-    # The parent of the root is the root.
+    # `/..` is the root itself.
     first, further = r"/([.]{0,2}/)*", r"/([.]?/)*"
     names = "|".join(folder.strip("/").replace("/", further) for folder in folders)
     hidden = "|".join(path.strip("/") for path in IMAGE_PATHS)
@@ -228,5 +228,5 @@ def matching(folders: Iterable[str]) -> str:
 
 
 def _resolved(path: str) -> str:
-    # normpath keeps two slashes at the beginning, which have a meaning on some systems.
+    # normpath keeps two leading slashes, because some systems treat them differently.
     return "/" + posixpath.normpath(path).lstrip("/")

@@ -1,9 +1,9 @@
 r"""Escapes text from pods and users, so that showing it has no side effect.
 
-Names, messages, figures and logs come from pods and from everyone who can write to the API. Escape sequences in them
-are commands to a terminal (OSC 52 fills the clipboard, CSI moves the cursor, \r overwrites a line), and Unicode's
-bidirectional controls reorder the text. Every such character is shown as its escape (\x1b, \u202e), because hiding it
-would deceive readers. Everything that Trainmaster prints, logs and writes into events passes through here.
+Names, messages, figures and logs come from pods and from everyone who can write to the API. A terminal executes escape
+sequences in such text (OSC 52 fills the clipboard, CSI moves the cursor, \r overwrites a line), and Unicode's
+bidirectional controls reorder the text. Every such character is shown as its escape (\x1b, \u202e), because hiding the
+character would deceive readers. All text that Trainmaster prints, logs or writes into events is escaped here.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns the text on one line: line breaks are escaped too, so no text can pose as a separate line."""
+    """Returns the text on one line. Line breaks are escaped too, so that no text can imitate a separate line."""
     return _UNSAFE_IN_A_LINE.sub(_escape, text)
 
 
 def json_text(value: Any) -> str:
-    """Returns indented JSON for a program or a terminal; unsafe characters are escaped as in JSON."""
+    """Returns indented JSON for a program or a terminal, with unsafe characters escaped as in JSON."""
     return UNSAFE.sub(_escape_json, json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def json_line(value: Any) -> str:
-    """Returns such JSON on one line."""
+    """Returns JSON on one line, with unsafe characters escaped as in JSON."""
     return UNSAFE.sub(_escape_json, json.dumps(value, ensure_ascii=False))
 
 
 def yaml_escapes(text: str) -> str:
-    """Returns YAML with unsafe characters as YAML's escapes; strings that have some must be double-quoted."""
+    """Returns YAML with unsafe characters escaped. Strings that contain such characters must be double-quoted."""
     return UNSAFE.sub(_escape_yaml, text)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Returns at most the first three names as one text, and the number of the others."""
+    """Returns one text with at most the first three names, and the number of the other names."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -64,7 +64,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _escape_json(match: re.Match[str]) -> str:
-    # JSON needs a pair above 16 bits. json.dumps escapes all of these but DEL.
+    # json.dumps writes characters above 16 bits as a pair of escapes. The only unsafe character it keeps is DEL.
     return "\\u007f" if match[0] == "\x7f" else json.dumps(match[0])[1:-1]
 
 

@@ -1,7 +1,7 @@
-"""A problem of a job is one sentence: the field, the mistake in its value, and the remedy.
+"""A problem with a job is one sentence that names the field, the mistake in its value, and the remedy.
 
-Misspelled names are compared with the known ones, ignoring case and word separators. A value of the wrong type gets a
-remedy for that value: for example, only a quoted one should lose its quotes.
+Misspelled names are compared with known names, ignoring case and word separators. If a value's type is wrong, the
+remedy depends on the value. For example, only for a quoted value it is to remove the quotes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Problem:
     """Problem is one mistake in a job. `message` describes the mistake and the remedy."""
 
-    # As Kubernetes writes it: spec.workerGroups[1].name
+    # The path in Kubernetes' form, such as spec.workerGroups[1].name
     field: str
     value: Any
     message: str
@@ -35,7 +35,7 @@ class Problem:
 class InvalidJob(ValueError):
     """The job can't run. `problems` lists all mistakes in the order of the spec's fields.
 
-    `spec` is set if each field by itself is valid, so that a job accepted before a check was added keeps running.
+    If each field is valid by itself, `spec` is set, so that a job accepted before a check was added keeps running.
     """
 
     def __init__(self, problems: Sequence[Problem], spec: JobSpec | None = None) -> None:
@@ -44,7 +44,7 @@ class InvalidJob(ValueError):
         self.spec = spec
 
     def shortened(self, characters: int) -> str:
-        """Returns as many whole sentences as fit, and the number of those left out."""
+        """Returns as many complete sentences as fit, and the number of sentences that were left out."""
         shown = ""
         for position, problem in enumerate(self.problems):
             left = len(self.problems) - position - 1
@@ -59,32 +59,32 @@ class InvalidJob(ValueError):
 # Similarity (difflib's ratio) from which a known name was probably meant, and from which it was surely meant.
 SIMILAR = 0.7
 VERY_SIMILAR = 0.85
-# No known name is longer, and the time for a comparison grows with the square of the length.
+# Longer names are cut before the comparison. No known name is longer, and the time grows with the square of the length.
 _LONGEST = 100
-# A shorter beginning fits by chance.
+# Minimum length of a beginning. A shorter one matches by chance.
 _SHORTEST_BEGINNING = 3
 
 
 def plain(name: str) -> str:
-    """Returns the form in which names are compared: maxRestarts, max_restarts and MAX-RESTARTS are equal."""
+    """Returns the form in which names are compared. It is equal for maxRestarts, max_restarts and MAX-RESTARTS."""
     return re.sub(r"[-_. \xa0]", "", name).casefold()
 
 
 def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> str | None:
-    """Returns the probable known name: the same in another case, or similar by at least `least`."""
+    """Returns the known name that was probably meant, whose similarity is at least `least`, or None."""
     meant = {plain(each): each for each in known}
     near = difflib.get_close_matches(plain(name)[:_LONGEST], meant, n=1, cutoff=least)
     return meant[near[0]] if near else None
 
 
 def only_longer(name: str, known: Iterable[str]) -> str | None:
-    """Returns the only known name that begins with this one: OOMKilled for OOM."""
+    """Returns the known name if exactly one begins with `name`, such as OOMKilled for OOM."""
     given = plain(name)
     longer = [each for each in known if plain(each).startswith(given)]
     return longer[0] if len(longer) == 1 and len(given) >= _SHORTEST_BEGINNING else None
 
 
-# The expected kind of value, by pydantic's type of the error.
+# The expected kind of value, by the type of pydantic's error.
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -123,9 +123,9 @@ _MOST_FIELDS = 3
 
 
 def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
-    """Returns the message for a value of the wrong type, by pydantic's error `kind`; None for other errors.
+    """Returns the message for a value whose type is wrong, or None if pydantic's error `kind` is another.
 
-    `field` is the field's name; `fields` are those of the expected mapping. `remedy` replaces the general one.
+    `field` is the field's name, and `fields` are the fields of the expected mapping. `remedy` replaces the general one.
     """
     wanted = _WANTED.get(kind)
     if wanted is None:
@@ -138,7 +138,7 @@ def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (
 
 
 def typographic_quotes(value: Any) -> str | None:
-    """Returns the message for a text in typographic quotes, which YAML takes as part of the text."""
+    """Returns the message for a text in typographic quotes, which YAML treats as part of the text."""
     if not isinstance(value, str) or not (_TYPOGRAPHIC.match(value) or _TYPOGRAPHIC.fullmatch(value[-1:])):
         return None
     return f"{show(value)} has typographic quotes, which YAML takes as text; write ' or \" instead"
@@ -171,7 +171,7 @@ def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """Returns the seconds of a duration as people write it: 300, 5s, 1h30m."""
+    """Returns the seconds of a duration such as 300, 5s or 1h30m."""
     parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < _LONGEST_DURATION else None
     if parts is None:
         return None

@@ -1,7 +1,7 @@
-"""The table lists all reasons for which a worker or a job ends.
+"""Lists all reasons for which a worker or a job ends.
 
-It has the default answer for a failure that no rule of the job matches, and decides which reason counts if several
-workers report at once. The reference page is generated from it.
+The table contains the response to failures that no rule of the job matches. If several workers report at once, it
+decides which reason counts. The reference page is generated from the table.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ Answer = Literal["Restart", "Fail", "Ignore"]
 
 
 class Strength(IntEnum):
-    """Strength is how much a reason reveals about the culprit, weakest first."""
+    """Strength ranks reasons by how much they reveal about the culprit, with the weakest first."""
 
     # The worker was only affected by another worker's end.
     PEER = 0
     ERROR = 1
-    # Reported by the kernel; a peer's end can't cause it.
+    # The kernel reported the end, and a peer's end can't have caused it.
     KILLED = 2
-    # The cluster took a worker away. That isn't the job's fault, whatever its ranks reported afterwards.
+    # The cluster removed a worker. That isn't the job's fault, regardless of what its ranks reported afterwards.
     DISRUPTION = 3
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Reason has a meaning, a default answer, and the agent's exit code if there is one."""
+    """Reason describes why a worker or a job ended, the default response, and the agent's exit code, if any."""
 
     name: str
     meaning: str
-    # Restart: a new attempt that counts. Ignore: a new attempt that doesn't count. Fail: the job ends, because a new
-    # attempt would end the same way.
+    # Restart opens a new attempt and counts it. Ignore opens a new attempt without counting it. Fail ends the job,
+    # because a new attempt would end in the same way.
     answer: Answer
     strength: Strength = Strength.ERROR
 

@@ -8,7 +8,7 @@
 | `EvidenceRecord` | evidence of an attempt was kept | `AttemptEvidence`, as JSON |
 | `LogRecord` | the end of a worker's log was kept, or a pod of a deleted job ended | `KeptLog` |
 
-Records of one job are sent in order. A repeated record changes nothing, so records that weren't acknowledged are sent
+Records of one job are sent in order. Repeating a record changes nothing, so records that weren't acknowledged are sent
 again.
 """
 
@@ -33,8 +33,8 @@ from trainmaster_operator.wire.values import (
     whole_in,
 )
 
-# Figures of a rank in a sample, by their names in RankProgress (wire/ranks.py), and on the wire. `step_seconds` is
-# the rank's own time for a step: its `compute_seconds` if it reports them.
+# Figures of a rank in a sample. The keys are their names in RankProgress (wire/ranks.py), the values those in a record.
+# `step_seconds` is the rank's own time for a step. If the rank reports `compute_seconds`, these are used.
 FIGURES: Mapping[str, str] = {
     "step": "step",
     "loss": "loss",
@@ -48,7 +48,7 @@ MAX_NAME = 253
 
 @dataclass(frozen=True)
 class PodPlace:
-    """PodPlace is a worker's pod and node; the node is empty until the pod is scheduled."""
+    """PodPlace is a worker's pod and node. The node is empty until the pod is scheduled."""
 
     worker: int
     pod: str
@@ -57,7 +57,7 @@ class PodPlace:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """JobRecord is a job at `at` (seconds since the epoch): the object without `metadata.managedFields`."""
+    """JobRecord contains a job's object at `at` (seconds since the epoch), without `metadata.managedFields`."""
 
     kind: ClassVar[str] = "job"
     at: float
@@ -82,10 +82,10 @@ class DeletedRecord:
 
 @dataclass(frozen=True)
 class SampleRecord:
-    """SampleRecord has the figures of an attempt's ranks at `at` (seconds since the epoch).
+    """SampleRecord contains the figures of an attempt's ranks at `at` (seconds since the epoch).
 
-    `ranks` are in order; `workers` has the worker of each. `columns` has, for each of FIGURES that any rank reports,
-    one number for each rank, or None.
+    `ranks` is sorted, and `workers` contains the worker of each rank. For each figure that any rank reports, `columns`
+    contains one number or None for each rank.
     """
 
     kind: ClassVar[str] = "sample"
@@ -99,7 +99,7 @@ class SampleRecord:
 
 @dataclass(frozen=True)
 class EvidenceRecord:
-    """EvidenceRecord has the evidence of a failed attempt: `AttemptEvidence.to_json`."""
+    """EvidenceRecord contains the evidence of a failed attempt, as from `AttemptEvidence.to_json`."""
 
     kind: ClassVar[str] = "evidence"
     at: float
@@ -110,7 +110,7 @@ class EvidenceRecord:
 
 @dataclass(frozen=True)
 class LogRecord:
-    """LogRecord has the end of a worker's log, which may repeat lines of an earlier record."""
+    """LogRecord contains the end of a worker's log, which may repeat lines of an earlier record."""
 
     kind: ClassVar[str] = "log"
     at: float
@@ -123,7 +123,7 @@ Record = JobRecord | DeletedRecord | SampleRecord | EvidenceRecord | LogRecord
 
 
 def to_wire(record: Record) -> dict[str, Any]:
-    """Returns the JSON object of a line."""
+    """Returns the JSON object for a record."""
     wire: dict[str, Any] = {"record": record.kind, "at": round(record.at, 3)}
     match record:
         case JobRecord():
@@ -140,7 +140,7 @@ def to_wire(record: Record) -> dict[str, Any]:
 
 
 def parse_record(data: object) -> Record:
-    """Returns the record of a line. Raises ProtocolError with the invalid field."""
+    """Returns the record for a JSON object. Raises ProtocolError, which names the invalid field."""
     if not isinstance(data, Mapping):
         raise ProtocolError(f"record: {shown(data)} is not an object")
     at = time_in(data, "at")

@@ -1,10 +1,12 @@
-"""The rules between fields, each in Python (`holds`) and in CEL (`cel`), with one message for both.
+"""Defines the rules between fields, each in Python (`holds`) and in CEL (`cel`), with one message for both.
 
-A rule belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema. `holds` sees the parsed model,
-`cel` the same value as `self`; `shown` reads the values for the message on both sides.
+A rule belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema. The input of `holds` is the
+parsed model, and the input of `cel` is the corresponding value as `self`. `shown` reads the values for the message in
+both languages.
 
-The API server estimates a rule's cost from the schema (k8s.io/apiserver/pkg/apis/cel: at most 10,000,000 a rule). So
-the schema limits lists and strings that rules read, and no rule compares the items of a list with each other.
+The API server estimates a rule's cost from the schema (k8s.io/apiserver/pkg/apis/cel: at most 10,000,000 per rule). So
+the schema limits the length of lists and strings that rules read, and no rule compares the items of a list with each
+other.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _VERBS = {"string": "%s", "int": "%d"}
 
 @dataclass(frozen=True)
 class Shown:
-    """Shown is a value in a message: as a CEL expression of type string or int, and from the parsed model."""
+    """Shown is a value in a message, as a CEL expression of type string or int and as a function of the model."""
 
     cel: str
     get: Callable[[Any], Any]
@@ -67,14 +69,14 @@ class Rule:
     """Rule is a condition that one model must meet."""
 
     model: type[Any]
-    # The field at fault, relative to the model; "" is the model itself.
+    # The field with the mistake, relative to the model. "" is the model itself.
     field: str
     cel: str
     holds: Callable[[Any], bool]
-    # One sentence, with {names} of `shown` in it.
+    # One sentence, in which {name} refers to a value of `shown`.
     message: str
     shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
-    # The API server's reason: Required for a field that must be present, Forbidden for one that must be absent.
+    # The reason that the API server reports: Required if the field must be present, Forbidden if it must be absent.
     reason: Literal["FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"] = "FieldValueInvalid"
 
     def problem(self, path: str, value: Any) -> Problem | None:
@@ -88,8 +90,8 @@ class Rule:
     def message_expression(self) -> str | None:
         """Returns the message as a CEL expression if it shows values.
 
-        It uses format() instead of `+`. The API server assumes any length for the text of a number, string(x), so
-        joining it with `+` exceeds the cost budget, and the whole CRD is refused (cel-go, checker/cost.go).
+        The expression uses format() instead of `+`. The API server assumes an unlimited length for string(x), the text
+        of a number. Joining it with `+` exceeds the cost budget, so the CRD is refused (cel-go, checker/cost.go).
         """
         if not self.shown:
             return None
@@ -107,7 +109,7 @@ class TransitionRule:
 
     field: str
     message: str
-    # The field may be absent in a stored object.
+    # Whether the field may be absent in a stored object.
     optional: bool
     # A condition in CEL under which the field may change.
     unless: str = ""
@@ -124,13 +126,13 @@ class TransitionRule:
 
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
-# value has at most 63 characters (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.
+# value can have at most 63 characters (k8s.io/kubernetes issue 64023). The names of pods and Services then fit too.
 MAX_SET_NAME = 52
 
 
 @dataclass(frozen=True)
 class NamedSpec:
-    """NamedSpec is the input of the rules on the job's name; in CEL the input is the whole object."""
+    """NamedSpec is the input of the rules on the job's name. In CEL, the input is the complete object."""
 
     name: str
     spec: JobSpec
@@ -182,7 +184,7 @@ TRANSITIONS: tuple[TransitionRule, ...] = (
     ),
 )
 
-# Written out, because the API server can't bound the cost of map().sum(): it doesn't know the length of map()'s list.
+# The sum is written out, because the API server can't estimate the length of map()'s list and so the cost of its sum().
 _SUM_OF_GROUPS = " + ".join(
     f"(size(self.workerGroups) > {position} ? self.workerGroups[{position}].workers : 0)"
     for position in range(MAX_GROUPS)
@@ -195,7 +197,7 @@ NAME_RULES: tuple[Rule, ...] = (
         NamedSpec,
         "metadata.name",
         cel=f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
-        # fullmatch, because Python's $ also matches before a final line break.
+        # fullmatch is used, because Python's $ also matches before a final line break.
         holds=lambda job: re.fullmatch(JOB_NAME_PATTERN.strip("^$"), job.name) is not None,
         message="'{name}' is not a name that a Service can have; use lower case letters, digits and '-', beginning "
         "with a letter and ending with a letter or digit",
@@ -229,14 +231,14 @@ NAME_RULES: tuple[Rule, ...] = (
     ),
 )
 
-# Smaller values have a wrong unit: container runtimes refuse them, and Python itself needs more.
+# Smaller values come from a wrong unit, because container runtimes refuse them and Python itself needs more.
 LEAST_MEMORY = "4Mi"
 LEAST_SHARED_MEMORY = "4Ki"
 _UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
 
 
 def _at_least(field: str, least: str) -> str:
-    """Returns CEL that refuses a quantity below `least`, except for an absent or invalid one and 0."""
+    """Returns CEL that refuses a quantity below `least`. Absent and invalid quantities and 0 are accepted."""
     bytes_ = int(quantity(least))
     return (
         f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
@@ -474,7 +476,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
-    """Yields the problems of a spec whose fields are each valid."""
+    """Yields the problems with a spec whose fields are each valid."""
     for rule in NAME_RULES:
         problem = rule.problem("", NamedSpec(name, spec))
         if problem is not None:
@@ -502,7 +504,7 @@ def _check_model(path: str, model: BaseModel) -> Iterator[Problem]:
 
 
 def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
-    """Checks for repeated names, which the API server itself refuses (x-kubernetes-list-map-keys)."""
+    """Yields problems with repeated names, which the API server itself refuses (x-kubernetes-list-map-keys)."""
     seen: set[str] = set()
     for position, group in enumerate(groups):
         if group.name in seen:
@@ -515,7 +517,7 @@ def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
 
 
 def _unanswerable_reasons(rules: list[FailureRule]) -> Iterator[Problem]:
-    """Checks for reasons that no rule can answer, which the API server refuses by the schema."""
+    """Yields problems with reasons that a rule can't match, which the API server refuses by the schema."""
     answerable = get_args(AnswerableReason)
     for position, rule in enumerate(rules):
         for place, reason in enumerate(rule.reasons or ()):

@@ -1,11 +1,11 @@
 """Signs assignments with the operator's keys, and derives the token of a job's agents.
 
-An assignment decides what runs with a job's data and rights. It is in an annotation of pods, which others can read and
-may be able to write, so it is signed: agents have the public keys in their environment and accept only signed
-assignments. The token authenticates connections to the agents' port, and decides nothing else. It is derived from a
-Secret that every namespace with jobs has.
+An assignment decides what runs with a job's data and rights. It is stored in an annotation of pods, which others can
+read and may be able to write. So assignments are signed. Agents get the public keys in their environment and accept
+only signed assignments. The token only authenticates connections to the agents' port. It is derived from a Secret,
+which every namespace with jobs contains.
 
-Keys and secrets are values here; the controller reads and creates them.
+Keys and secrets are plain values here. The controller reads and creates them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 SEED_BYTES = 32
 AGENTS_SECRET_KEY = "secret"
 AGENTS_SECRET_TYPE = "trainmaster.dev/agents"
-# A reconciliation needs the same signature two or three times (template, annotation, push).
+# Number of cached signatures. A reconciliation needs each signature two or three times (template, annotation, push).
 REMEMBERED_SIGNATURES = 64
-# Workers in the cached assignments: 25 of the largest jobs, or ten thousand small ones.
+# Maximum number of workers in all cached assignments, enough for 25 of the largest jobs or ten thousand small ones.
 REMEMBERED_WORKERS = 100_000
 
 
 @dataclass(frozen=True)
 class AgentsSecret:
-    """AgentsSecret is the Secret of a namespace's agents. Its name depends on its value, so it never changes."""
+    """AgentsSecret is the Secret of a namespace's agents. Its name depends on its value, so its value never changes."""
 
     name: str
     value: str = field(repr=False)
@@ -45,7 +45,7 @@ class AgentsSecret:
 
 @dataclass(frozen=True)
 class SigningKeys:
-    """SigningKeys has private Ed25519 keys (32 bytes each), the newest first, and the seed of the namespaces' secrets.
+    """SigningKeys contains private Ed25519 keys (32 bytes each, newest first) and the seed of the agents' secrets.
 
     Every assignment is signed with all keys, so that pods created with an older key accept it.
     """
@@ -56,16 +56,16 @@ class SigningKeys:
 
     @property
     def public_keys(self) -> str:
-        """Returns the agents' TRAINMASTER_PUBLIC_KEYS: base64, separated by commas, the newest first."""
+        """Returns TRAINMASTER_PUBLIC_KEYS for agents: keys in base64, separated by commas, with the newest first."""
         return ",".join(base64.b64encode(_public(seed)).decode() for seed in self.private)
 
     def sign(self, assignment: Assignment) -> str:
-        """Returns the assignment as on the wire: its JSON object with `signatures`."""
+        """Returns the assignment as a JSON object with `signatures`, in the form that agents receive."""
         data = assignment.to_wire()
         return canonical({**data, SIGNATURES: dict(_signatures(self.private, signed_text(data)))})
 
     def read(self, text: object) -> Assignment:
-        """Returns an annotation's assignment, of any job. Raises ProtocolError if no key has signed it."""
+        """Returns the assignment in an annotation of any job. Raises ProtocolError if no key has signed it."""
         if not isinstance(text, str):
             raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not a text")
         try:
@@ -75,7 +75,7 @@ class SigningKeys:
             raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not an assignment of this operator: {error}") from error
 
     def agents_secret(self, namespace: str) -> AgentsSecret:
-        """Returns the Secret from which agents of a namespace derive their jobs' tokens."""
+        """Returns the Secret from which the agents of a namespace derive their jobs' tokens."""
         value = hmac.digest(self.agents_seed, f"agents/{namespace}".encode(), "sha256").hex()
         return AgentsSecret(f"trainmaster-agents-{hashlib.sha256(value.encode()).hexdigest()[:10]}", value)
 
@@ -103,9 +103,9 @@ class SigningKeys:
 
 
 class _Read:
-    """_Read caches assignments by the digest of their text, so that each text is verified once and pods share values.
+    """_Read caches assignments by the digest of their text, so that each is verified once and pods share it.
 
-    The number of workers in them limits the cache, because they use the memory: about 250 bytes each.
+    The cache is limited by the number of workers in the assignments, because each worker needs about 250 bytes.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class _Read:
 
 @lru_cache(maxsize=32)
 def _key(seed: bytes) -> Ed25519PrivateKey:
-    # Imported late: the command line renders jobs without keys.
+    # Imported here, because the command line renders jobs without keys and doesn't need this module.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed)

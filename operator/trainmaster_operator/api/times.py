@@ -1,7 +1,7 @@
 """Times are seconds since the epoch in the code, and RFC 3339 in the status.
 
-Milliseconds are kept, because recoveries take tenths of a second. Clocks jump (another operator's machine, NTP), so a
-negative interval counts as zero.
+Milliseconds are kept, because recoveries take tenths of a second. Clocks jump, because NTP corrects them or the
+operator moves to another machine. So a negative interval counts as zero.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _shown(seconds: float) -> float:
 def to_datetime(value: object, *, zoned: bool = False) -> datetime | None:
     """Parses RFC 3339. Returns None for anything that isn't a time.
 
-    A time without a zone is in UTC; with `zoned` it is refused.
+    A time without a zone counts as UTC, or as invalid if `zoned` is set.
     """
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else None
@@ -49,19 +49,19 @@ def to_datetime(value: object, *, zoned: bool = False) -> datetime | None:
 
 
 def to_seconds(value: object) -> float | None:
-    """Returns the seconds since the epoch of a time in RFC 3339, or None: anyone may have edited a status."""
+    """Returns the seconds since the epoch for a time in RFC 3339, or None, because a status can be edited."""
     moment = to_datetime(value)
     return None if moment is None else moment.timestamp()
 
 
 def since(now: float, text: str | None) -> float:
-    """Returns the seconds from a time in the status until now; 0 for no time or one in the future."""
+    """Returns the seconds from a time in the status until now, or 0 if there is no time or it is in the future."""
     moment = to_seconds(text)
     return 0.0 if moment is None else max(now - moment, 0.0)
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration for people: `0.4 s`, `14 s`, `5 min`, `3 h`."""
+    """Returns a readable duration such as `0.4 s`, `14 s`, `5 min` or `3 h`."""
     if seconds < 120:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -1,9 +1,9 @@
-"""Checks `training` by the bundled loop's schema, so that mistakes show before all pods have started.
+"""Checks `training` by the bundled loop's schema, so that mistakes are found before any pod starts.
 
 `training_schema.json` is generated from the loop's models (`make generate`), because the operator doesn't import the
-loop. Other versions of the loop may have other fields, so only jobs with this version's image and without a command of
-their own are checked. Options of a task `module:function` aren't checked. Values are read as leniently as by the loop
-(pydantic: `'3'` is a number). The loop itself reports settings that can't be combined.
+loop. Other versions of the loop may have other fields, so only jobs with this version's image and without their own
+command are checked. Options of a task `module:function` aren't checked. Values are read as leniently as the loop reads
+them (pydantic accepts `'3'` as a number). The loop itself reports settings that can't be combined.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster_operator.api.values import out_of_range, show
 
 SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-# Comparing names takes time, and a document can have many wrong ones.
+# Maximum number of problems, because comparing names takes time and a document can contain many wrong ones.
 _MOST_PROBLEMS = 10
-# Maximum number of fields in a sentence.
+# Maximum number of fields in a message.
 _FEW = 8
 # Longer regular expressions aren't compiled, because that takes time.
 _LONGEST_EXPRESSION = 1000
 _PATH = "spec.training"
 _WHOLE = re.compile(r"\s*[-+]?[0-9]+(?:_[0-9]+)*(?:[.]0*)?\s*")
 _SWITCHES = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
-# Names in other libraries' trainers, for the outermost fields.
+# Names that other libraries' trainers use for the outermost fields.
 ALIASES: Mapping[str, str] = {
     alias: field
     for field, aliases in {
@@ -50,14 +50,14 @@ ALIASES: Mapping[str, str] = {
     }.items()
     for alias in aliases.split()
 }
-# JSON Schema's keywords, with pydantic's name of the bound and the comparison for a number beyond it.
+# JSON Schema's keywords, each with pydantic's name for the bound and the comparison that finds a number beyond it.
 _BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     "minimum": ("ge", operator.lt),
     "exclusiveMinimum": ("gt", operator.le),
     "maximum": ("le", operator.gt),
     "exclusiveMaximum": ("lt", operator.ge),
 }
-# Types of the loop, by pydantic's names of errors.
+# The loop's types, each with the name of pydantic's error for a wrong type.
 _KINDS = {
     "integer": "int_type",
     "number": "float_type",
@@ -80,7 +80,7 @@ def check_training(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem]:
-    # The loop ignores a null section, which has only comments.
+    # The loop ignores a null section, which contains only comments.
     given = {name: value for name, value in document.items() if value is not None}
     yield from _check(_PATH, given, SCHEMAS["config"], partial)
     task = given.get("task")
@@ -165,7 +165,7 @@ def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
 def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
     """Returns the problem of a value that isn't a section, or None."""
     if "enum" in schema:
-        # YAML 1.1 reads a bare `off` as false.
+        # YAML 1.1 reads an unquoted `off` as false.
         known = schema["enum"]
         if value in known or (value is False and "off" in known):
             return None
@@ -197,7 +197,7 @@ def _out_of_range(value: float, schema: Mapping[str, Any]) -> str | None:
 
 
 def _read(value: Any, kind: str) -> Any:
-    """Returns a value as the loop reads it for this type, or None if the loop can't."""
+    """Returns a value as the loop reads it for this type, or None if the loop refuses the value."""
     match kind:
         case "integer" if isinstance(value, str):
             return int(float(value)) if _WHOLE.fullmatch(value) and len(value) < 300 else None

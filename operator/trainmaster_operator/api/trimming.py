@@ -1,11 +1,11 @@
 """Decodes JSON of any size piece by piece, and keeps only the fields that a shape names.
 
 Users decide how large an object is, and Python's objects take ten to thirty times the memory of their text. So only a
-piece of the text and the kept fields are in memory. A small value is decoded at once and pruned. In a larger one,
-regular expressions skip unneeded fields without creating objects.
+piece of the text and the kept fields are in memory. A small value is decoded at once and then pruned. In a larger
+value, regular expressions skip unneeded fields without creating objects.
 
-A shape is a mapping from kept fields to their shapes, `Each` for the items of a list, or `Whole`. Values of another
-kind than their shape are left out, and readers treat them as missing.
+A shape is a mapping from kept fields to their shapes, `Each` for the items of a list, or `Whole`. Values that don't
+match their shape are left out, and readers treat them as missing.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 
 from trainmaster_operator.api.json_codec import decode, is_larger
 
-# Bytes of a piece of text: regular expressions hold the interpreter for two milliseconds at a time.
+# Bytes of a piece of text. For this size, a regular expression blocks the interpreter for two milliseconds.
 PIECE = 64 * 1024
-# Maximum characters of a value that is decoded at once. A pod has about 10,000.
+# Maximum characters of a value that is decoded at once. A pod's JSON is about 10,000 characters long.
 AT_ONCE = 16 * 1024
-# In this field an object lists its `marked` fields that were too large. No shape names it.
+# The field in which an object lists its `marked` fields that were too large. No shape contains this field.
 LEFT_OUT = "leftOut"
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Keeps a value unchanged, unless it has more than about `most` bytes of JSON.
+    """Keeps a value unchanged, unless its JSON is longer than about `most` bytes.
 
-    `marked`: the object lists the field if it was left out. `beyond`: the shape of a larger value's kept part.
+    If `marked` is set and the value is left out, the object lists the field. `beyond` is the shape for larger values.
     """
 
     most: int = 4 * 1024
@@ -42,9 +42,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Each:
-    """Keeps the first `most` items of a list, each by its shape.
+    """Keeps the first `most` items of a list, each trimmed by the shape.
 
-    `take` gets each item as soon as it is decoded, and no item is kept. Reading stops once it returns False.
+    If `take` is set, it is called with each item as soon as the item is decoded, and no item is kept. Reading stops
+    when `take` returns False.
     """
 
     item: Shape
@@ -61,7 +62,7 @@ _LONGEST_NAME = 1_000
 
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
 _VALUES = rf'[^"\[\]{{}}]++|{_STRING}'
-# Depth of brackets that are skipped at once. Each level scans an unclosed value once more.
+# Nested brackets up to this depth are skipped at once. Each level costs one more scan of an unclosed value.
 for _level in range(3):
     _VALUES = rf'[^"\[\]{{}}]++|{_STRING}|[\[{{](?:{_VALUES})*+[\]}}]'
 _BALANCED = re.compile(rf"(?:{_VALUES})*+", re.DOTALL)
@@ -89,7 +90,7 @@ class Trimmer:
         next(self._work)
 
     def feed(self, piece: bytes) -> list[Any]:
-        """Returns the documents that this piece completes; a ValueError stands for one that isn't JSON."""
+        """Returns the documents that this piece completes, with a ValueError in place of each that isn't JSON."""
         return self._resume(self._decoder.decode(piece))
 
     def end(self) -> list[Any]:
@@ -104,7 +105,7 @@ class Trimmer:
         found, self._found = self._found, []
         return found
 
-    # Each of these reads at `_text[_at]` and yields to get more text; the text before `_at` is then dropped.
+    # The following methods read at `_text[_at]` and yield to get more text. The text before `_at` is then dropped.
 
     def _documents(self, shape: Shape) -> Iterator[None]:
         while True:
@@ -157,11 +158,11 @@ class Trimmer:
         return (yield from self._items(shape) if isinstance(shape, Each) else self._object(shape))
 
     def _at_once(self, shape: Shape) -> Generator[None, None, Any]:
-        """Decodes a small value. Returns _TOO_LARGE for a larger one, and for one that json refuses."""
+        """Decodes a small value. Returns _TOO_LARGE if the value is larger or if json refuses it."""
         wanted = 0
         while True:
             text = self._text[self._at : self._at + AT_ONCE]
-            # A document ends with its line, and the next may come hours later.
+            # A document ends with its line, and the next document may arrive hours later.
             if self._ended or len(text) >= wanted or "\n" in text:
                 wanted = min(2 * len(text), AT_ONCE)
                 try:
@@ -222,9 +223,9 @@ class Trimmer:
         return kept.items
 
     def _length(self, most: int, *, depth: int = 0, retain: bool = False) -> Generator[None, None, int | None]:
-        """Returns the length of the value at `_at` without reading it, or skips a value longer than `most` (None).
+        """Returns the length of the value at `_at`. If the value is longer than `most`, skips it and returns None.
 
-        `depth`: number of open brackets. `retain`: don't skip a longer value. Raises ValueError if there is no value.
+        `depth` is the number of open brackets. `retain` prevents the skip. Raises ValueError if there is no value.
         """
         first = self._text[self._at] if depth == 0 else ""
         if first in ("]", "}"):
@@ -236,7 +237,7 @@ class Trimmer:
         while True:
             end = _end(_SCALAR if is_scalar else _IN_STRING if in_string else _BALANCED, self._text, self._at + length)
             char = self._text[end : end + 1]
-            # In a string this may be a backslash whose character is still missing.
+            # In a string, this may be a backslash whose escaped character hasn't arrived yet.
             needs_more = not char or (in_string and char != '"')
             if is_scalar:
                 needs_more &= not self._ended
@@ -256,21 +257,21 @@ class Trimmer:
 
 
 def _hands_on(shape: Shape) -> bool:
-    """Returns whether items of this list, or of a list in this object, are handed over before its end."""
+    """Returns whether a list of this shape, or a list in an object of this shape, passes its items to `take`."""
     if isinstance(shape, Each):
         return shape.take is not None
     return isinstance(shape, Mapping) and any(isinstance(each, Each) and each.take for each in shape.values())
 
 
 class _Marked:
-    """_Marked is the kept part of a value that is too large."""
+    """_Marked contains the kept part of a value that is too large."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class _Items:
-    """_Items is the kept part of a list; `more`: it takes further items."""
+    """_Items contains the kept items of a list. `more` is set while further items are accepted."""
 
     def __init__(self, shape: Each) -> None:
         self.items: list[Any] = []
@@ -299,7 +300,7 @@ def _keep(kept: dict[str, Any], name: str, value: Any, shape: Shape) -> None:
 
 
 def _prune(value: Any, shape: Shape, length: int | None = None) -> Any:
-    """Returns the kept part of a decoded value. `length`: its text's length, if known, which limits all its parts."""
+    """Returns the kept part of a decoded value. `length` is the length of its text, if known."""
     if isinstance(shape, Whole):
         if (length is not None and length <= shape.most) or not is_larger(value, shape.most):
             return value
@@ -323,7 +324,7 @@ def _prune(value: Any, shape: Shape, length: int | None = None) -> Any:
 
 
 def _passed(text: str, at: int, depth: int) -> tuple[int, int]:
-    """Skips consecutive brackets until the outermost is closed. Returns the place and the depth."""
+    """Skips consecutive brackets until the outermost bracket is closed. Returns the place and the depth."""
     run = text[at : _end(_BRACKETS, text, at)]
     closing = run.count("]") + run.count("}")
     if closing < depth:
@@ -336,15 +337,15 @@ def _passed(text: str, at: int, depth: int) -> tuple[int, int]:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Returns the end of a match; the pattern may match nothing."""
+    """Returns the end of a match, or `at` if the pattern doesn't match."""
     found = pattern.match(text, at)
     return at if found is None else found.end()
 
 
 @cache
 def _others(names: frozenset[str]) -> re.Pattern[str]:
-    """Returns a pattern that skips all consecutive fields of an object with other names than these."""
+    """Returns a pattern that skips all consecutive fields of an object except those with these names."""
     ours = "|".join(map(re.escape, sorted(names)))
-    # A number ends before the next character. A name with a backslash may be one of these names.
+    # A number must be followed by a delimiter. A name with a backslash isn't skipped, because it may be one of these.
     value = rf'{_STRING}|[^\s"\[\]{{}},:]++(?=[\s,}}\]])|[\[{{](?:{_VALUES})*+[\]}}]'
     return re.compile(rf'(?:[\s,]*+(?!"(?:{ours})")"[^"\\]*+"\s*+:\s*+(?:{value}))*+', re.DOTALL)

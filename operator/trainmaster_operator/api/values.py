@@ -1,7 +1,7 @@
-"""The types of the spec's fields. Each is as strict in Python as the CRD is in the API server.
+"""Defines the types of the spec's fields. Each type is as strict in Python as the CRD is in the API server.
 
-Where pydantic and OpenAPI differ (quantities are int-or-string), the type has its own OpenAPI schema. Every pattern is
-anchored and has a hint, because a regular expression doesn't help users.
+Where pydantic and OpenAPI differ (quantities are int-or-string), the type defines its own OpenAPI schema. Every pattern
+is anchored and has a hint, because users can't be expected to read a regular expression.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from trainmaster_operator.api.json_codec import compact
 from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_WORKERS
 from trainmaster_operator.wire.log_rules import MAX_PATTERN_CHARACTERS, check_pattern
 
-# Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go), without minus: no resource may be negative.
-# Kubernetes accepts longer exponents, and then needs a minute for one comparison (1e999999999 on 1.36.2).
+# Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go) without minus, because no resource may be
+# negative. Kubernetes accepts longer exponents too, but then needs a minute for one comparison (1e999999999 on 1.36.2).
 QUANTITY_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?$"
 SHORT_EXPONENT_PATTERN = r"^[^eE]*([eE].{0,4})?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-# A Service's name begins with a letter on every Kubernetes before 1.36 (RelaxedServiceNameValidation).
+# Before Kubernetes 1.36, a Service's name must begin with a letter (RelaxedServiceNameValidation).
 JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 EXTENDED_RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
-# An image reference (github.com/distribution/reference): registry, repository, tag, digest. A first part with capitals
-# is a registry.
+# An image reference (github.com/distribution/reference) consists of registry, repository, tag and digest. If the first
+# part contains capitals, it is a registry.
 _REPOSITORY = r"[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
 _REGISTRY = (
     r"([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?([.][A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*|\[[a-fA-F0-9:]+\])(:[0-9]+)?"
@@ -53,9 +53,9 @@ LABEL_KEY_PATTERN = (
 INTERFACE_PATTERN = r"^[A-Za-z0-9][-A-Za-z0-9_.,:@]*$"
 BACKEND_PATTERN = r"^[a-z][a-z0-9_:,]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
-# Kubernetes refuses a colon, which separates mount paths in container runtimes.
+# Kubernetes refuses colons, because container runtimes separate mount paths with them.
 ABSOLUTE_PATH_PATTERN = r"^/[^:]+$"
-# No part begins with a dot, so no path leads upwards.
+# No part may begin with a dot, so no path can lead out of its folder.
 RELATIVE_PATH_PATTERN = r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(/[A-Za-z0-9_][-A-Za-z0-9_.]*)*$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 
@@ -72,10 +72,10 @@ HINTS = {
     DIGEST_PATTERN: "use the archive's SHA-256 in 64 hexadecimal digits, as sha256sum prints it",
 }
 
-# Half a pair of surrogates isn't UTF-8; an API server would refuse or change it.
+# Half a pair of surrogates isn't valid UTF-8, so an API server would refuse or change it.
 HALF_A_CHARACTER = "has half of a character, which is not valid Unicode; write the whole character"
 
-# The problem of a number, by pydantic's name of the bound.
+# The problem with a number, by pydantic's name for the bound.
 _OUT_OF_RANGE = {
     "ge": "is too small; use at least",
     "gt": "is too small; use more than",
@@ -83,15 +83,15 @@ _OUT_OF_RANGE = {
     "lt": "is too large; use less than",
 }
 
-# Longer quantities are refused, which bounds the cost of rules over them.
+# Longer quantities are refused, which limits the cost of rules that read quantities.
 MAX_QUANTITY_LENGTH = 32
 MAX_GROUPS = 8
 # A leader accepts this many workers beyond those in the assignment (agent/network/workers.py, MAX_OTHERS).
 MAX_SPARES = 32
-# A process that uses devices uses at least one.
+# With `processesPerWorker: auto`, each GPU gets a process, so the limits are equal.
 MAX_DEVICES = MAX_PROCESSES
 MAX_RESTARTS = 1_000_000
-# A year. Longer limits have a wrong unit.
+# A year. Longer limits probably come from a wrong unit.
 MAX_SECONDS = 31_536_000
 
 BYTES_SENTENCE = "is not a quantity; use 0 or more with a suffix, such as 512Mi or 16Gi"
@@ -102,12 +102,12 @@ _QUANTITY = re.compile(QUANTITY_PATTERN.removesuffix("$") + r"\Z")
 
 def is_image(reference: str) -> bool:
     """Returns whether a reference names an image that can be pulled."""
-    # `$` would match before a final line break.
+    # fullmatch is used, because `$` would also match before a final line break.
     return re.fullmatch(IMAGE_PATTERN.strip("^$"), reference) is not None
 
 
 def value_rule(cel: str, sentence: str) -> dict[str, Any]:
-    """Returns a rule on a single value. The sentence follows the value, which is shown as by `show`."""
+    """Returns a rule on a single value. Its message is the value, in the form of `show`, and then the sentence."""
     cut = '"\'%s... (%d characters)".format([self.substring(0, 59), size(self) + 2])'
     shown = f"size(self) <= 78 ? \"'%s'\".format([self]) : {cut}"
     if "type(self)" in cel:
@@ -134,7 +134,7 @@ def _quantity(value: Any, sentence: str) -> int | str:
 
 
 def _cores(value: Any) -> int | str:
-    """Returns a fraction as text: Kubernetes reads a pod's `cpu: 0.5` as '0.5'."""
+    """Returns a fraction as text, because Kubernetes reads a pod's `cpu: 0.5` as '0.5'."""
     if isinstance(value, float) and 0 <= value < math.inf:
         # Kubernetes' smallest unit is a billionth.
         return _quantity(f"{Decimal(repr(round(value, 9))):f}", CORES_SENTENCE)
@@ -142,7 +142,7 @@ def _cores(value: Any) -> int | str:
 
 
 def _progress_pattern(value: str) -> str:
-    """Checks a pattern; the API server can't, because its expressions are RE2. The status shows an error."""
+    """Checks a pattern. The API server can't check it, because it uses RE2, so the status shows a mistake."""
     problem = check_pattern(value)
     if problem is not None:
         raise PydanticCustomError("pattern", "{shown} {problem}", {"shown": show(value), "problem": problem})
@@ -158,7 +158,7 @@ def _processes(value: Any) -> int | str:
 
 
 def show(value: Any) -> str:
-    """Returns a value for a sentence: short and on one line."""
+    """Returns a value for a message, shortened and on one line."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, dict):
@@ -178,7 +178,7 @@ def show(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Returns a text in quotes as in its file: only invisible characters are escaped, and no backslash."""
+    """Returns a text in quotes as it is in the file. Invisible characters are escaped, but backslashes aren't."""
     quote = '"' if "'" in text and '"' not in text else "'"
     seen = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return f"{quote}{seen}{quote}"
@@ -190,7 +190,7 @@ def unfit(value: Any, pattern: str) -> str:
 
 
 def number(value: float) -> str:
-    """Returns a number as people write it: 31536000 instead of 3.1536e+07, 0.0001 instead of 1e-04."""
+    """Returns a number without an exponent, such as 31536000 for 3.1536e+07 or 0.0001 for 1e-04."""
     if value == 0 or not 1e-6 <= abs(value) < 1e21:
         return repr(value).replace("e+", "e").replace("e-0", "e-").removesuffix(".0")
     text = f"{Decimal(repr(value)):f}"
@@ -200,11 +200,11 @@ def number(value: float) -> str:
 _QUANTITY_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "maxLength": MAX_QUANTITY_LENGTH,
-    # Refuses long exponents here, so that no rule reads them.
+    # Long exponents are refused here, so that no rule reads them.
     "allOf": [
         {"anyOf": [{"enum": ["a number with a suffix, such as 512Mi or 16Gi"]}, {"pattern": SHORT_EXPONENT_PATTERN}]}
     ],
-    # Not matches(): the API server assumes a text of 3 MiB here, and would refuse that cost.
+    # matches() isn't used, because the API server assumes a text of 3 MiB here and would refuse its cost.
     "x-kubernetes-validations": [
         value_rule(
             "type(self) == int ? self >= 0 : type(self) == string && isQuantity(self) && !self.startsWith('-')",
@@ -223,8 +223,8 @@ _PROCESSES_SCHEMA = {
 }
 
 Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
-# Without a rule (`CPUOrQuantity`) the API server shows a schema's first alternative, so that one describes the right
-# value.
+# If a type has no rule (`CPUOrQuantity`), the API server shows the first alternative of its schema. So the first
+# alternative describes the right value.
 CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"
 NO_LIST = {"minItems": 1, "maxItems": 0}
 NO_MAPPING = {"minProperties": 1, "maxProperties": 0}
@@ -260,7 +260,7 @@ WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
 SpareCount = Annotated[StrictInt, Field(ge=0, le=MAX_SPARES)]
 Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]
 Count = Annotated[StrictInt, Field(ge=0, le=MAX_RESTARTS)]
-# Whole seconds as in Kubernetes' deadlines, and seconds with fractions for the agents' measurements.
+# Integer seconds as in Kubernetes' deadlines, and seconds with fractions for times that agents measure.
 WholeSeconds = Annotated[StrictInt, Field(ge=0, le=MAX_SECONDS)]
 PositiveWholeSeconds = Annotated[StrictInt, Field(ge=1, le=MAX_SECONDS)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
@@ -269,26 +269,26 @@ Factor = Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)]
 
 
 def out_of_range(bound: Mapping[str, Any]) -> str:
-    """Returns the problem of a number beyond a bound (ge, gt, le or lt, as in pydantic)."""
+    """Returns the problem with a number beyond a bound (ge, gt, le or lt, as in pydantic)."""
     [(name, limit)] = bound.items()
     return f"{_OUT_OF_RANGE[name]} {number(limit)}"
 
 
-# Minimum bytes that are worth the 20 microseconds of compression.
+# Minimum bytes for which compression, which takes 20 microseconds, is worthwhile.
 _WORTH_IT = 512
 
 
 class CompactMapping:
-    """CompactMapping holds a JSON mapping as compressed text, for fields that only rendering reads.
+    """CompactMapping stores a JSON mapping as compressed text, for fields that only rendering reads.
 
-    As Python objects, 1.3 MB of `training` take 23 MB for as long as the job exists. Compressed JSON is never larger
-    than the original text. Text of random characters shrinks least, by a fifth.
+    As Python objects, 1.3 MB of `training` would take 23 MB while the job exists. Compressed JSON is never larger than
+    the original text. Text of random characters is compressed least, by a fifth.
     """
 
     __slots__ = ("_compressed", "_text")
 
     def __init__(self, value: Mapping[str, Any]) -> None:
-        """Raises TypeError or ValueError for a value that JSON can't hold."""
+        """Compresses the value. Raises TypeError or ValueError if JSON can't represent it."""
         text = compact(dict(value))
         self._compressed = len(text) >= _WORTH_IT
         self._text = zlib.compress(text, 1) if self._compressed else text
@@ -299,7 +299,7 @@ class CompactMapping:
         return cast(dict[str, Any], json.loads(text.decode("utf-8", "surrogatepass")))
 
     def __len__(self) -> int:
-        """Returns the number of bytes held."""
+        """Returns the number of stored bytes."""
         return len(self._text)
 
     def __bool__(self) -> bool:

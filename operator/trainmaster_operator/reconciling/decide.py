@@ -1,8 +1,8 @@
 """`decide` turns the observations of a job into a status, actions and events. It is pure and total.
 
-The policies are asked in order of precedence, and the first answer decides the next status. Actions and events follow
-from that status alone, however it was reached, so after a kill between any two writes, the next operator decides the
-rest again.
+The policies are called in order of precedence, and the first answer decides the next status. Actions and events follow
+from that status alone. So if the operator is killed between two writes, the next operator decides on the missing ones
+again.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
 
 
 def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Decision:
-    """Returns the decision for a job. `now`: seconds since the epoch; `settings`: the operator's own choices."""
+    """Returns the decision for a job. `now` is in seconds since the epoch, `settings` are the operator's own."""
     if job.deleting:
-        # Owner references do the rest; agents get SIGTERM from the kubelet.
+        # The garbage collector deletes the children, and the kubelet sends SIGTERM to the agents.
         return Decision(job.status)
     if job.unreadable is not None:
         status = unreadable(job, now)
@@ -128,7 +128,7 @@ def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: flo
 
 
 def _next(situation: Situation) -> Transition:
-    """Returns the first policy's answer; the last policy, `advance`, always answers."""
+    """Returns the answer of the first policy that has one. The last policy, `advance`, always answers."""
     return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
 
 
@@ -149,7 +149,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
         if assigned is not None:
             yield assigned
     yield from apply_children(situation, assignment)
-    # This follows the template's new attempt: a new pod must not start the old one again.
+    # The template must contain the new attempt first, because a new pod must not start the old one again.
     yield from backoff.replace_pods(situation)
     if scaled_to_zero(situation):
         released = delete_pod_group(situation)
@@ -163,7 +163,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
             yield woken
 
 
-# Minimum wait, so that a time that passed without effect doesn't cause a busy loop.
+# Minimum wait in seconds. It prevents a busy loop if a time has passed without any effect.
 SHORTEST_WAIT = 0.05
 
 

@@ -1,9 +1,9 @@
 """A decision is the output of `decide` for one job.
 
-The executor writes `status` first (if it differs), then carries out `actions`, then emits `events`. So status is always
-the source of truth: after a kill, the next operator finds the intention in it, and decides the rest again. Applies and
-assignments come first and run at the same time; without an assignment, StatefulSets are applied after the objects that
-their pods mount. All other actions follow, in their order here.
+The executor writes `status` first (if it differs), then carries out `actions`, then emits `events`. So if the operator
+is killed, the next one reads the intention from the status and decides on the actions again. Applies and assignments
+run first and concurrently. If there is no assignment, StatefulSets are applied after the objects that their pods mount.
+All other actions follow in the order of `actions`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainmaster_operator.wire.assignment import Assignment
 
 @dataclass(frozen=True)
 class PodRef:
-    """A pod by name and uid. Every write to it has the uid as a precondition."""
+    """A pod, identified by name and uid. Every write to the pod requires that its uid still matches."""
 
     name: str
     uid: str
@@ -26,7 +26,7 @@ class PodRef:
 
 @dataclass(frozen=True)
 class Apply:
-    """Apply a rendered child by server-side apply, with its hash annotation and replicas."""
+    """Apply a rendered child, with its hash annotation and replicas, by server-side apply."""
 
     manifest: Mapping[str, Any]
 
@@ -56,7 +56,7 @@ class Touch:
 
 @dataclass(frozen=True)
 class CollectStacks:
-    """Request the stacks of these workers' ranks from the leader and keep the answers, without waiting."""
+    """Request the stacks of these workers' ranks from the leader, and store the answers later without blocking."""
 
     request: str
     attempt: int
@@ -67,8 +67,8 @@ class CollectStacks:
 class DeletePod:
     """Delete a pod after a live read.
 
-    `force` (grace period 0) applies only if a live read shows that the node is lost: unreachable for `lost_after`
-    seconds.
+    `force` (grace period 0) applies only if a live read shows that the node is lost, which means that it has been
+    unreachable for `lost_after` seconds.
     """
 
     pod: PodRef
@@ -98,7 +98,7 @@ class WorkloadCondition:
 
 @dataclass(frozen=True)
 class ReportWorkload:
-    """Report the job to Kueue in its Workload's status. `release`: the reason to release the quota too."""
+    """Report the job's state in its Workload's status. If `release` gives a reason, the quota is released too."""
 
     name: str
     uid: str
@@ -108,7 +108,7 @@ class ReportWorkload:
 
 @dataclass(frozen=True)
 class DeleteJob:
-    """Delete the job, whose time to live is over."""
+    """Delete the job, because its time to live has ended."""
 
     uid: str
 
@@ -127,7 +127,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Decision:
-    """The status to write, the actions after that, the events to publish, and when to decide again."""
+    """The status to write, the actions and events that follow, and the time of the next decision."""
 
     status: JobStatus
     actions: tuple[Action, ...] = ()

@@ -1,8 +1,8 @@
-"""A transition is a policy's answer: a phase, the reason for it, and other changes of the status.
+"""A transition is a policy's answer. It contains a phase, its reason, and other changes of the status.
 
-Conditions follow metav1.Condition: the time of one changes only with its status. Accepted: the spec can be run.
-Running: all ranks of the current attempt are up. Suspended: it exists once the job was ever suspended. Succeeded,
-Failed: they exist when the job has ended, so that `kubectl wait --for=condition=Succeeded` works.
+Conditions follow metav1.Condition, so a condition's time changes only with its status. Accepted means that the spec can
+be run. Running means that all ranks of the current attempt are up. Suspended exists if the job was ever suspended.
+Succeeded and Failed exist when the job has ended, so that `kubectl wait --for=condition=Succeeded` works.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ MAX_MESSAGE_CHARACTERS = 2_000
 
 
 class StatusChange(JobStatus):
-    """New values for some fields of a JobStatus: those that it was created with, None included."""
+    """New values for those fields of a JobStatus that are passed to the constructor, even as None."""
 
     def __or__(self, later: StatusChange) -> StatusChange:
-        """Returns both changes as one; if both set a field, the later one counts."""
+        """Returns both changes as one. If both set a field, the value of `later` is used."""
         values, more = self._values(), later._values()
-        # Most passes change little, so no needless object is created.
+        # Most passes change little, so this avoids creating an object.
         if not more:
             return self
         return StatusChange.model_construct(**(values | more)) if values else later
@@ -40,15 +40,15 @@ class StatusChange(JobStatus):
 
 
 NO_CHANGE = StatusChange()
-# The job no longer waits for anything that a policy requested.
+# Clears every wait that a policy requested.
 NO_WAIT = StatusChange(next_attempt_time=None, resizing=None, stopping=None, scheduling_backoff=None)
-# Earlier scheduling backoffs no longer count: the next startup has all of `startupSeconds`.
+# Clears earlier scheduling backoffs, so that the next startup gets the full `startupSeconds`.
 NEW_STARTUP = StatusChange(scheduling_backoffs=0, startup_start_time=None)
 
 
 @dataclass(frozen=True)
 class Transition:
-    """A change of the status. `reason` and `message` go into the conditions, for programs and for people."""
+    """A change of the status. `reason` (for programs) and `message` (for people) are written into the conditions."""
 
     phase: Phase
     reason: str
@@ -71,7 +71,7 @@ def with_condition(
     now: float,
     generation: int,
 ) -> list[Condition]:
-    """Returns the conditions with one set, in its place or at the end."""
+    """Returns the conditions with the named one replaced, or added at the end."""
     old = condition(conditions, name)
     new = Condition(
         type=name,

@@ -1,10 +1,10 @@
-"""Renders the manifests of a job's children. Rendering is pure: the same job gives the same bytes.
+"""Renders the manifests of a job's children. Rendering is pure, so equal jobs give equal bytes.
 
-Start with `render`: the list of a job's children, in the order in which they are applied. `layout` computes groups,
-names and ranks. `stateful_set` (with `environment`) and `gang_scheduling` compute the values for their templates;
-`manifest` has the fields that all children share, and their hash. `engine` renders a template, and writes the loop's
-configuration as YAML. `agent_source` decides where a pod gets its agent, and `verified_agent` is the program that runs
-one from a ConfigMap. `settings` are the operator's own choices.
+Start with `render`, which lists a job's children in the order in which they are applied. `layout` computes groups,
+names and ranks. `stateful_set` (with `environment`) and `gang_scheduling` compute the values for their templates.
+`manifest` adds the fields that all children share, and their hash. `engine` renders a template, and writes the loop's
+configuration as YAML. `agent_source` decides where a pod gets its agent, and the program `verified_agent` runs an agent
+from a ConfigMap. `settings` contains the operator's own choices.
 """
 
 from trainmaster_operator.rendering.agent_source import AgentConfigMap

@@ -1,4 +1,4 @@
-"""A worker's pod has the agent from the bundled image, or mounts it from a ConfigMap of its namespace."""
+"""A worker's pod uses the agent in the bundled image, or mounts an agent from a ConfigMap in its namespace."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ AGENT_CONFIG_MAP_NAME = re.compile(rf"{_NAME_PREFIX}[0-9a-f]{{64}}")
 
 
 def config_map_name(zipapp: bytes) -> str:
-    """Returns the name of the ConfigMap that holds this agent. It contains the SHA-256 that the content must have."""
+    """Returns the name of the agent's ConfigMap, which contains the SHA-256 hash that the agent must match."""
     return f"{_NAME_PREFIX}{hashlib.sha256(zipapp).hexdigest()}"
 
 
 @dataclass(frozen=True)
 class AgentConfigMap:
-    """AgentConfigMap is a ConfigMap with the agent, which pods of its namespace mount."""
+    """AgentConfigMap is a ConfigMap that contains the agent. Pods in its namespace mount it."""
 
     name: str
 
     @property
     def sha256(self) -> str:
-        """Returns the hash that the agent must have to run in a pod."""
+        """Returns the hash that the agent must match before it runs in a pod."""
         return self.name.removeprefix(_NAME_PREFIX)
 
 

@@ -2,12 +2,12 @@
 
 The filter `tojson` writes a mark in place of a value and stores the value. A safe loader parses the output, and each
 mark is replaced by its value as in JSON. So user text is never parsed as YAML, and the parsed text depends only on the
-template's decisions: manifests of the same form are parsed once (YAML took half of a rendering). An undefined name is
-an error.
+template's decisions. Therefore manifests of equal form are parsed only once, which matters because parsing YAML took
+half of the rendering time. An undefined name is an error.
 
-Small `training` is written for people. Large `training` is written as JSON, which is also YAML: PyYAML's writer takes 4
-to 40 microseconds a value, up to 5 s for the largest training, and its indentation enlarges deep nesting up to 60
-times. Values that YAML reads differently from JSON are written so that both mean the same.
+Small `training` is written in a readable form. Large `training` is written as JSON, which is also valid YAML. PyYAML's
+writer takes 4 to 40 microseconds per value, up to 5 s for the largest training, and its indentation makes deep nesting
+up to 60 times as large. Values that YAML would read differently are written so that both formats give equal values.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from trainmaster_operator.api.json_codec import is_larger
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Templates never contain this text themselves.
 _MARK = re.compile(r"<value (\d+)>")
-# The name in the context under which a rendering keeps its values.
+# The name in the context under which a rendering stores its values.
 _VALUES = "_values_of_this_rendering"
 _PLAIN = frozenset({str, int, bool, type(None)})
-# Maximum number of cached forms. The jobs of a cluster have a few, which differ in their optional fields.
+# Maximum number of cached forms. The jobs of a cluster need only a few, which differ in their optional fields.
 REMEMBERED_FORMS = 256
 
 
 @jinja2.pass_context
 def _keep_apart(context: jinja2.runtime.Context, value: object) -> str:
-    """Returns the mark of a value. Raises ValueError for NaN and infinities, which JSON doesn't have."""
+    """Stores a value and returns its mark. Raises ValueError for NaN and infinities, which JSON doesn't support."""
     values = context[_VALUES]
     # Most values are texts and numbers, which JSON wouldn't change.
     plain = type(value) in _PLAIN
@@ -59,7 +59,7 @@ def _environment() -> jinja2.Environment:
 
 
 def render_template(name: str, **context: Any) -> dict[str, Any]:
-    """Renders one of templates/*.yaml.j2 and reads it back as an object."""
+    """Renders one of templates/*.yaml.j2 and returns the parsed object."""
     values: list[Any] = []
     form = _read(_environment().get_template(name).render(**context, **{_VALUES: values}))
     return cast(dict[str, Any], _filled(form, values))
@@ -96,22 +96,22 @@ def _filled(node: Any, values: Sequence[Any]) -> Any:
     return node
 
 
-# JSON of this size or more isn't written for people.
+# JSON of at least this size isn't written in the readable form.
 LARGE_TRAINING_BYTES = 8 * 1024
 
-# PyYAML writes these unchanged and reads them as spaces.
+# PyYAML writes these characters unchanged and reads them as spaces.
 _LINE_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
-# YAML files can't contain these and the line breaks above; JSON has escaped characters below a space.
+# Characters that YAML files can't contain, and the line breaks above. JSON already escapes those below a space.
 _UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
-# Texts, so that their content isn't taken for numbers, and numbers that PyYAML would read as text.
+# Numbers that PyYAML would read as text. Strings are matched too, so that numbers in them aren't found.
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![0-9.])-?[0-9]+e[-+][0-9]+|-?Infinity|NaN')
 _NUMBERS = {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}
-# YAML recognises a longer key only after `?`.
+# Maximum length of a key. YAML recognises a longer key only after `?`.
 _LONGEST_SIMPLE_KEY = 1_000
 
 
 def training_text(training: dict[str, Any]) -> str:
-    """Returns the file's text; reading it gives the same values."""
+    """Returns the text of the file, which gives equal values when it is read."""
     if is_larger(training, LARGE_TRAINING_BYTES):
         return json_as_yaml(training)
     text = yaml.safe_dump(training, sort_keys=False, allow_unicode=True, width=120)
@@ -121,7 +121,7 @@ def training_text(training: dict[str, Any]) -> str:
 
 
 def json_as_yaml(value: Any) -> str:
-    """Returns JSON on one line that YAML 1.1 reads as the same values."""
+    """Returns JSON on one line, which gives equal values when it is read as YAML 1.1."""
     text = json.dumps(value, ensure_ascii=False)
     text = _TOKENS.sub(lambda match: _token(match[0], text[match.end() : match.end() + 1] == ":"), text)
     return _UNREADABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"

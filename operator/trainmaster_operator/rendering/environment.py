@@ -1,8 +1,8 @@
-"""The environment of a worker's container has MASTER_ADDR, MASTER_PORT, WORLD_SIZE and the agent's variables.
+"""Computes a worker's environment: MASTER_ADDR, MASTER_PORT, WORLD_SIZE and the agent's variables.
 
-MASTER_PORT is only for programs without the agent's rendezvous: each attempt has its own port (`wire.ports`), which the
-agent sets. This module also has the container's paths, devices, variables of the collective libraries, and grace
-periods.
+MASTER_PORT is only for programs that don't use the agent's rendezvous. Otherwise each attempt uses its own port
+(`wire.ports`), which the agent sets. This module also defines the container's paths, devices, variables of the
+collective libraries, and grace periods.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmaster_operator.wire.signing import canonical
 
 @dataclass(frozen=True)
 class EnvironmentVariable:
-    """EnvironmentVariable has a value, or reads a field of the pod or an optional Secret."""
+    """EnvironmentVariable contains a value, or refers to a field of the pod or to an optional Secret."""
 
     name: str
     value: str | None = None
@@ -34,7 +34,7 @@ class EnvironmentVariable:
 def worker_environment(
     job: JobIdentity, spec: JobSpec, group: GroupLayout, settings: Settings
 ) -> tuple[EnvironmentVariable, ...]:
-    """Returns the variables of docs/protocol.md, "Files and environment", in its order."""
+    """Returns the variables in the order of docs/protocol.md, section "Files and environment"."""
     layout = worker_layout(job, spec)
     nodes = str(worker_count(layout))
     processes = str(group.processes)
@@ -85,7 +85,7 @@ def worker_environment(
         variables.append(value("TRAINMASTER_CODE_DIR", folder))
         variables.append(value("TRAINMASTER_CODE_SOURCE", source))
     if spec.training is not None:
-        # By value, because an operator of another version may write a different text.
+        # The digest is computed from the values, because another version of the operator may write a different text.
         digest = hashlib.sha256(canonical(spec.training.value()).encode()).hexdigest()
         variables.append(value("TRAINMASTER_TRAINING", f"{digest} {TRAINING_FILE}"))
     if spec.setup is not None:
@@ -102,7 +102,7 @@ def worker_environment(
     if spec.checkpoint is not None:
         variables.append(value("TRAINMASTER_CHECKPOINT_DIR", _literal(spec.checkpoint.path)))
     if has_read_only_root(spec):
-        # Torch Inductor's default needs the user's name, which is unknown for a user id without an entry in the image.
+        # Torch Inductor's default needs the user's name, which is unknown if the image has no entry for the user id.
         variables.append(value("HOME", TEMPORARY_DIRECTORY))
         variables.append(value("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY_DIRECTORY}/torchinductor"))
     collectives = interconnect_environment(group.resources, group.accelerator, spec.interconnect)
@@ -116,7 +116,7 @@ def has_read_only_root(spec: JobSpec) -> bool:
 
 
 def _trust(job: JobIdentity, settings: Settings) -> tuple[EnvironmentVariable, ...]:
-    """Returns the keys for signed assignments, and the secret for the job's token."""
+    """Returns the variables with the keys for signed assignments and with the secret for the job's token."""
     if settings.keys is None:
         return ()
     secret = settings.keys.agents_secret(job.namespace)
@@ -131,15 +131,15 @@ def _seconds(value: float) -> str:
 
 
 def _literal(text: str) -> str:
-    """Escapes a value that the kubelet must not change.
+    """Escapes a value so that the kubelet doesn't change it.
 
-    It expands $(NAME) and turns $$ into $ in every variable (k8s.io/kubernetes/third_party/forked/golang/expansion),
-    which would break a shell's own $$ and $(...).
+    The kubelet expands $(NAME) and replaces $$ by $ in every variable, which would break a shell's own $$ and $(...)
+    (k8s.io/kubernetes/third_party/forked/golang/expansion).
     """
     return text.replace("$", "$$")
 
 
-# NCCL's levels in oneCCL (CCL_LOG_LEVEL) and CANN (ASCEND_GLOBAL_LOG_LEVEL: 0 debug ... 3 error).
+# The levels of oneCCL (CCL_LOG_LEVEL) and CANN (ASCEND_GLOBAL_LOG_LEVEL: 0 debug ... 3 error) for NCCL's levels.
 _ONECCL_LEVELS = {"VERSION": "warn", "WARN": "warn", "INFO": "info", "TRACE": "trace"}
 _CANN_LEVELS = {"VERSION": "2", "WARN": "2", "INFO": "1", "TRACE": "0"}
 # gloo uses torch's c10d logging. DETAIL checks every collective, which takes time, so only TRACE selects it.
@@ -147,7 +147,7 @@ _TORCH_LEVELS = {"VERSION": "OFF", "WARN": "OFF", "INFO": "INFO", "TRACE": "DETA
 
 
 def extended_resources(resources: Resources, accelerator: Accelerator, interconnect: Interconnect) -> dict[str, str]:
-    """Returns the devices of one worker by resource name. Kubernetes requires equal requests and limits for these."""
+    """Returns one worker's devices by resource name. Kubernetes requires equal requests and limits for devices."""
     devices: dict[str, str] = {}
     if resources.gpus:
         devices[resource_name(accelerator)] = str(resources.gpus)
@@ -161,7 +161,7 @@ def interconnect_environment(
 ) -> dict[str, str]:
     """Returns the variables of the collective libraries.
 
-    RCCL (AMD) reads NCCL's names. gloo's are set for every kind, because jobs on accelerators use gloo on the host.
+    RCCL (AMD) reads NCCL's variables. gloo's are always set, because jobs on accelerators use gloo on the host.
     """
     kind = accelerator.kind if resources.gpus else "none"
     nccl = kind in ("nvidia", "amd", "custom")
@@ -185,17 +185,17 @@ def interconnect_environment(
         elif kind == "intel":
             environment["FI_TCP_IFACE"] = interconnect.interface
     if interconnect.nvlink is not None and nccl:
-        # NVLS 2 means "if the GPUs support it"; 1 would fail on other GPUs.
+        # NVLS 2 means "if the GPUs support it". With 1, other GPUs would fail.
         environment["NCCL_P2P_DISABLE"] = "0" if interconnect.nvlink else "1"
         environment["NCCL_NVLS_ENABLE"] = "2" if interconnect.nvlink else "0"
     return environment
 
 
 STATE_DIRECTORY = "/run/trainmaster/state"
-# In memory. It survives ranks and containers, and ranks keep the state here from which the next attempt resumes.
+# A volume in memory, which outlives ranks and containers. Ranks store state here from which the next attempt resumes.
 MEMORY_DIRECTORY = "/run/trainmaster/memory"
 PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
-# For temporary files of all programs (tempfile, torchrun's logs, sockets of data loaders).
+# The folder for temporary files of all programs (tempfile, torchrun's logs, sockets of data loaders).
 TEMPORARY_DIRECTORY = "/tmp"
 CODE_DIRECTORY = "/run/trainmaster/code"
 TRAINING_DIRECTORY = "/etc/trainmaster"
@@ -203,11 +203,11 @@ TRAINING_FILE = f"{TRAINING_DIRECTORY}/training.yaml"
 TERMINATION_LOG = "/dev/termination-log"
 
 
-# Time to save a checkpoint of a large model. A job without one ends at once on SIGTERM.
+# Seconds to save a checkpoint of a large model. A job that saves nothing ends at once on SIGTERM.
 GRACE_SECONDS = 60
-# Part of the grace period between the last rank's end and SIGKILL to the agent.
+# Seconds of the grace period that are reserved for the agent between the last rank's end and SIGKILL.
 GRACE_RESERVE_SECONDS = 5
-# Time to save a checkpoint if the kubelet can't reach the agent. A hung agent saves none.
+# Seconds to save a checkpoint if the kubelet can't reach the agent. If the agent hangs, no checkpoint is saved.
 PROBE_GRACE_SECONDS = 30
 
 
@@ -218,10 +218,10 @@ def pod_grace_seconds(spec: JobSpec) -> int:
 
 
 def rank_grace_seconds(spec: JobSpec) -> int:
-    """Returns the time between SIGTERM and SIGKILL for ranks at a planned stop: the grace period minus the reserve."""
+    """Returns the seconds from SIGTERM to SIGKILL for ranks at a planned stop, which exclude the agent's reserve."""
     return max(pod_grace_seconds(spec) - GRACE_RESERVE_SECONDS, 1)
 
 
 def probe_grace_seconds(spec: JobSpec) -> int:
-    """Returns the grace period of a pod whose agent didn't answer the kubelet's probe."""
+    """Returns the grace period for a container whose agent doesn't answer the kubelet's probe."""
     return min(pod_grace_seconds(spec), PROBE_GRACE_SECONDS)

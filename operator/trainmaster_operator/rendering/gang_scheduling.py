@@ -1,16 +1,17 @@
 """Requests all of a job's workers at once from a gang scheduler, by a PodGroup or Kueue's Workload.
 
-Three schedulers have a `PodGroup`, each in its own API group, and pods refer to it in different ways:
+Three schedulers define a `PodGroup`, each in its own API group, and pods refer to it in different ways:
 
 - Volcano: an annotation, and `schedulerName: volcano`. github.com/volcano-sh/apis, pkg/apis/scheduling/v1beta1
 - the coscheduling plugin: a label. github.com/kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1
 - Kubernetes' own scheduler: `spec.schedulingGroup`. scheduling.k8s.io/v1alpha2, which Kubernetes 1.36 serves where the
   feature gate GenericWorkload is on (KEP-4671); 1.37 serves v1alpha3 and v1beta1 in its place
 
-An elastic job needs only its minimum of workers, so scaling it doesn't change the PodGroup and its reservation.
+An elastic job's PodGroup requests only the minimum of workers, so scaling doesn't change the PodGroup's reservation.
 
-Kueue: github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (since 0.15; the older v1beta1 has the priority class in
-other fields). A pod set is a worker group with its spares; for an elastic job Kueue may admit fewer pods (`minCount`).
+Kueue: github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (since 0.15; the older v1beta1 uses other fields for the
+priority class). A pod set is a worker group with its spares. For an elastic job, Kueue may admit fewer pods
+(`minCount`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class GangAPI:
     version: str
     plural: str
     kind: str
-    # Later API versions, with the same values in the fields that we use.
+    # Later API versions, which accept the same values in the fields that we use.
     later: tuple[str, ...] = ()
 
 
@@ -56,7 +57,7 @@ GANG_APIS: Mapping[str, GangAPI] = {
 
 @dataclass(frozen=True)
 class PodGroupContext:
-    """PodGroupContext has the values for the templates of PodGroups."""
+    """PodGroupContext contains the values for the templates of PodGroups."""
 
     min_member: int
     min_resources: Mapping[str, str]
@@ -70,12 +71,12 @@ def scheduler_of(spec: JobSpec) -> GangScheduler | None:
 
 
 def has_pod_group(spec: JobSpec) -> bool:
-    """Returns whether the job has a PodGroup of any scheduler."""
+    """Returns whether the job's scheduler uses a PodGroup."""
     return scheduler_of(spec) in ("volcano", "coscheduling", "kubernetes")
 
 
 def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> PodGroupContext:
-    """Returns the context of the PodGroup. `groups`: the number of workers and the PodSpec of each."""
+    """Returns the context of the PodGroup. `groups` contains each group's number of workers and PodSpec."""
     counted = [(spec.elastic.min_workers if spec.elastic is not None else count, pod) for count, pod in groups]
     return PodGroupContext(
         min_member=sum(count for count, _ in counted),
@@ -86,7 +87,7 @@ def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, An
 
 
 def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
-    """Returns the requests of a pod: its containers together, or its largest init container, whichever is more.
+    """Returns the requests of a pod, the larger of its containers' sum and its largest init container.
 
     Invalid quantities are ignored, because the API server refuses them with its own message.
     """
@@ -129,7 +130,7 @@ def _sum(counted: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, str]:
 
 
 def _text(name: str, amount: Decimal) -> str:
-    """Returns an amount of a resource for people: 512Gi, 64, 1500m."""
+    """Returns a readable amount of a resource, such as 512Gi, 64 or 1500m."""
     if amount != amount.to_integral_value():
         return f"{int((amount * 1000).to_integral_value(rounding='ROUND_CEILING'))}m"
     whole = int(amount)
@@ -141,8 +142,8 @@ def _text(name: str, amount: Decimal) -> str:
     return str(whole)
 
 
-# Kueue computes quota and flavors from these fields of a PodSpec. The others would only differ between versions of
-# the operator, and a Workload with quota can't be changed.
+# Kueue computes quota and flavors from these fields of a PodSpec. The others are left out, because they may differ
+# between versions of the operator, and a Workload with quota can't be changed.
 _POD_FIELDS = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "overhead", "restartPolicy")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
@@ -159,7 +160,7 @@ class PodSetContext:
 
 @dataclass(frozen=True)
 class WorkloadContext:
-    """WorkloadContext has the values for the template of the Workload."""
+    """WorkloadContext contains the values for the template of the Workload."""
 
     queue: str
     priority: int | None
@@ -170,7 +171,7 @@ class WorkloadContext:
 def workload_context(
     spec: JobSpec, groups: Iterable[tuple[str, int, Mapping[str, Any]]], priority: int | None
 ) -> WorkloadContext:
-    """Returns the context of the Workload. `groups`: name, pods and PodSpec of each; `priority`: its value."""
+    """Returns the context of the Workload. `groups` contains each group's name, number of pods and PodSpec."""
     smallest = spec.elastic.min_workers + (spec.spares or 0) if spec.elastic is not None else None
     return WorkloadContext(
         queue=spec.scheduling.queue or "",

@@ -1,8 +1,8 @@
 """Computes a job's groups, names, ranks and first assignment, as pure functions of its spec.
 
-Worker indexes are global: the first group has 0 to n-1, the next starts at n. The index is the StatefulSet's ordinal
-(`ordinals.start`), so pod names, the pod-index label and the rank order agree. A group's spares have the indexes after
-its workers; they have no rank until one of them takes a worker's place.
+Worker indexes are global. The first group uses 0 to n-1, and the next group starts at n. The index is the StatefulSet's
+ordinal (`ordinals.start`), so pod names, the pod-index label and the rank order agree. A group's spares use the indexes
+after its workers. A spare gets ranks only when it takes a worker's place.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from trainmaster_operator.api.v1alpha1 import Accelerator, JobIdentity, JobSpec,
 from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.assignment import Assignment, master_port
 
-# The group of a job without worker groups.
+# The name of the only group if a job defines no worker groups.
 DEFAULT_GROUP = "worker"
 
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """GroupLayout is a worker group: `count` workers of `processes` ranks each, and `spares`, from `first_index` on."""
+    """GroupLayout is a group of `count` workers with `processes` ranks each, and `spares`, from `first_index` on."""
 
     name: str
     set_name: str
@@ -48,7 +48,7 @@ class GroupLayout:
 
 
 def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
-    """Returns the job's groups in the order of their indexes; each becomes one StatefulSet."""
+    """Returns the job's groups in the order of their indexes. Each group becomes one StatefulSet."""
     if not spec.worker_groups:
         return (
             GroupLayout(
@@ -89,7 +89,7 @@ def has_spares(layout: tuple[GroupLayout, ...]) -> bool:
 
 
 def _processes(spec: JobSpec, resources: Resources) -> int:
-    """Returns the number of ranks in a worker. With launcher exec it is one, regardless of the devices."""
+    """Returns the number of ranks in a worker. With the launcher exec, it is one regardless of the devices."""
     if spec.processes_per_worker != "auto":
         return spec.processes_per_worker
     return 1 if spec.launcher == "exec" else max(resources.gpus, 1)
@@ -115,14 +115,14 @@ def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
 
 
 def processes_by_worker(layout: tuple[GroupLayout, ...]) -> tuple[int, ...] | None:
-    """Returns each pod's number of ranks by global index, or None if it is the same for all."""
+    """Returns each pod's number of ranks by global index, or None if all numbers are equal."""
     if len({group.processes for group in layout if group.count}) <= 1:
         return None
     return tuple(group.processes for group in layout for _ in group.indexes)
 
 
 def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
-    """Returns attempt 1 with all workers, and without uids, because the pods don't exist yet."""
+    """Returns the assignment of attempt 1 with all workers, but without uids, because the pods don't exist yet."""
     layout, hosts = worker_layout(job, spec), stable_hosts(job, spec)
     workers = tuple(index for group in layout for index in group.first_workers)
     processes = processes_by_worker(layout)

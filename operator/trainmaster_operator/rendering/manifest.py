@@ -1,4 +1,4 @@
-"""A manifest is a rendered child of a job with its name, labels, owner and hash. An equal hash needs no write."""
+"""A manifest is a rendered child of a job. If the hash of its last write is equal, it isn't written again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster_operator.wire.names import HASH_ANNOTATION, JOB_NAME_LABEL, JOB
 class Manifest:
     """Manifest is an object to apply. Its annotations include `rendered_hash`.
 
-    `kind` is as `child_kind` names it.
+    `kind` comes from `child_kind`.
     """
 
     kind: str
@@ -25,14 +25,14 @@ class Manifest:
     body: Mapping[str, Any]
 
 
-# API groups whose kinds have no suffix.
+# API groups that aren't added to the kind.
 _BUILT_IN = frozenset({"", "apps", "networking.k8s.io"})
 
 
 def child_kind(api_version: str, kind: str) -> str:
     """Returns a kind that is unique among the children.
 
-    It has its group unless it is built in, as in kubectl, because three gang schedulers have a PodGroup.
+    Three gang schedulers define a PodGroup. So a kind that isn't built in includes its API group, as in kubectl.
     """
     group, slash, _ = api_version.partition("/")
     return kind if not slash or group in _BUILT_IN else f"{kind}.{group}"
@@ -64,7 +64,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class ChildContext:
-    """ChildContext has the values that every child's template needs."""
+    """ChildContext contains the values that every child's template needs."""
 
     name: str
     namespace: str
@@ -78,7 +78,7 @@ def training_name(job: JobIdentity) -> str:
 
 
 def child_context(job: JobIdentity, name: str, labels: Mapping[str, str] | None = None) -> ChildContext:
-    """Returns name, labels and owner of a child."""
+    """Returns the name, labels and owner of a child."""
     return ChildContext(
         name=name,
         namespace=job.namespace,

@@ -1,10 +1,11 @@
 """Renders a job's children in the order in which they are applied.
 
-A template defines a manifest. Only two steps follow: the pod template of a StatefulSet gets the user's podTemplate
-(`api.merge`) and then the operator's overlay, and every manifest gets an annotation with its hash (`manifest.finish`).
+A template defines a manifest. Only two steps follow. First, the user's podTemplate (`api.merge`) and then the
+operator's overlay are merged over the pod template of a StatefulSet. Second, an annotation with its hash is added to
+every manifest (`manifest.finish`).
 
-The overlay (`pod-overlay.yaml.j2`) must override podTemplate, so it is applied last. It has the pods' gang, the flavors
-that Kueue has admitted, and the nodes to avoid. Maps are merged, and lists only grow.
+The overlay (`pod-overlay.yaml.j2`) must override podTemplate, so it is applied last. It contains the pods' gang, the
+flavors that Kueue has admitted, and the nodes to avoid. Maps are merged, and items are only added to lists.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ def render(
 ) -> tuple[Manifest, ...]:
     """Returns the manifests of a job's children.
 
-    They are the Service, ConfigMap (for `training`), NetworkPolicy (if the settings have peers), PodGroup or Workload
-    (for a gang), and a StatefulSet for each group.
+    They are the Service, ConfigMap (for `training`), NetworkPolicy (if the settings contain peers), PodGroup or
+    Workload (for a gang), and a StatefulSet for each group.
 
-    `assignment` is written into the pod template. `replicas` overrides the number of pods by StatefulSet name, such as
-    0 for a suspended job. `avoid_nodes`: nodes that pods use only if no other fits. For Kueue: `placements` are the
-    admitted ones by group, `asked` is the user's number of workers if `spec` has the admitted one, `priority` is the
-    value of the priority class. `agent` is the job's first agent. `spec` must come from `api.parsing`.
+    `assignment` is written into the pod template. `replicas` overrides the number of pods by StatefulSet name, for
+    example with 0 for a suspended job. Pods use `avoid_nodes` only if no other node fits. `agent` is the agent with
+    which the job started. `spec` must come from `api.parsing`. The other parameters are for Kueue: `placements` by
+    group, the user's number of workers (`asked`) if `spec` contains the admitted number, and the value of the priority
+    class (`priority`).
     """
     settings = settings or Settings()
     manifests = [_service(job)]
@@ -132,7 +134,7 @@ def _with_overlay(body: dict[str, Any], overlay: OverlayContext) -> dict[str, An
 
 
 def _patch(template: PodTemplate) -> dict[str, Any]:
-    """Returns the user's patch as written: nulls delete fields, so only absent fields are left out."""
+    """Returns the user's patch without absent fields. Nulls are kept, because they delete fields."""
     patch: dict[str, Any] = {}
     if template.metadata is not None:
         patch["metadata"] = template.metadata.model_dump(exclude_none=True)
@@ -143,7 +145,7 @@ def _patch(template: PodTemplate) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement has an admission's additions to a pod template. It is hashable, because tolerations are JSON."""
+    """Placement is what an admission adds to a pod template. It is hashable, because tolerations are JSON text."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[str, ...] = ()
@@ -153,7 +155,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class OverlayContext:
-    """OverlayContext has the values for the template of the overlay."""
+    """OverlayContext contains the values for the template of the overlay."""
 
     group_name: str
     gang_scheduler: GangScheduler | None
@@ -173,7 +175,7 @@ class OverlayContext:
 def overlay_context(
     group_name: str, gang_scheduler: GangScheduler | None, placement: Placement, avoided_nodes: Sequence[str]
 ) -> OverlayContext:
-    """Returns the context of a group's overlay. `group_name`: the job's PodGroup, if it has one."""
+    """Returns the context of a group's overlay. `group_name` is the name of the job's PodGroup, if there is one."""
     return OverlayContext(
         group_name=group_name,
         gang_scheduler=gang_scheduler,
@@ -186,7 +188,7 @@ def overlay_context(
 
 
 def lay_over(original: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the original with the overlay: maps are merged, missing list items are added, null adds nothing."""
+    """Returns the original with the overlay. Maps are merged, missing list items are added, and nulls are ignored."""
     merged = dict(original)
     for name, value in overlay.items():
         old = merged.get(name)

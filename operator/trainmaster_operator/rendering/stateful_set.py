@@ -1,6 +1,6 @@
 """Computes the frozen values for the template of a StatefulSet.
 
-The template has the manifest's shape, and only decides whether an optional field is present.
+The template contains the manifest's structure, and decides only whether an optional field is present.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ BUNDLED_COMMAND = ("python", "-m", "trainloop")
 VOLCANO_SCHEDULER = "volcano"
 CHECKPOINT_VOLUME = "trainmaster-checkpoint"
 NODE_LABEL = "kubernetes.io/hostname"
-# NCCL and data loaders with workers need more than the runtime's 64 Mi.
+# NCCL and data loaders with workers need more than the 64 Mi that the container runtime sets.
 DEFAULT_SHARED_MEMORY = "8Gi"
 
 
 @dataclass(frozen=True)
 class VolumeContext:
-    """VolumeContext is the checkpoint volume: a claim, a host path, or else an emptyDir."""
+    """VolumeContext is the checkpoint volume, which is a claim, a host path, or else an emptyDir."""
 
     path: str
     claim_name: str | None
@@ -60,10 +60,10 @@ class VolumeContext:
 
 @dataclass(frozen=True)
 class CodeContext:
-    """CodeContext is the volume with the code's archive: a ConfigMap, a claim, or the checkpoint volume.
+    """CodeContext is the volume with the code's archive, which is a ConfigMap, a claim, or the checkpoint volume.
 
-    The checkpoint volume is used if both have one claim, because a pod with the same claim twice never starts
-    (k8s.io/kubernetes issue 82526).
+    If code and checkpoints use one claim, the checkpoint volume is used, because a pod that mounts a claim twice never
+    starts (k8s.io/kubernetes issue 82526).
     """
 
     path: str
@@ -74,21 +74,21 @@ class CodeContext:
 
 @dataclass(frozen=True)
 class SetContext:
-    """SetContext has the values for the template of a StatefulSet."""
+    """SetContext contains the values for the template of a StatefulSet."""
 
     child: ChildContext
     service_name: str
     replicas: int
     first_index: int
     selector: Mapping[str, str]
-    # Labels of all pods of the job, in any group.
+    # The labels that all pods of the job share.
     siblings: Mapping[str, str]
     assignment: str
     assignment_annotation: str
     image: str
     image_pull_policy: str | None
     agent_command: tuple[str, ...]
-    # None for the bundled image.
+    # None if the pods use the agent in the bundled image.
     agent_config_map: AgentConfigMap | None
     arguments: tuple[str, ...]
     environment: tuple[EnvironmentVariable, ...]
@@ -102,14 +102,14 @@ class SetContext:
     scheduler_name: str | None
     priority_class_name: str | None
     topology: Topology | None
-    # The label by which workers and spares avoid sharing a node, so that a lost node takes only one of them.
+    # The label that keeps workers and spares on different nodes, so that a lost node takes only one of them.
     apart_by: str | None
     host_network: bool
     added_capabilities: tuple[str, ...]
-    # This applies to all containers of the pod; the worker's own setting comes from the job.
+    # Applies to all containers of the pod. The worker's own setting comes from the job.
     pod_runs_as_non_root: bool
     security_context: Mapping[str, bool | int]
-    # A volume is mounted here if the root file system is read-only and the job mounts nothing there.
+    # The path for a volume that is mounted if the root file system is read-only and the job mounts nothing there.
     temporary_directory: str | None
     fs_group: int | None
     device_taints: tuple[str, ...]
@@ -133,7 +133,7 @@ def set_context(
     settings: Settings,
     agent: AgentConfigMap | None,
 ) -> SetContext:
-    """Returns the context of a group's StatefulSet. `agent` is the job's first agent, if any."""
+    """Returns the context of a group's StatefulSet. `agent` is the agent with which the job started, if any."""
     bundled = is_bundled(spec.image)
     source = None if bundled else agent or settings.agent
     devices = extended_resources(group.resources, group.accelerator, spec.interconnect)
@@ -188,12 +188,12 @@ def set_context(
 
 
 def _apart_by(group: GroupLayout, topology: Topology | None) -> str | None:
-    """Returns the label by which a group's pods avoid each other, if it has spares and no topology by node."""
+    """Returns the label that keeps a group's pods apart, if the group has spares and no topology by node."""
     return NODE_LABEL if group.spares and (topology is None or topology.key != NODE_LABEL) else None
 
 
 def _arguments(spec: JobSpec) -> tuple[str, ...]:
-    """Returns the user's program. Without `command`, which only the bundled image allows, the loop reads `training`."""
+    """Returns the user's program, or the bundled image's loop if `command` is missing."""
     if spec.command is not None:
         return (*spec.command, *spec.args)
     config = () if spec.training is None or "--config" in spec.args else ("--config", TRAINING_FILE)

@@ -1,6 +1,6 @@
-"""Checks names and types of a pod's fields as in the user's template, except for merge directives and nulls.
+"""Checks names and types of the pod's fields in the user's template, except for merge directives and nulls.
 
-The table of fields is `types.json`, read once.
+The table of fields is `types.json`, which is read once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest, on
 from trainmaster_operator.api.values import show
 
 POD = "spec.podTemplate.spec"
-# Maximum number of unknown names to compare with known ones (0.1 ms each). The API server checks the others.
+# Maximum number of unknown names that are compared with known ones (0.1 ms each). The API server checks the others.
 _MOST_UNKNOWN = 50
-# Maximum number of places in a sentence.
+# Maximum number of places in a message.
 _MOST_PLACES = 3
-# Maximum number of a command's items in a sentence.
+# Maximum number of a command's items in a message.
 _MOST_WORDS = 8
 
-# Names that people use instead of a field's name, by type.
+# Wrong names that people use for a field, by type.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
     "Container": {
         **dict.fromkeys(("enviroment", "environment", "environments", "envs", "envVars", "variables"), "env"),
@@ -78,7 +78,7 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "volumeClaimTemplates": "use volumes with persistentVolumeClaim, or with ephemeral for one of each pod",
     },
 }
-# The field that people mean when they write text in place of a mapping, by type.
+# The field that people probably mean if they write text in place of a mapping, by type.
 _MAIN_FIELD: Mapping[str, str] = {
     **dict.fromkeys(
         ("ConfigMapEnvSource", "ConfigMapVolumeSource", "Container", "EnvVar", "LocalObjectReference"), "name"
@@ -91,7 +91,7 @@ _MAIN_FIELD: Mapping[str, str] = {
     "PersistentVolumeClaimVolumeSource": "claimName",
     "SecretVolumeSource": "secretName",
 }
-# Names that a sentence can show, and a taint in the syntax of `kubectl taint`.
+# Names that a message can show, and a taint in the syntax of `kubectl taint`.
 _NAME = re.compile(r"[A-Za-z0-9/._:-]{1,80}")
 _PAIR = re.compile(r"([A-Za-z0-9/._-]{1,80})=([A-Za-z0-9/._-]{1,80})")
 _TAINT = re.compile(r"([A-Za-z0-9/._-]{1,80})(?:=([A-Za-z0-9._-]{0,63}))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?")
@@ -104,7 +104,7 @@ def check_fields(pod: Mapping[str, Any], path: str = POD) -> Iterator[Problem]:
 
 
 class _Walk:
-    """_Walk checks a pod once. `outer` has the types around a value with their places, the innermost last."""
+    """_Walk checks a pod once. `outer` lists the types around a value and their places, with the innermost last."""
 
     def __init__(self) -> None:
         self._unknown = 0
@@ -112,7 +112,7 @@ class _Walk:
     def struct(
         self, struct: Struct, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool = False
     ) -> Iterator[Problem]:
-        """Checks a mapping with known fields. `alone`: it must be complete, as it isn't merged into a rendered one."""
+        """Checks a mapping with known fields. `alone` means that it must be complete, because it isn't merged."""
         if not isinstance(value, Mapping):
             yield from _said(path, value, _no_mapping(struct, value))
             return
@@ -216,9 +216,9 @@ class _Walk:
         return None
 
 
-# From this length, the beginning of a known name can't be another field's name.
+# From this length on, the beginning of a known name can't be the complete name of another field.
 _SURE_BEGINNING = 7
-# A container's and a pod's securityContext share some fields.
+# The securityContext of a pod and that of a container share some fields, so a wrong field may belong to the other.
 _OTHER_CONTEXT = {
     "PodSecurityContext": ("SecurityContext", f"the securityContext of a container in {POD}.containers"),
     "SecurityContext": ("PodSecurityContext", f"{POD}.securityContext"),
@@ -233,7 +233,7 @@ _TWICE = "{} is given twice; keep one"
 
 
 def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
-    """Returns the problem of an item without its key, or None if another sentence covers it."""
+    """Returns the problem with an item that lacks its key, or None if another message covers it."""
     item, known = items[position], kind.item.fields if isinstance(kind.item, Struct) else {}
     key = kind.keys[0]
     if item.get(key) is not None or set(item) == {DIRECTIVE}:
@@ -250,7 +250,7 @@ def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
 
 
 def _of_a_container(same: str) -> str | None:
-    """Returns the field of a container for a plain name or an alias of it."""
+    """Returns the field of a container for its name in plain form, or for an alias of the name."""
     names = {each: each for each in pod_types()["Container"].fields} | dict(_ALIASES["Container"])
     return next((names[each] for each in names if plain(each) == same), None)
 
@@ -357,7 +357,7 @@ def _no_list(kind: ListOf, value: Any) -> str | None:
 
 
 def _words(text: str) -> list[str]:
-    """Returns the words of a command line, quoted if YAML needs it."""
+    """Returns the words of a command line, quoted where YAML needs quotes."""
     try:
         words = shlex.split(text[:200])
     except ValueError:
@@ -375,13 +375,13 @@ class Scalar:
     name: str
     # The allowed values, if they are few.
     values: tuple[str, ...] = ()
-    # A later release may have more values.
+    # Whether a later release may add values.
     is_open: bool = False
 
 
 @dataclass(frozen=True)
 class ListOf:
-    """ListOf is a list, whose items are identified by `keys` if it has any."""
+    """ListOf is a list. If `keys` isn't empty, it identifies the items."""
 
     item: Type
     keys: tuple[str, ...] = ()
@@ -409,7 +409,7 @@ SCALARS = frozenset({"string", "boolean", "int32", "int64", "number", "quantity"
 
 @cache
 def pod_types() -> Mapping[str, Struct]:
-    """Returns all types by name; `PodSpec` is the root."""
+    """Returns all types by name. `PodSpec` is the root."""
     table: dict[str, Any] = json.loads((files(__package__) / "types.json").read_text())["types"]
     structs = {name: Struct(name, tuple(one.get("required", ()))) for name, one in table.items()}
     for name, one in table.items():

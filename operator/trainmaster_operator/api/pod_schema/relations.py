@@ -1,7 +1,7 @@
 """Checks values in a pod, and how containers, volumes, ports and tolerations fit together, as Kubernetes does.
 
-It reports only mistakes that every version of Kubernetes refuses and that no merging can repair, because the rendered
-pod may have fields that the user's template lacks. (kubernetes: pkg/apis/core/validation/validation.go)
+Only mistakes that every version of Kubernetes refuses are reported. The rendered pod may contain fields that the user's
+template lacks, so mistakes that merging may repair are ignored. (kubernetes: pkg/apis/core/validation/validation.go)
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from trainmaster_operator.wire.names import AGENT_PORT
 
 WORKER_CONTAINER = "worker"
 AGENT_CONTAINER = "trainmaster-agent"
-# Volumes that may be rendered; the user's containers can mount them too.
+# Volumes that may be rendered. The user's containers can mount them too.
 RENDERED_VOLUMES = frozenset(
     f"trainmaster-{name}" for name in ("podinfo", "state", "agent", "tmp", "training", "shm", "checkpoint")
 )
 _AGENT_PORT_NAME = "agent"
-# Names of the training container in other APIs: PyTorchJob, TrainJob, examples.
+# Names of the training container in other APIs (PyTorchJob, TrainJob) and in examples.
 _OTHERS_WORKERS = frozenset({"main", "master", "node", "pytorch", "trainer", "training"})
-# Longer names don't resemble "worker"; comparing all names of a large pod takes time.
+# Longer names aren't compared with "worker", because they don't resemble it and comparisons take time.
 _LONGEST_LIKE = 8
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _MOST_USER = 2**31 - 1
 
 
 def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields problems with a partial PodSpec of valid types. `worker`: the requests of the job's own fields."""
+    """Yields problems with a partial PodSpec of valid types. `worker` contains the requests from the job's fields."""
     volumes = _named(pod.get("volumes"))
     known = {name for name, _, item in volumes if name and item.get(DIRECTIVE) != "delete"}
     for position, volume in mapping_items(pod.get("volumes")):
@@ -219,7 +219,7 @@ def _text(path: str, value: Any, check: Any) -> Iterator[Problem]:
 
 
 def _has_unknown(name: str, value: Mapping[str, Any]) -> bool:
-    """Returns whether a value has a directive, or a field that a newer Kubernetes may have."""
+    """Returns whether a value contains a directive, or a field that a newer Kubernetes may support."""
     return any(field not in pod_types()[name].fields for field in value)
 
 
@@ -237,7 +237,7 @@ def _named(value: Any) -> list[tuple[str | None, int, Mapping[str, Any]]]:
     return found
 
 
-# Minimum and maximum of whole numbers. A probe's 0 means the default.
+# Minimum and maximum of integers. In a probe, 0 selects the default.
 _RANGES: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
     "Probe": {
         "initialDelaySeconds": (0, None),
@@ -251,7 +251,7 @@ _RANGES: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
     "WeightedPodAffinityTerm": {"weight": (1, 100)},
     "TopologySpreadConstraint": {"maxSkew": (1, None), "minDomains": (1, None)},
 }
-# Fields with permissions of a volume's files.
+# Fields that contain the permissions of a volume's files.
 _MODES: Mapping[str, str] = {
     "ConfigMapVolumeSource": "defaultMode",
     "DownwardAPIVolumeFile": "mode",
@@ -262,7 +262,7 @@ _MODES: Mapping[str, str] = {
 }
 _MOST_MODE = 0o777
 _SYSTEMS = ("linux", "windows")
-# Fields of a pod that both variables and files in volumes can show.
+# Fields of a pod that both environment variables and files in volumes can expose.
 _FIELDS_OF_BOTH = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['…']")
 _FIELDS_OF_VARIABLES = (
     *_FIELDS_OF_BOTH,
@@ -362,7 +362,7 @@ def _requirement(path: str, value: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(values, list) and values is not None:
         return
     count = len(values or ())
-    # The user may have meant an unknown field as the values; it has its own message.
+    # An unknown field may be a misspelling of `values`, and is reported with its own message.
     if operator in ("In", "NotIn") and not count and set(value) <= _OF_A_REQUIREMENT:
         yield Problem(
             f"{path}.values", None, f"is missing, and {operator} compares with values; set them, or use Exists"
@@ -417,7 +417,7 @@ def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]
 
 
 def _may_be_new(field: str, known: tuple[str, ...]) -> bool:
-    """Returns whether a later release may support a field here, because this release doesn't support it in a pod."""
+    """Returns whether only a later release may support a field here, because this release's pods lack it."""
     place, _, name = field.partition(".")
     is_odd = not re.fullmatch(r"[a-z][A-Za-z]+", name) or nearest(field, known, VERY_SIMILAR) is not None
     return not is_odd and (place == "status" or (place == "spec" and name not in pod_spec().fields))

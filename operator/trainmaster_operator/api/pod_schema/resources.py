@@ -1,8 +1,8 @@
 """Checks requests and limits of a pod's containers, together with those of the job's own fields.
 
-The names of accelerators are the device plugins' own: NVIDIA/k8s-device-plugin, ROCm/k8s-device-plugin,
-intel/intel-device-plugins (`i915` is the driver of the Data Center GPUs; for the newer driver set
-`accelerator.resourceName: gpu.intel.com/xe`), and Ascend/ascend-device-plugin.
+The names of accelerators come from their device plugins: NVIDIA/k8s-device-plugin, ROCm/k8s-device-plugin,
+intel/intel-device-plugins and Ascend/ascend-device-plugin. Intel's `i915` is the driver of the Data Center GPUs. For
+the newer driver, set `accelerator.resourceName: gpu.intel.com/xe`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainmaster_operator.api.values import show
 
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
-# Minimum bytes. Kubernetes accepts thousandths of bytes with a warning; small amounts are mistakes of the suffix.
+# Minimum bytes of memory. Kubernetes accepts less with a warning, but smaller amounts come from a wrong suffix.
 _LEAST_MEMORY = 1024
 
 
@@ -142,7 +142,7 @@ RESOURCE_NAMES: Mapping[str, str] = {
 
 
 def resource_name(accelerator: Accelerator) -> str:
-    """Returns the extended resource that `gpus` counts; parsing refuses a custom kind without a name."""
+    """Returns the extended resource that `gpus` counts. Parsing refuses a custom kind without a resource name."""
     return accelerator.resource_name or RESOURCE_NAMES.get(accelerator.kind, "")
 
 

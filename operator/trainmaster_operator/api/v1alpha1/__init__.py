@@ -1,12 +1,11 @@
-"""The custom resource `DistributedTrainingJob`, version `v1alpha1`: spec and status as typed, frozen values.
+"""Defines version `v1alpha1` of the custom resource `DistributedTrainingJob` as typed, frozen values.
 
-1. `spec` is the user's request; `workers`, `policies` and `pods` have the models of its fields.
-2. `status` is the operator's observations and decisions.
-3. `names` has the group, the phases and the reasons; `base_models` has the base of all models.
+1. `spec` is the user's request. `workers`, `policies` and `pods` define the models of its fields.
+2. `status` contains the operator's observations and decisions.
+3. `names` defines the group, the phases and the reasons, and `base_models` the base classes of all models.
 
-These models are the single source: the CRD (`api.crd`) and the reference page are generated from them, and every reader
-parses with them (`api.parsing`). Attributes have Python's names; on the wire they are camelCase
-(`model_dump(by_alias=True)`).
+The CRD (`api.crd`) and the reference page are generated from these models, and every reader parses with them
+(`api.parsing`). Attributes use Python's naming style. In JSON, names are in camelCase (`model_dump(by_alias=True)`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The base models of spec and status define the fields' names on the wire and the treatment of unknown fields.
+"""The base models of spec and status define the fields' names in JSON and the treatment of unknown fields.
 
-An unknown field in a spec is refused (`api.field_messages` has the message). In a status it is ignored, because an
-older operator must be able to read the status of a newer one.
+An unknown field in a spec is refused with a message from `api.field_messages`. In a status it is ignored, because an
+older operator must be able to read a newer operator's status.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 class SpecModel(BaseModel):
     """SpecModel is frozen, camelCase on the wire, and refuses unknown fields."""
 
-    # Built when the first one is parsed; commands that only read a status never need the spec's models.
+    # A model is built when it is first used. Commands that only read a status never need the spec's models.
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
     )

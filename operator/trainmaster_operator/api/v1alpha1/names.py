@@ -1,4 +1,4 @@
-"""Names of the custom resource, its phases and its reasons, and of a job's StatefulSets."""
+"""Defines the names of the custom resource, its phases and its reasons, and of a job's StatefulSets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ PLURAL = "distributedtrainingjobs"
 SINGULAR = "distributedtrainingjob"
 SHORT_NAME = "dtj"
 API_VERSION = f"{GROUP}/{VERSION}"
-# The command to suggest if the cluster doesn't serve the type.
+# The command that messages suggest if the cluster doesn't serve the custom resource.
 INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 
-# With any tag or digest of this image `command` is optional: it starts the bundled loop.
+# With any tag or digest of this image, `command` is optional, because the image starts the bundled loop.
 BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
-# The image of this version. `api.training_schema` checks `training` only for jobs with it.
+# The image of this version. `api.training_schema` checks `training` only for jobs with this image.
 DEFAULT_IMAGE = f"{BUNDLED_IMAGE}:0.1.0"
-# User id and group id of the bundled image (images/trainer/Dockerfile): volumes must be writable for it.
+# User id and group id of the bundled image (images/trainer/Dockerfile). Volumes must be writable for this user.
 BUNDLED_USER = 65532
 
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """JobIdentity identifies one job. If two jobs had the same name one after the other, their `uid` differs."""
+    """JobIdentity identifies one job. If a job is deleted and created again, its `uid` is a different one."""
 
     namespace: str
     name: str
@@ -34,17 +34,17 @@ class JobIdentity:
 
 
 def set_names(job: str, groups: Sequence[str]) -> list[str]:
-    """Returns the names of a job's StatefulSets, in the order of its worker groups; a job without groups has one."""
+    """Returns the names of a job's StatefulSets, in the order of its worker groups, or one name without groups."""
     return [job] if len(groups) < 2 else [f"{job}-{group}" for group in groups]
 
 
 def is_bundled(image: str) -> bool:
-    """Returns whether an image is the bundled trainer, which has the agent and a default command."""
+    """Returns whether an image is the bundled trainer, which contains the agent and a default command."""
     rest = image.removeprefix(BUNDLED_IMAGE)
     return rest != image and (rest == "" or rest[0] in ":@")
 
 
-# Reasons that a rule of failurePolicy can match. `api.reasons` explains them; a test compares both.
+# Reasons that a rule of failurePolicy can match. `api.reasons` explains them, and a test compares both lists.
 AnswerableReason = Literal[
     "Error",
     "Signal",
@@ -60,7 +60,7 @@ AnswerableReason = Literal[
     "LimitExceeded",
     "Diverged",
 ]
-# No rule matches these further reasons: disruptions don't count, the others prevent the start or end the whole job.
+# Rules can't match the further reasons, because disruptions don't count and the others end or prevent the whole job.
 FailureReason = Literal[
     AnswerableReason,
     "PodDeleted",

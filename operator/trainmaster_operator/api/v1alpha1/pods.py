@@ -1,4 +1,4 @@
-"""The pods of a spec: scheduling, checkpoints, code, security, and other fields (`podTemplate`)."""
+"""Defines the fields of a spec for pods: scheduling, checkpoints, code, security, and others (`podTemplate`)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class PodTemplate(SpecModel):
         "called worker. The operator refuses changes of what Trainmaster relies on: command, restartPolicy, its "
         "variables and volumes.",
     )
-    # Every reconciliation reads this; the other fields are only rendered.
+    # Every reconciliation reads this field. The other fields are only rendered.
     _grace_seconds: int | None = PrivateAttr(None)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The policies of a spec: responses to failures (`failurePolicy`), and limits of the whole job (`runPolicy`)."""
+"""Defines a spec's policies: responses to failures (`failurePolicy`) and limits of the job (`runPolicy`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Backoff(SpecModel):
     max_seconds: Seconds = Field(300, description="Maximum wait, in seconds.")
 
 
-# An older job may name other reasons, which `api.rules` refuses in a new one.
+# An older job may contain other reasons, which `api.rules` refuses in a new job.
 RuleReason = Annotated[FailureReason, WithJsonSchema({"type": "string", "enum": list(get_args(AnswerableReason))})]
 
 

@@ -1,4 +1,4 @@
-"""The spec of a DistributedTrainingJob is the user's request. The other modules have its parts."""
+"""The spec of a DistributedTrainingJob is the user's request. The other modules define its parts."""
 
 from __future__ import annotations
 

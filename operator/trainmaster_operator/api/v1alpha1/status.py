@@ -1,4 +1,4 @@
-"""The status of a DistributedTrainingJob holds the operator's observations and decisions."""
+"""The status of a DistributedTrainingJob contains the operator's observations and decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers of a spec: resources, accelerators, interconnect, groups, and elasticity."""
+"""Defines the fields of a spec for workers: resources, accelerators, interconnect, groups, and elasticity."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CPU(SpecModel):
 
 
 _CPU_FIELDS = CPU.model_json_schema()["properties"]
-# A structural schema has no type for "a quantity or an object", and CEL can't read a field without a type. So the
-# schema checks the fields and their syntax by values, and the operator compares the request with the limit.
+# A structural schema can't describe "a quantity or an object", and CEL can't read a field without a type. So the schema
+# checks the fields and their syntax through value rules, and the operator compares the request with the limit.
 _CPU_SCHEMA = {
     "x-kubernetes-preserve-unknown-fields": True,
     "properties": {name: _CPU_FIELDS[name] for name in _CPU_FIELDS},

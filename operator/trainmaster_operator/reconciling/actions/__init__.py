@@ -1,5 +1,5 @@
-"""The actions of a decision follow from the status alone, however it was reached.
+"""Computes the actions of a decision, which follow from the status alone.
 
-`assignments` decides what the agents run, `children` which manifests are applied, and `stuck_pods` which pods are
-deleted because nothing else would delete them: their node is lost, or their agent doesn't answer.
+`assignments` decides what the agents run, and `children` decides which manifests are applied. `stuck_pods` deletes pods
+that nothing else would delete, because their node is lost or their agent doesn't answer.
 """

@@ -1,8 +1,8 @@
 """Sends the desired assignment to pods that lack it, and touches those whose agents haven't seen it.
 
-The assignment follows from the status alone, so a restarted operator publishes the same. An annotation can reach a
-pod's file late (measured: 5 of 8 pods under churn didn't show it after a minute). So pods whose agents haven't seen the
-attempt are touched after TOUCH_SECONDS, then at growing intervals.
+The assignment follows from the status alone, so a restarted operator publishes an equal one. The kubelet can be late in
+copying an annotation into a pod's file (measured: under churn, 5 of 8 files were older than a minute). So pods whose
+agents haven't seen the attempt are touched after TOUCH_SECONDS, and then at growing intervals.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trainmaster_operator.wire.assignment import Assignment, master_port
 # exits, and its exit code matters.
 BROKEN_GRACE_SECONDS = 0.4
 TOUCH_SECONDS = 1.25
-# Seconds after a worker has finished until the others count as training without it.
+# Seconds after a worker has finished until the others are considered to train without it.
 FINISHED_SECONDS = 2.0
-# After this time a late file isn't the reason that an agent hasn't seen its attempt.
+# If an agent hasn't seen its attempt after this many seconds, a late file isn't the reason.
 TOUCH_FOR_SECONDS = 60.0
 
 
 def desired_assignment(situation: Situation) -> Assignment:
-    """Returns the status' current attempt; attempt 1 for a job that has none yet."""
+    """Returns the assignment of the current attempt, or of attempt 1 if none has been opened."""
     status = situation.status
     attempt = max(status.attempt, 1)
     full = first_assignment(situation.identity, situation.spec)
@@ -53,11 +53,11 @@ def desired_assignment(situation: Situation) -> Assignment:
 
 
 def names_first_pods_at(situation: Situation) -> float | None:
-    """Returns when the assignment of attempt 1 begins to name its pods, or None.
+    """Returns when the pods' uids are added to the assignment of attempt 1, or None.
 
-    At first it names none, because it is in the template before its pods exist. After a worker has finished while
-    others train, a new pod in its place must not start the attempt again. Most workers finish together, which saves
-    this write.
+    At first the assignment contains no uids, because the template is written before the pods exist. The uids are added
+    after a worker has finished, so that a new pod in its place can't start the attempt again. If all workers finish
+    within FINISHED_SECONDS, this write isn't needed.
     """
     if situation.status.attempt != 1 or not situation.running or len(situation.worker_uids) < len(situation.workers):
         return None
@@ -73,7 +73,7 @@ def _names_first_pods(situation: Situation) -> bool:
 def assign(situation: Situation, assignment: Assignment) -> Assign | None:
     """Returns the assignment for all living pods whose annotation differs, or None.
 
-    Pods that are about to be replaced are left out: a change in the kubelet's status would conflict with the deletion.
+    Pods that are about to be replaced are left out, because the kubelet's status would conflict with the deletion.
     """
     pods = [
         pod
@@ -87,16 +87,16 @@ def assign(situation: Situation, assignment: Assignment) -> Assign | None:
 
 
 def _has(situation: Situation, pod: PodView, assignment: Assignment) -> bool:
-    """Returns whether a pod has the assignment, or attempt 1 from before it named this pod."""
+    """Returns whether a pod's annotation contains the assignment, or attempt 1 without the pods' uids."""
     if assignment.attempt == 1 and pod.uid in situation.status.pod_uids:
         return pod.assignment is not None and pod.assignment._replace(uids=assignment.uids) == assignment
     return pod.assignment == assignment
 
 
 def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
-    """Returns whether an annotation is newer than the desired one, because another operator's status was newer.
+    """Returns whether an annotation is newer than the desired assignment, because another operator wrote it.
 
-    Within an attempt Hold is always newer than Run: a held attempt never continues.
+    Within an attempt Hold is always newer than Run, because a held attempt never continues.
     """
     if present is None or present.attempt < desired.attempt:
         return False
@@ -104,7 +104,7 @@ def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
 
 
 def touch(situation: Situation, assignment: Assignment) -> Touch | None:
-    """Returns the pods to touch, whose agents should have seen the assignment by now."""
+    """Returns the pods to touch, because their agents should have seen the assignment by now."""
     due = [pod for pod in _unseen(situation, assignment) if touch_at(situation, pod) <= situation.now]
     return Touch(_references(due)) if due else None
 
@@ -116,7 +116,7 @@ def next_touch_at(situation: Situation, assignment: Assignment) -> float | None:
 
 
 def touch_at(situation: Situation, pod: PodView) -> float:
-    """Returns when a pod must be touched next. The waits double, so that touches don't cause many events."""
+    """Returns when a pod must be touched next. The intervals double, so that touches cause few events."""
     base = situation.assigned_since(pod)
     if pod.touched_at is None or not base <= pod.touched_at <= situation.now:
         return base + TOUCH_SECONDS
@@ -126,8 +126,9 @@ def touch_at(situation: Situation, pod: PodView) -> float:
 def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     """Returns the pods with the right annotation whose agents don't seem to know the attempt.
 
-    Attempt 1 is in the file before the agent starts. An agent with the user's code reports once it also has that code,
-    which comes in such a file too. A hold has the number of its attempt, so nothing shows whether it was seen.
+    Attempt 1 is in the file before the agent starts, so it is always seen. If the user's code is in a file too, an
+    agent reports only after it has found the code. A hold repeats its attempt's number, so nothing shows whether it was
+    seen.
     """
     opened = to_seconds(situation.status.attempt_start_time)
     in_template = assignment.attempt == 1 and situation.spec.scheduling.topology is None
@@ -161,13 +162,13 @@ def _hosts(situation: Situation) -> tuple[str, ...]:
 
 
 def _uids(situation: Situation) -> tuple[str, ...]:
-    """Returns the pods that the attempt names. If all ranks of a worker are absent, any pod may prepare them."""
+    """Returns the uids of the attempt's pods, or "" for an absent worker, whose ranks any pod may prepare."""
     uids = zip(situation.workers, situation.status.pod_uids, strict=False)
     return tuple("" if worker in situation.members.absent else uid or "" for worker, uid in uids)
 
 
 def _processes(situation: Situation) -> tuple[int, ...] | None:
-    """Returns the ranks of each worker if they differ, as in jobs with several groups, which aren't resized."""
+    """Returns each worker's number of ranks, or None if all are equal. Jobs with several groups aren't resized."""
     counts = processes_by_worker(situation.layout)
     if counts is None or any(worker >= len(counts) for worker in situation.workers):
         return None
@@ -175,7 +176,7 @@ def _processes(situation: Situation) -> tuple[int, ...] | None:
 
 
 def _is_planned(situation: Situation) -> bool:
-    """Returns whether the ranks are stopped by plan, or by a disruption that gives them time."""
+    """Returns whether the ranks stop because of a plan, or of a disruption that leaves them time to save."""
     if situation.running or situation.status.phase is None:
         return False
     failure = situation.last_failure
@@ -184,7 +185,7 @@ def _is_planned(situation: Situation) -> bool:
         and failure.attempt == situation.status.attempt
         and known_reason(failure.reason).strength is not Strength.DISRUPTION
     )
-    # If an attempt has a pod that must be replaced, its ranks have never met.
+    # If one of the attempt's pods must be replaced, the ranks have never formed a group.
     unmet = (
         failure is not None
         and failure.attempt < situation.status.attempt

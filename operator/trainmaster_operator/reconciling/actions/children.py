@@ -1,11 +1,11 @@
 """Applies the job's children if they differ from their rendering, and checks that pods get their agent.
 
 A child is applied if it is missing, was rendered differently (the hash differs), or was scaled by another client. All
-children of a job that runs or will run are kept. For a suspended or finished job, only its StatefulSets are scaled to
-zero. Another owner's object of the same name is left alone: the executor refuses to apply over it.
+children of a job that runs or will run are kept. For a suspended or finished job, the StatefulSets are scaled to zero
+and nothing else changes. If another owner has an object of the same name, the executor refuses to overwrite it.
 
-A pod that has a node but no container may be waiting for the ConfigMap with its agent, if that was deleted. The kubelet
-retries at growing intervals, so the operator checks the ConfigMap and creates it again if it is missing.
+If a pod has a node but no container, the ConfigMap with its agent may have been deleted. The kubelet retries at growing
+intervals, so the operator soon checks the ConfigMap, and creates it again if it is missing.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class _Rendering:
 
 
 class RememberedHashes:
-    """Caches each job's last hashes: rendering takes milliseconds, and most passes change nothing.
+    """Caches each job's last hashes, because rendering takes milliseconds and most passes change nothing.
 
-    The key is the very spec object that the job was parsed into, held by a weak reference. Passes of large jobs run in
-    a thread; a lost entry costs one rendering.
+    The key is the identity of the parsed spec, which is held by a weak reference. Passes of large jobs run in a thread,
+    and if an entry is lost, this costs one rendering.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     if ended and not any(_is_off(child, replicas, assignment) for child in own_sets(situation)):
         return ()
     rendering = _rendering(situation, assignment, replicas)
-    # Use the spec that the job was parsed into; the situation may have a copy with the workers that Kueue admitted.
+    # Use the original parsed spec; the situation may contain a copy with the number of workers that Kueue admitted.
     spec = situation.job.spec or situation.spec
     hashes, manifests = _remembered.get(spec, rendering), None
     if hashes is None:
@@ -148,7 +148,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     elif lacks_placement(situation.job, situation.observed):
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet"}
     elif lacks_pod_group(situation):
-        # Pods created before it would be scheduled one by one.
+        # Pods created before their PodGroup would be scheduled one by one.
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or _has_pods(known.get((kind, name)))}
     if not needed:
         return ()
@@ -158,7 +158,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
 
 
 def workload_manifest(situation: Situation) -> Manifest | None:
-    """Returns the job's Workload for Kueue, in its form while it holds no quota."""
+    """Returns the job's Workload for Kueue, as it is written while it holds no quota."""
     rendering = _rendering(situation, first_assignment(situation.identity, situation.spec), _replicas(situation))
     manifests = rendering.manifests(situation.spec)
     return next((manifest for manifest in manifests if manifest.kind == WORKLOAD_KIND), None)
@@ -206,7 +206,7 @@ def _has_pods(child: ChildView | None) -> bool:
 
 
 def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignment) -> bool:
-    """Returns whether a StatefulSet of an ended job must be applied: its size is wrong, or kept pods could train."""
+    """Returns whether an ended job's StatefulSet has a wrong size, or kept pods that could still train."""
     wanted = replicas.get(child.name, 0)
     return child.replicas != wanted or (wanted > 0 and child.assignment != assignment)
 
@@ -217,20 +217,20 @@ def _is_needed(child: ChildView | None, rendered_hash: str, replicas: int | None
     if child is None:
         return True
     if child.deleting:
-        # The garbage collector isn't done; its event triggers the next pass.
+        # The next pass follows when the garbage collector has deleted the object.
         return False
     scaled = kind == "StatefulSet" and child.replicas != replicas
     return scaled or child.rendered_hash != rendered_hash
 
 
-# Seconds from scheduling until a container should exist. If the node has the image, it takes less than one.
+# Seconds from scheduling until a container should exist. With the image on the node, it takes less than a second.
 CONTAINER_SECONDS = 3.0
 # Seconds between two checks while an image is being pulled.
 AGAIN_SECONDS = 10.0
 
 
 def ensure_agent(situation: Situation) -> EnsureAgent | None:
-    """Returns the check of the job's ConfigMap, if it is due."""
+    """Returns the check of the ConfigMap with the job's agent, if the check is due."""
     agent, waits = job_agent(situation), _container_waits(situation)
     if agent is None or not any(wait >= CONTAINER_SECONDS for wait in waits):
         return None
@@ -262,7 +262,7 @@ def _container_waits(situation: Situation) -> list[float]:
 
 
 def delete_pod_group(situation: Situation) -> DeleteChild | None:
-    """Returns the deletion of the PodGroup of a job without pods, so that it reserves nothing."""
+    """Returns the deletion of the PodGroup if the job has no pods, so that the PodGroup reserves nothing."""
     group = pod_group(situation)
     if group is None or group.deleting or situation.observed.pods:
         return None

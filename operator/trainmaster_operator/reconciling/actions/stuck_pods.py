@@ -1,11 +1,11 @@
-"""Deletes pods that would block the job forever: their node doesn't stop them, or their agent doesn't answer.
+"""Deletes pods that would block the job forever, because their node or their agent doesn't answer.
 
-A StatefulSet replaces a pod only after the old one is gone, which a dead kubelet never reports. So a pod whose grace
-period ended `nodes.lostAfterSeconds` ago is deleted by force, if a live read of its node shows that it is lost.
-Processes that still run there can't join a later attempt, because its assignment doesn't have their uid. A worker that
-trains without all others needs no peers, so its pod is deleted only after its agent must have stopped its ranks.
+A StatefulSet replaces a pod only after the old one is gone, which a dead kubelet never reports. So a pod is deleted by
+force if its grace period ended `nodes.lostAfterSeconds` ago and a live read of its node shows that the node is lost.
+Processes that still run there can't join a later attempt, because its assignment doesn't contain their pod's uid. A
+worker that trains alone doesn't need its peers, so its pod is deleted only after its agent must have stopped the ranks.
 
-A worker that hangs as a whole, or has lost its network, looks healthy to Kubernetes. If its peers report it as silent,
+A worker whose agent hangs, or that has lost its network, looks healthy to Kubernetes. If its peers report it as silent,
 the next attempt waits for it or continues without it, and its pod is replaced after `nodes.lostAfterSeconds`.
 """
 
@@ -22,7 +22,7 @@ RECHECK_SECONDS = 10.0
 
 
 def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Returns the forced deletions; the executor first reads each pod and node."""
+    """Returns the forced deletions. Before each deletion, the executor reads the pod and its node."""
     return tuple(
         DeletePod(
             PodRef(pod.name, pod.uid),
@@ -54,7 +54,7 @@ def next_check_at(situation: Situation) -> float | None:
 def _silent_until(situation: Situation) -> float:
     failure = situation.last_failure
     lost_after = situation.spec.failure_policy.nodes.lost_after_seconds
-    # A time in the future: a clock was set back.
+    # If the time is in the future, a clock was set back.
     at = to_seconds(failure.failed_at) if failure is not None else None
     return min(at or situation.now, situation.now) + lost_after
 
@@ -74,7 +74,7 @@ def _absent_and_silent(situation: Situation) -> list[PodView]:
 
 
 def _given_up_at(situation: Situation, pod: PodView) -> float:
-    """Returns when a pod with a silent agent is replaced, regardless of attempts in the meantime."""
+    """Returns when a pod with a silent agent is replaced, even if new attempts open before that."""
     stream, container = situation.observed.stream, pod.worker_container
     lost = (to_seconds(each.failed_at) for each in situation.status.failures if each.worker == pod.worker)
     started_at = None if container is None else container.started_at

@@ -1,11 +1,12 @@
 """Reads the grants of a gang scheduler or Kueue.
 
 A PodGroup schedules a gang (`scheduling.gang`). It is created before the first pod and deleted after the last one, so
-it reserves nothing for a job that is suspended, waiting or over. A gang that finds no room hasn't failed:
-`startupSeconds` begins when its pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
+it reserves nothing for a job that is suspended, waiting or over. If the cluster has no room for a gang, the job hasn't
+failed. `startupSeconds` begins when the pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
 
-Kueue admits a job in its Workload, with a flavor for each resource. Pods need the flavor's node labels and tolerations,
-so flavors are read before any pod is created. Kueue may admit fewer workers of an elastic job than requested.
+Kueue admits a job in the status of its Workload, with a flavor for each resource. Pods need the flavor's node labels
+and tolerations, so flavors are read before any pod is created. Kueue may admit fewer workers of an elastic job than
+requested.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def workload_child(job: Job, observed: Observed) -> ChildView | None:
 
 
 def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
-    """Returns whether a Workload requests as many pods as the job does now."""
+    """Returns whether a Workload requests the number of pods that the job requires now."""
     layout = worker_layout(job.identity, spec)
     return dict(workload.counts) == {group.name: group.pods for group in layout}
 
 
 def admission(job: Job, spec: JobSpec, observed: Observed) -> WorkloadView | None:
-    """Returns the Workload while it is admitted; `spec` is the user's."""
+    """Returns the Workload while it is admitted, or None. `spec` is the user's original spec."""
     child = workload_child(job, observed)
     workload = child.workload if child is not None and not child.deleting else None
     if workload is None or not workload.admitted or not workload.active or workload.evicted:
@@ -85,7 +86,7 @@ def lacks_placement(job: Job, observed: Observed) -> bool:
 
 
 def placements(workload: WorkloadView, observed: Observed) -> tuple[tuple[str, Placement], ...]:
-    """Returns the admission's additions to the pods of each group, by the known flavors."""
+    """Returns the labels and tolerations that an admission's known flavors add to each group's pods."""
     return tuple((part.name, _placement(part, observed)) for part in workload.pod_sets)
 
 
@@ -133,7 +134,7 @@ def lacks_pod_group(situation: Situation) -> bool:
 
 
 def waits_for_nodes(situation: Situation) -> bool:
-    """Returns whether no pod of the gang has a node yet, and only the scheduler prevents it."""
+    """Returns whether no pod of the gang has a node yet, and nothing but the scheduler delays this."""
     if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
         return False
     return not any(is_alive(pod) and pod.node is not None for pod in situation.pods.values())

@@ -1,7 +1,7 @@
 """The lineup lists the pods of each group that train, in the order of their ranks. The other pods are spares.
 
-No index is permanently a spare's. When a spare takes a lost worker's place, the new pod with the lost index becomes the
-spare. A spare only replaces workers of its own group, because other groups have other machines.
+Any index can become a spare. When a spare takes a lost worker's place, the new pod with the lost index becomes the
+spare. A spare replaces only workers of its own group, because other groups use other machines.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.rendering import GroupLayout, rank_grace_seconds
 from trainmaster_operator.wire.limits import ALONE_SECONDS, UNSEEN_SECONDS
 
-# Reasons of the DisruptionTarget condition if the kubelet doesn't answer (`policies.attribution` has all).
+# Reasons of the DisruptionTarget condition if the kubelet doesn't answer (`policies.attribution` lists all reasons).
 NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 
 
 def desired_workers(situation: Situation) -> tuple[int, ...]:
     """Returns the workers that the spec requests, lost or not, in rank order.
 
-    They are the current attempt's. A resized elastic job removes some or adds some: first those that could start at
-    once, then by index.
+    They are the current attempt's workers, unless an elastic job was resized. New workers are first those that could
+    start at once, then the others by index.
     """
     if not situation.has_spares:
         return tuple(index for group in situation.layout for index in group.indexes)
@@ -55,9 +55,9 @@ def ready_spares(situation: Situation) -> tuple[int, ...]:
 
 
 def next_workers(situation: Situation, without: frozenset[str] = frozenset()) -> tuple[int, ...]:
-    """Returns the workers of the next attempt: the desired ones, with ready spares in the places of lost ones.
+    """Returns the desired workers for the next attempt, where ready spares replace lost workers.
 
-    `without`: the uids of further pods that count as lost.
+    `without` contains the uids of further pods that count as lost.
     """
     desired = desired_workers(situation)
     if not situation.has_spares:
@@ -77,8 +77,8 @@ def continued_workers(
 ) -> tuple[int, ...]:
     """Returns the lineup of a continued attempt.
 
-    It is the current one, because ranks keep their numbers, with ready spares in the places of `absent` workers whose
-    container doesn't run. `without`: the uids of further lost pods.
+    It is the current lineup, because ranks keep their numbers. Only `absent` workers whose container doesn't run are
+    replaced by ready spares. `without` contains the uids of further lost pods.
     """
     if not situation.has_spares:
         return situation.workers
@@ -92,11 +92,11 @@ def continued_workers(
 
 
 def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
-    """Returns whether an attempt can be opened with these workers: each has a pod that won't be replaced.
+    """Returns whether an attempt can be opened, because each of these workers has a pod that won't be replaced.
 
-    Some jobs also wait for nodes: an elastic job, because it can train without workers that get none; a job with a
-    topology, because nodes decide the order of ranks; and a job that gave up its nodes before, because it may find none
-    again. `without`: the uids of pods that are about to be replaced.
+    Some jobs also wait until all pods have nodes. An elastic job can train without workers that get no node. With a
+    topology, nodes decide the order of ranks. A job that gave up its nodes before may not get them again. `without`
+    contains the uids of pods that will be replaced.
     """
     if alone_until(situation) is not None:
         return False
@@ -113,10 +113,10 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
 
 
 def alone_until(situation: Situation) -> float | None:
-    """Returns the latest time at which a lost worker's ranks stop that trained without all others.
+    """Returns the latest time at which the ranks of a lost worker that trained alone must have stopped, or None.
 
-    None if they have stopped, or if their agent learns of the next attempt. Behind a broken network they can keep
-    training. Their agent stops them after nobody has watched it for a while.
+    Such ranks need no peers, so a broken network doesn't stop them. Their agent stops them after nobody has watched it
+    for a while. None means that they have stopped, or that their agent will learn of the next attempt.
     """
     status, failure, members = situation.status, situation.last_failure, situation.members
     if status.continues is None or not members.absent_ranks or len(members.present) != 1:
@@ -132,7 +132,7 @@ def alone_until(situation: Situation) -> float | None:
 
 
 def saves_until(situation: Situation) -> float | None:
-    """Returns the end of the grace period of the attempt's terminating pods, including deleted ones.
+    """Returns when the grace period of the attempt's terminating or deleted pods ends, or None.
 
     Their peers were stopped later and may still be saving.
     """
@@ -144,9 +144,9 @@ def saves_until(situation: Situation) -> float | None:
 
 
 def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
-    """Returns the current attempt's workers of a group that the spec still requests, in this order.
+    """Returns the workers of a group in the current attempt, limited to the number that the spec now requests.
 
-    Workers that train come first, then those that could join.
+    Workers that train are kept first, then those that could join.
     """
 
     def place(worker: int) -> tuple[bool, bool]:
@@ -160,8 +160,8 @@ def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
 def _saves_checkpoint(situation: Situation) -> bool:
     """Returns whether a pod of the attempt is in its grace period while ranks still run.
 
-    Starting a spare now would interrupt the checkpoint that all ranks save together. This doesn't apply to lost nodes,
-    which stop nothing, or to pods deleted by force.
+    Starting a spare now would interrupt the checkpoint that all ranks save together. Lost nodes and pods deleted by
+    force don't count, because their ranks get no time to save.
     """
     return saves_until(situation) is not None and not all(_has_left(situation, each) for each in situation.workers)
 
@@ -201,7 +201,7 @@ def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool
 def _with_stand_ins(
     layout: Sequence[GroupLayout], workers: Sequence[int], lost: Iterable[int], spares: Iterable[int]
 ) -> tuple[int, ...]:
-    """Returns the workers with spares of their groups in the places of lost ones, both in the given order."""
+    """Returns the workers, where each lost worker is replaced by the next spare of its group, in the given order."""
     free = list(spares)
     instead: dict[int, int] = {}
     for worker in lost:

@@ -1,7 +1,7 @@
 """The members of an attempt are its workers' ranks, some of which may be absent in a continued attempt.
 
-A rank keeps its number while its process lives, so the lineup stays the same in continued attempts, and absent members
-are listed by rank. A worker is absent if all its ranks are.
+A rank keeps its number while its process lives, so continued attempts keep the lineup and list the absent ranks. A
+worker is absent if all its ranks are absent.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Members:
     def of(cls, workers: Iterable[int], layout: tuple[GroupLayout, ...], absent: Iterable[int]) -> Members:
         """Returns the members of an attempt with these workers."""
         counts = {index: group.processes for group in layout for index in group.indexes}
-        # Only jobs with one group are resized, so a worker that was scaled away had as many ranks as the others.
+        # Only jobs with one group are resized, so a removed worker had the same number of ranks as the others.
         usual = layout[0].processes if layout else 1
         ranks, first = dict[int, range](), 0
         for worker in workers:
             ranks[worker] = range(first, first + counts.get(worker, usual))
             first = ranks[worker].stop
         ordered = tuple(rank for rank in sorted({*absent}) if 0 <= rank < first)
-        # All ranks can't be absent: the status was edited.
+        # If the status lists all ranks as absent, it was edited.
         return cls(ranks, ordered if len(ordered) < first else ())
 
     @cached_property
@@ -65,7 +65,7 @@ class Members:
         return Members(self.ranks, tuple(sorted(ranks)))
 
     def shown(self, desired: int) -> str:
-        """Describes the training workers: `3 of 4 workers`, `all 4 workers`. `desired`: the full number."""
+        """Describes the training workers, such as `3 of 4 workers` or `all 4 workers`. `desired` is the full number."""
         incomplete = self.incomplete
         parts = [
             f"{len(self.present_ranks(worker))} of {len(self.ranks[worker])} ranks of worker {worker}"

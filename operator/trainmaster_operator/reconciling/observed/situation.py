@@ -1,15 +1,15 @@
 """A situation holds the facts about one job at one moment, computed once for all policies.
 
-`survey` combines the status with the observations: the workers, their pods, and the report of each on the current
-attempt. Agents report by streams and termination messages (`Report`). If a container ended without a report, its status
-is used.
+`survey` combines the status with the observations: the workers, their pods, and each worker's report on the current
+attempt. Agents report by streams and termination messages (`Report`). If a container ended without a report, the
+container's status is used.
 
-**Which end belongs to which attempt.** An agent serves many attempts, so an end without a message doesn't show its
-attempt. The status has the number of ends of each worker's container when the attempt was opened, so no old end counts
-again. A new end belongs to the attempt if it is clearly later than the opening, or later than the agent's own report on
-the attempt, which has the same clock. Within CLOCK_SLACK it could belong to the attempt before; then the operator waits
-for the report that the restarted agent finds and sends. The same applies if the kubelet's probe killed an agent that
-hadn't reported on the attempt: it had hung for minutes when the attempt opened, and joins it after its restart.
+**Matching ends and attempts.** An agent serves many attempts, so an end without a message doesn't show its attempt.
+When an attempt opens, the status records how often each worker's container has ended, so that no old end counts again.
+A new end belongs to the attempt if it is clearly later than the opening, or later than the agent's own report on the
+attempt, which uses the same clock. An end within CLOCK_SLACK could belong to the previous attempt, so the operator
+waits for the report that the restarted agent finds and sends. The operator also waits if the kubelet's probe killed an
+agent that hadn't reported on the attempt. That agent hung before the attempt opened, and joins after its restart.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from trainmaster_operator.reconciling.observed.snapshot import (
 from trainmaster_operator.rendering import GroupLayout, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
-# Phases in which the current attempt should run; in all others its ranks are held.
+# Phases in which the current attempt should run. In all other phases, its ranks are held.
 RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
-# The kubelet's times are whole seconds of another machine's clock.
+# Seconds of tolerance, because the kubelet rounds times to seconds and uses another machine's clock.
 CLOCK_SLACK = 2.0
 # Seconds after a leader's hello during which it may still be sending earlier reports.
 KEPT_REPORTS_SECONDS = 1.0
@@ -53,7 +53,7 @@ UP_WITHOUT_REPORT_SECONDS = 10.0
 class Situation:
     """The facts about one job.
 
-    `layout` has the groups; `workers` are the current attempt's, as global indexes in rank order.
+    `layout` lists the groups. `workers` are the global indexes of the current attempt's workers, in rank order.
     """
 
     job: Job
@@ -69,7 +69,7 @@ class Situation:
 
     @property
     def asked(self) -> JobSpec | None:
-        """Returns the user's spec; `spec` itself has as many workers as Kueue admitted."""
+        """Returns the user's original spec. In `spec`, the number of workers is the one that Kueue admitted."""
         return self.job.spec
 
     @property
@@ -96,7 +96,7 @@ class Situation:
 
     @cached_property
     def recorded_uids(self) -> Mapping[int, str]:
-        """Returns the uid of each worker's pod in the status; for an absent worker, that of the lost pod."""
+        """Returns the uid of each worker's pod from the status. For an absent worker, it is the lost pod's uid."""
         return {worker: uid for worker, uid in zip(self.workers, self.status.pod_uids, strict=False) if uid}
 
     @cached_property
@@ -111,7 +111,7 @@ class Situation:
 
     @property
     def code_digest(self) -> str | None:
-        """Returns the digest of the code that the user wants to run, or None if the image has the code."""
+        """Returns the digest of the code that the user wants to run, or None if the image contains the code."""
         return None if self.spec.code is None else self.spec.code.digest
 
     @property
@@ -133,7 +133,7 @@ class Situation:
     def finished(self) -> frozenset[int]:
         """Returns the workers whose ranks have all exited with 0 in the current attempt.
 
-        A worker that did so before it learned of a continued attempt has finished that one too.
+        A worker that finished before it learned of a continued attempt has finished the continued attempt too.
         """
         reports = [*self.reports.values(), *self.reports_before.values()]
         done = frozenset(report.worker for report in reports if report.state == "Finished")
@@ -146,7 +146,7 @@ class Situation:
 
     @cached_property
     def up(self) -> frozenset[int]:
-        """Returns the workers whose ranks are or were up, by reports, progress, or else their container."""
+        """Returns the workers whose ranks are or were up, according to reports, progress, or else the container."""
         up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
         if self.observed.progress_attempt == self.status.attempt:
             up.update(worker for worker in self.observed.progress if worker in self.pods)
@@ -154,21 +154,21 @@ class Situation:
         if not self.has_leaders_reports:
             up.update(worker for worker in self.pods if self.unreported_seconds(worker) >= UP_WITHOUT_REPORT_SECONDS)
         if self.status.continues is not None:
-            # Their processes are those of the previous attempt.
+            # These workers kept their processes from the previous attempt.
             up.update(worker for worker in self.members.present if worker in self.pods)
         return frozenset(up & set(self.members.present))
 
     @property
     def has_leaders_reports(self) -> bool:
-        """Returns whether a leader is connected and has sent its earlier reports, which follow its hello."""
+        """Returns whether a leader is connected and has sent its earlier reports, which it does after its hello."""
         stream = self.observed.stream
         return stream.connected and not 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS
 
     @cached_property
     def ended_before(self) -> Mapping[int, Report]:
-        """Returns the reports of workers in a continued attempt whose ranks had ended before it.
+        """Returns the reports of a continued attempt's workers whose ranks had ended before the attempt opened.
 
-        An agent that missed the last attempts may have reported its end in any of them by exiting.
+        An agent that missed the latest attempts may have reported by exiting during any of them.
         """
         if self.status.continues is None:
             return {}
@@ -187,7 +187,7 @@ class Situation:
         }
 
     def unreported_seconds(self, worker: int) -> float:
-        """Returns how long a worker's container has run in this attempt without a report [s]; 0 if it has reported."""
+        """Returns the seconds for which a worker's container has run in this attempt without a report, or 0."""
         pod = self.pods.get(worker)
         container = pod.worker_container if pod is not None else None
         if pod is None or container is None or container.state != "running" or worker in self.reports:
@@ -195,9 +195,10 @@ class Situation:
         return max(self.now - self.assigned_since(pod), 0.0)
 
     def assigned_since(self, pod: PodView) -> float:
-        """Returns when a pod's agent could first know of the attempt: its opening, or its container's later start.
+        """Returns when a pod's agent could first learn of the attempt.
 
-        A time in the future (from a clock that was set back, or another machine's) counts as long ago.
+        This is the attempt's opening or the container's start, whichever is later. A time in the future counts as long
+        ago, because a clock was set back or another machine's clock is wrong.
         """
         opened = to_seconds(self.status.attempt_start_time)
         started = pod.worker_container.started_at if pod.worker_container is not None else None
@@ -221,7 +222,7 @@ class Situation:
     def displaced(self) -> frozenset[str]:
         """Returns the uids of pods that are replaced while the attempt runs without them.
 
-        A spare has taken their place, or the others continue.
+        Either a spare has taken the pod's place, or the other workers continue without it.
         """
         asked = frozenset(self.status.replacing_pod_uids)
         pods = ((worker, pod) for worker, pod in self.pods.items() if worker not in self.members.present)
@@ -257,7 +258,7 @@ class Situation:
     def unresponsive(self) -> frozenset[str]:
         """Returns the uids of the attempt's pods whose agents don't answer, as their peers report.
 
-        They count until their containers end or they connect again (agent/hang/stall.py).
+        A pod counts until its container ends or its agent connects again (agent/hang/stall.py).
         """
         failure = self.last_failure
         lost = {
@@ -268,7 +269,7 @@ class Situation:
         return frozenset(self.pods[worker].uid for worker in lost if self.is_unresponsive(worker))
 
     def is_unresponsive(self, worker: int) -> bool:
-        """Returns whether a worker's pod lives, its container hasn't ended since, and its agent isn't connected."""
+        """Returns whether a worker's container still runs as it did at the opening, but its agent isn't connected."""
         pod = self.pods.get(worker)
         container = pod.worker_container if pod is not None else None
         if pod is None or container is None or not is_alive(pod) or self.worker_uids.get(worker) != pod.uid:
@@ -285,11 +286,11 @@ class Situation:
         return (report is not None and report.state == "Running") or worker in self.finished
 
     def with_status(self, status: JobStatus) -> Situation:
-        """Returns the same observations under a new status."""
+        """Returns a situation with equal observations and a new status."""
         return survey(replace(self.job, status=status), self.spec, self.observed, self.now, self.settings)
 
     def reports_of(self, attempt: int) -> Mapping[int, Report]:
-        """Returns the last report of each worker on an attempt, including ends of containers without a report."""
+        """Returns each worker's last report on an attempt, which can be derived from a container's end."""
         latest: dict[int, Report] = {}
         workers = frozenset(self.workers)
         if attempt != self.status.attempt:
@@ -310,7 +311,7 @@ class Situation:
 
     @cached_property
     def stalled_before_attempt(self) -> Mapping[int, int]:
-        """Returns the number of ends of the containers whose agents hung when the attempt opened."""
+        """Returns how often each container has ended whose agent hung when the attempt opened."""
         return {
             worker: count_ends(pod.worker_container)
             for worker, pod in self.pods.items()
@@ -342,7 +343,7 @@ class Situation:
         return (self.observed.kills.get((pod.uid, at)) or "") if at is not None else ""
 
     def _is_from_worker(self, report: Report, attempt: int) -> bool:
-        """Returns whether a report comes from the worker's pod in that attempt, as far as is known."""
+        """Returns whether a report may come from the pod that the worker had in that attempt."""
         if attempt != self.status.attempt or not report.uid:
             return True
         recorded = self.worker_uids.get(report.worker)

@@ -1,7 +1,7 @@
-"""A snapshot holds the operator's knowledge about one job at one moment. It is the input of `decide`.
+"""A snapshot contains what the operator knows about one job at one moment. It is the input of `decide`.
 
-The controller's store builds these frozen values from the API server's trimmed objects, the agents' streams and its own
-failed writes. Times are seconds since the epoch as floats; nothing here reads a clock.
+The controller's store builds these frozen values from the API server's trimmed objects, the agents' streams and the
+operator's own failed writes. Times are floats in seconds since the epoch. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 @dataclass(frozen=True)
 class InvalidSpec:
-    """The problem of a spec, and how long the failed job is kept [s]."""
+    """The problem with a spec, and the seconds for which the failed job is kept."""
 
     message: str
     ttl_seconds_after_finished: int | None = None
@@ -31,10 +31,10 @@ class InvalidSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """The DistributedTrainingJob. `invalid` has the problem of its spec, if there is one.
+    """The DistributedTrainingJob. `invalid` describes the problem with its spec, if there is one.
 
-    `spec` is None if a field of it can't be parsed. A spec that is parsed but invalid belongs to a job that was
-    accepted before a check was added. `unreadable`: why the status can't be parsed; then the job must be left alone.
+    `spec` is None if one of its fields can't be parsed. A spec can be set and yet invalid, if the job was accepted
+    before a check was added. `unreadable` explains why the status can't be parsed. Such a job must not be changed.
     """
 
     namespace: str
@@ -46,12 +46,12 @@ class Job:
     status: JobStatus
     deleting: bool = False
     invalid: InvalidSpec | None = None
-    # The spec is so large that `decide` would block an event loop.
+    # Whether the spec is so large that `decide` would block an event loop.
     large: bool = False
     unreadable: str | None = None
     # The newest request for stacks, from the job's annotation, or empty.
     stacks_request: str = ""
-    # The annotation that requests a restart by any new value.
+    # The annotation that requests a restart whenever its value changes.
     restart_request: str | None = None
 
     @property
@@ -69,7 +69,7 @@ class ContainerEnd:
     message: str
     started_at: float | None
     finished_at: float | None
-    # The agent's report, if the termination message is one of ours.
+    # The agent's report, if the termination message contains one.
     report: Report | None = None
 
 
@@ -103,7 +103,7 @@ class PodView:
     # When the PodScheduled condition became True.
     scheduled_at: float | None = None
     ip: str | None = None
-    # Whether deletionTimestamp is set; `deadline` is that time, the end of the grace period.
+    # Whether deletionTimestamp is set. `deadline` is this timestamp, which is the end of the grace period.
     deleting: bool = False
     deadline: float | None = None
     # status.reason and status.message (Evicted, NodeLost, ...).
@@ -139,7 +139,7 @@ def termination_reports(pod: PodView) -> tuple[Report, ...]:
 
 @dataclass(frozen=True)
 class PodSetAdmission:
-    """Kueue's admission of a worker group: pods, flavors, and additions of admission checks."""
+    """Kueue's admission of a worker group: number of pods, flavors, and additions by admission checks."""
 
     name: str
     count: int | None
@@ -157,7 +157,7 @@ class WorkloadView:
     # Requested workers, by group.
     counts: tuple[tuple[str, int], ...] = ()
     active: bool = True
-    # Whether it holds quota; `admitted`: whether all admission checks are ready too.
+    # Whether the Workload holds quota. `admitted`: whether all admission checks are ready too.
     reserved: bool = False
     admitted: bool = False
     # The reason of the Evicted condition while it is True.
@@ -181,36 +181,36 @@ class Flavor:
 class ChildView:
     """An object of the job.
 
-    `replicas`, `assignment` and `agent` are a StatefulSet's, `workload` a Workload's. `kind` comes from
+    `replicas`, `assignment` and `agent` are set for a StatefulSet, `workload` for a Workload. `kind` comes from
     `rendering.child_kind`.
     """
 
     kind: str
     name: str
     uid: str
-    # The hash annotation of the last apply: an equal hash needs no write.
+    # The hash annotation of the last apply. If the hash of a new rendering is equal, nothing is written.
     rendered_hash: str
-    # The controller owner's uid, so that another owner's object of the same name is never adopted.
+    # The uid of the controlling owner, so that another owner's object of the same name is never adopted.
     owner_uid: str | None
-    # The creation still owns some fields, so an apply can't remove them (`controller/writing/children.py`).
+    # Whether the creation still owns fields, which an apply can't remove then (`controller/writing/children.py`).
     created: bool = False
     deleting: bool = False
     replicas: int | None = None
     assignment: Assignment | None = None
-    # The source of its pods' agent; None for the bundled image.
+    # The ConfigMap with the agent of the StatefulSet's pods; None for the bundled image.
     agent: AgentConfigMap | None = None
     workload: WorkloadView | None = None
 
 
 @dataclass(frozen=True)
 class StreamView:
-    """The stream from the leader, connected since `since`. `leader` is that worker."""
+    """The stream from the leader, connected since `since`. `leader` is the leader's worker index."""
 
     connected: bool = False
     leader: int | None = None
     since: float | None = None
     workers: tuple[WorkerLine, ...] = ()
-    # When agents left the leader and didn't return, by worker.
+    # The time at which each agent left the leader without returning, by worker.
     left: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -226,7 +226,7 @@ class RefusedWrite:
 
 @dataclass(frozen=True)
 class Observed:
-    """The observations around the job. `reports` has the last report of each worker and attempt."""
+    """The observations around the job. `reports` contains each worker's last report on each attempt."""
 
     # When this operator began to observe the job (seconds since the epoch).
     since: float = 0.0
@@ -235,29 +235,29 @@ class Observed:
     reports: tuple[Report, ...] = ()
     # By worker, then by global rank.
     progress: Mapping[int, Mapping[int, RankProgress]] = field(default_factory=dict)
-    # By worker: the times of its recovery from the fault before the current progress.
+    # By worker: the durations of its recovery from the fault that preceded the current progress.
     recoveries: Mapping[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = StreamView()
     refused_writes: tuple[RefusedWrite, ...] = ()
-    # The last state of deleted pods, by uid; the last one of each worker.
+    # The last state of the newest deleted pod of each worker, by uid.
     gone: Mapping[str, PodView] = field(default_factory=dict)
-    # The kubelet's message on a container that it killed, by the pod's uid and the end's time; None: no message.
+    # The kubelet's message on a container that it killed, by the pod's uid and the time of the end. None: no message.
     kills: Mapping[tuple[str, float], str | None] = field(default_factory=dict)
-    # The topology domain of each node, by its label; None if it has none or can't be read.
+    # The topology domain of each node, by the node's name; None if the node has no domain or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)
     # Kueue's flavors and priorities, by name; None if they can't be read.
     flavors: Mapping[str, Flavor | None] = field(default_factory=dict)
     priorities: Mapping[str, int | None] = field(default_factory=dict)
-    # Kinds of children beyond the built-in ones that have been listed, so missing ones don't exist.
+    # Kinds beyond the built-in ones whose objects have been listed. A missing child of such a kind doesn't exist.
     listed: frozenset[str] = frozenset()
 
 
 # Ends of containers that the runtime couldn't start (kubernetes: pkg/kubelet/kuberuntime).
 START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
 
-# Message for an agent that the kubelet's probe killed although it still obeyed SIGTERM.
+# Message about an agent that still obeyed SIGTERM when the kubelet's probe had failed.
 _WELL = (
     "its agent was running, but the kubelet couldn't reach its port; change the worker's livenessProbe in "
     "spec.podTemplate"
@@ -283,16 +283,16 @@ def latest_end(container: ContainerView | None) -> ContainerEnd | None:
 
 
 def is_unresponsive_report(reason: str, exit_code: int | None) -> bool:
-    """Returns whether a worker is lost because its agent doesn't answer: unlike an end, this has no exit code."""
+    """Returns whether a report means that an agent doesn't answer. Unlike an end, it contains no exit code."""
     return reason == "AgentLost" and exit_code is None
 
 
 def explained(report: Report, container: ContainerView | None, kill_message: str) -> Report:
     """Returns the report with its cause.
 
-    A restarted agent only knows that it was lost; the container's status or the kubelet has the cause. An agent that
-    was stopped by the kubelet may have been healthy but unreachable. An agent that reports by exiting reports the end
-    before its own.
+    A restarted agent knows only that its predecessor was lost. The cause is in the container's status or the kubelet's
+    message. An agent that the kubelet stopped may have been healthy but unreachable. If an agent reports by exiting,
+    its report is about the previous end, not its own.
     """
     if kill_message and _ended_by(report, latest_end(container)):
         error = "\n".join(filter(None, (report.error, kill_message, _WELL if report.state == "Stopped" else "")))
@@ -315,12 +315,12 @@ def reason_of(end: ContainerEnd) -> str:
     """Returns the reason of an end without a report."""
     if end.reason == "OOMKilled":
         return "OOMKilled"
-    # SIGKILL without a message: the agent itself was killed. 0 without a report: it ended before its work was done.
+    # SIGKILL without a message means that the agent was killed. 0 without a report means that it ended too early.
     return REASON_BY_EXIT_CODE.get(
         end.exit_code, "AgentLost" if end.exit_code in (EXIT_FINISHED, EXIT_KILLED) else "Error"
     )
 
 
 def is_alive(pod: PodView) -> bool:
-    """Returns whether a pod may still train: it isn't terminating and hasn't ended."""
+    """Returns whether a pod may still train, because it isn't terminating and hasn't ended."""
     return not pod.deleting and pod.phase not in ("Failed", "Succeeded")

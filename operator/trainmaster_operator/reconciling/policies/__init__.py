@@ -1,11 +1,11 @@
 """Policies are functions from a situation to a `Transition`, or None if they change nothing.
 
-`decide` asks them in the order of its table. Start with `attempts`: how an attempt opens, fails and is followed by the
-next. It uses `attribution` (the worker that ended it), `failure_rules` (restart, ignore or fail), `backoff` (how long a
-restart waits, and pods that the kubelet would keep waiting), `opening` (workers and ranks of the next attempt),
+`decide` calls the policies in the order of its table. Start with `attempts`, which opens attempts, ends them and opens
+the next ones. It uses `attribution` (the cause of an end), `failure_rules` (restart, ignore or fail), `backoff` (the
+wait before a restart, and pods that the kubelet would keep waiting), `opening` (workers and ranks of the next attempt),
 `continuing` (ranks that keep training), `joining` (ranks that return) and `quarantine` (failures by node).
 
-Independent of these: `startup` (obstacles to the start of pods), `scheduling_backoff` (giving up nodes for a while),
-`elastic` (shrink and grow), `spares` (taking the place of a missing worker), `requests` (new code, a user's restart),
-`queueing` (Kueue) and `lifecycle` (success, deadlines, suspension).
+The other policies are independent: `startup` (problems that prevent pods from starting), `scheduling_backoff` (giving
+up nodes for a while), `elastic` (shrink and grow), `spares` (taking a missing worker's place), `requests` (new code, a
+user's restart), `queueing` (Kueue) and `lifecycle` (success, deadlines, suspension).
 """

@@ -1,12 +1,12 @@
-"""An attempt opens, fails, and is followed by the next one.
+"""Opens attempts, ends them when they fail, and opens the next ones.
 
-A failure is answered at once: the next attempt opens in the same pass if all pods exist and there is no back-off, even
-if only bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
-replaces the recorded one and corrects the counts. Only ending the job can't be corrected. So that waits equally long if
-the culprit isn't known and, if a worker hasn't reported, as long as Kubernetes needs to detect a lost node.
+If all pods exist and there is no back-off, the next attempt opens in the pass that detects the failure, even if only
+bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
+replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so it waits for that time if the
+culprit isn't known. If a worker hasn't reported, it waits until Kubernetes could have detected a lost node.
 
-After a lost pod the group is held, and exactly one attempt opens when every worker has a living pod again. With a ready
-spare in the lost pod's place, that is at once.
+After a pod is lost, the group is held, and exactly one attempt opens when every worker has a living pod again. If a
+spare is ready, the attempt opens at once.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ MAX_FAILURES = 10
 
 
 def create(situation: Situation) -> Transition | None:
-    """Opens attempt 1 of a new job, or of one that was suspended before it ever ran.
+    """Opens attempt 1 of a new job, or of a job that was suspended before it ever ran.
 
-    The pods' template contains it from the start.
+    The pods' template contains attempt 1 from the start.
     """
     if situation.status.attempt > 0:
         return None
     started = to_text(situation.now)
     known = _highest_attempt(situation)
     if known > 0:
-        # The status was lost (a backup without it was restored): agents only follow a higher attempt.
+        # The status was lost, for example because a restored backup lacks it. Agents only follow a higher attempt.
         message = f"the status was lost; attempt {known} is replaced when all pods are there"
         change = StatusChange(attempt=known, start_time=started, attempt_start_time=started)
         return Transition("Restarting", "StatusLost", message, change)
@@ -102,8 +102,8 @@ def end_attempt(
 ) -> Transition:
     """Ends the current attempt for this cause.
 
-    `going`: the uids of pods that are replaced because of it; `anew`: why all ranks restart at once, although some
-    could continue.
+    `going` contains the uids of pods that are replaced because of the cause. If `anew` contains a reason, all ranks
+    restart at once, although some could continue.
     """
     return _respond(_with_early_failures_merged(situation, cause), cause, going=going, anew=anew)
 
@@ -130,7 +130,7 @@ def reattribute(situation: Situation) -> Transition | None:
 
 
 def reopen(situation: Situation) -> Transition | None:
-    """Opens the next attempt when its time has come and every worker has a living pod."""
+    """Opens the next attempt when the back-off is over and every worker has a living pod."""
     if (
         situation.status.phase != "Restarting"
         or situation.status.resizing
@@ -147,7 +147,7 @@ def reopen(situation: Situation) -> Transition | None:
 
 
 def held_since(situation: Situation) -> str | None:
-    """Returns the start of the job's current wait: its attempt's start, or the failure."""
+    """Returns when the job's current wait began, which is the start of the attempt or the time of the failure."""
     status = situation.status
     failure = situation.last_failure
     if not situation.running and failure is not None and failure.attempt == status.attempt:
@@ -156,19 +156,19 @@ def held_since(situation: Situation) -> str | None:
 
 
 def advance(situation: Situation) -> Transition:
-    """Follows the attempt if nothing decisive happened: pods appear, ranks start, or the job waits."""
+    """Updates the phase of the current attempt as pods appear and ranks start, if no other policy has answered."""
     status = situation.status
     waiting = Transition(status.phase or "Pending", "", "")
     if not situation.running:
         return waiting
     change = NO_CHANGE
     if situation.stalled_before_attempt:
-        # Kubernetes keeps the kubelet's Events for only an hour; these ends must never count.
+        # Kubernetes deletes the kubelet's Events after an hour, so these ends are recorded: they must never count.
         ends = {**situation.restart_counts, **situation.stalled_before_attempt}
         change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
     are_placed = have_nodes(situation, situation.workers)
     if are_placed and not situation.worker_uids and not situation.lacks_domains:
-        # From now on a replaced pod ends the attempt. Before, some ranks can't have met.
+        # From now on, a replaced pod ends the attempt. Until now, the ranks can't all have formed a group.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
         change = pods_recorded(situation, workers)
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
@@ -254,14 +254,14 @@ def _replacing(situation: Situation, cause: Failure, waiting: Iterable[PodView],
     """Returns the uids of the pods that the operator replaces because of the attempt's end."""
     current = frozenset(situation.worker_uids.values())
     if cause.worker is not None and cause.worker in situation.members.absent:
-        # It failed before it joined. The others keep training on their nodes.
+        # The worker failed before it joined, so the others keep training on their nodes.
         current = frozenset(pod.uid for worker, pod in situation.pods.items() if worker == cause.worker)
     moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in current]
     return list(dict.fromkeys([*moved, *(pod.uid for pod in waiting)]))
 
 
 def _startup_begins_after(situation: Situation, wait: float) -> str | None:
-    """Returns the start of the next attempt's startup, if it differs from the attempt's start."""
+    """Returns when the next attempt's startup begins, if this differs from the start of the attempt."""
     return to_text(situation.now + wait) if situation.status.scheduling_backoffs else None
 
 
@@ -293,7 +293,7 @@ def _fail_for(situation: Situation, cause: Failure, response: FailureResponse, a
 
 
 def _correct(situation: Situation, before: Situation, cause: Failure, failure: Failure) -> Transition:
-    """Corrects the record and the counts while the next attempt already runs, or ends the job."""
+    """Corrects the recorded failure and the counts while the next attempt already runs, or ends the job."""
     response = _response(before, cause)
     if response.answer == "Fail":
         return _fail_for(before, cause, response, failure.failed_at)
@@ -311,7 +311,7 @@ def _response(situation: Situation, cause: Failure) -> FailureResponse:
 
 
 def _without(situation: Situation, failure: Failure) -> Situation:
-    """Returns the situation with the counts from before the newest failure."""
+    """Returns the situation without the newest failure and its effect on the counts."""
     status = situation.status
     uncounted = not failure.counted and not failure.provisional
     change = without_failure(situation, failure).change | StatusChange(
@@ -323,10 +323,10 @@ def _without(situation: Situation, failure: Failure) -> Situation:
 
 
 def _with_early_failures_merged(situation: Situation, cause: Failure) -> Situation:
-    """Returns the situation without the last failure, if the cause explains that one too.
+    """Returns the situation without the last failure, if the cause explains that failure too.
 
-    A lost pod is often detected late (a lost node after 40 s or more). Meanwhile its peers' broken connections have
-    ended the attempt before, and this attempt never started. All of it is one disruption.
+    A lost pod is often detected late (a lost node after 40 s or more). By then, broken connections of the pod's peers
+    have ended the previous attempt, and this attempt can't start. Both failures count as one disruption.
     """
     failure = situation.last_failure
     if known_reason(cause.reason).strength is not Strength.DISRUPTION or cause.worker in situation.reports:
@@ -339,9 +339,9 @@ def _with_early_failures_merged(situation: Situation, cause: Failure) -> Situati
 
 
 def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bool:
-    """Returns whether a continued attempt ends before its group has formed, because of the fault that it answers.
+    """Returns whether a continued attempt ends before its group has formed, because of the preceding fault.
 
-    This happens with late bystanders, and with ranks that had ended in the attempt before.
+    The cause is then a late report of a bystander, or of ranks that had ended in the previous attempt.
     """
     status = situation.status
     if status.continues is None or failure.attempt != status.attempt - 1 or has_formed(situation):
@@ -385,7 +385,7 @@ def _with_failure_recorded(
 def _furthest_step(situation: Situation, attempt: int) -> int | None:
     """Returns the furthest step of any attempt so far.
 
-    It is newer than the published one, because agents report a failed rank's last step before its end.
+    It can be newer than the published step, because agents report a failed rank's last step before the rank's end.
     """
     observed, published = situation.observed, situation.status.progress
     steps = [] if published is None else [published.furthest_step, published.step]
@@ -395,7 +395,7 @@ def _furthest_step(situation: Situation, attempt: int) -> int | None:
 
 
 def _highest_attempt(situation: Situation) -> int:
-    """Returns the highest attempt in any annotation of this job."""
+    """Returns the highest attempt in the annotations of the job's children and pods."""
     own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
     assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
     return max((item.attempt for item in assignments if item is not None), default=0)

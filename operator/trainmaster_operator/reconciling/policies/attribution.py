@@ -1,8 +1,8 @@
 """Attribution chooses the cause of an attempt's end from the reports of its workers and the state of their pods.
 
 The first report is usually not the culprit's (measured: in 15 of 24 kills a bystander was faster), so time only breaks
-ties. The order is: a pod that the cluster removed; an out-of-memory kill or a signal; an error of the program; a lost
-connection.
+ties. The causes in order of precedence are a pod that the cluster removed, an out-of-memory kill or a signal, an error
+of the program, and a lost connection.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _POD_REASONS: Mapping[str, str] = {
     "Shutdown": "NodeLost",
     "NodeAffinity": "NodeLost",
 }
-# The eviction manager's message on a pod that used more than its limit (kubernetes:
-# pkg/kubelet/eviction/helpers.go); pressure on the node, not the pod's fault, reads "The node was low on resource".
+# The eviction manager's message about a pod that used more than its limit (kubernetes:
+# pkg/kubelet/eviction/helpers.go). If the node was under pressure, it is "The node was low on resource".
 _OWN_LIMIT = re.compile(r"\bexceed(?:s|ed)\b.*\blimit\b", re.DOTALL)
-# Reasons with the agent's own text instead of a program's output.
+# Reasons whose text is written by the agent instead of taken from the program's output.
 _WITHOUT_OUTPUT = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
-# Words for a failure of the machine (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
+# Words that show a failure of the machine (from NVIDIA's Xid catalogue, NCCL and CUDA).
 HARDWARE = re.compile(
     r"uncorrectable|\bECC\b|\bXid\b|NVLink|hardware (?:error|failure)|unspecified launch failure|fell off the bus"
     r"|ncclUnhandledCudaError(?!.*out of memory)|ncclInternalError|device (?:is )?(?:unavailable|lost)"
@@ -54,7 +54,7 @@ MAX_LINE_CHARACTERS = 300
 
 
 def cause_of(situation: Situation, attempt: int) -> Failure | None:
-    """Returns the cause of an attempt's end by current knowledge; None if it hasn't ended."""
+    """Returns the currently known cause of an attempt's end, or None if the attempt hasn't ended."""
     reports = _reports_of(situation, attempt)
     lost = _lost_worker(situation, attempt, reports)
     if lost is not None:
@@ -77,7 +77,7 @@ def failure_of(situation: Situation, report: Report) -> Failure:
 
 
 def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
-    """Returns the reports of workers in an attempt's group; those that were about to join can't end it."""
+    """Returns the reports that can end an attempt. Reports of workers that hadn't joined its group can't."""
     if attempt == situation.status.attempt:
         others = situation.members.absent | situation.finished
         return {worker: report for worker, report in situation.reports.items() if worker not in others}
@@ -168,7 +168,7 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     ended = _how_it_ended(report, reason)
     lines = _last_lines(report.error.splitlines())
     if not situation.keeps_output and reason not in _WITHOUT_OUTPUT:
-        # Only words for a failure of the node are kept of the program's output.
+        # If output isn't kept, only the words that show a failure of the machine are used.
         found = HARDWARE.search(lines)
         lines = found[0] if found else ""
     message = f"{who} ({', '.join(details)}) {ended}" + (f": {lines}" if lines else "")

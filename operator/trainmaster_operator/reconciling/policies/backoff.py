@@ -1,18 +1,18 @@
 """Back-off decides how long a restart waits, and replaces pods that the kubelet's own back-off would delay longer.
 
-**A restart** that counts waits by `failurePolicy.backoff` (`delay`); `restart_at` is when the next attempt may open.
+**Restarts.** `delay` computes the wait of a counted restart from `failurePolicy.backoff`. `restart_at` returns when the
+next attempt may open.
 
 **The kubelet's crash back-off** delays some containers for longer than a new pod takes. Without a stream, every failure
 is reported by a container's exit. The kubelet restarts a container at once the first time, then 10, 20, 40 … 300 s
-after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff), and forgets that after ten minutes of running. It counts
-by the pod's uid and the container, so a new pod starts from zero.
+after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff). After ten minutes of running, the count is reset. The
+kubelet counts for each container of each pod uid, so a new pod starts from zero.
 
-So `replace` replaces pods within a restart: the attempt is held, `status.replacingPodUIDs` lists the pods, they are
-deleted, and the next attempt opens when the new ones exist. That costs neither a restart nor a disruption. It applies
-to exits that report an attempt that is over, and to ends without a report of containers that had worked (the agent was
-killed). A container that never reported and hadn't run for WORKED_SECONDS fails by itself, as an image or a command
-may; that back-off stays. A new pod has to show again that it works, and each such end costs a restart, so the budget
-limits them.
+So `replace` replaces pods within a restart. The attempt is held, the pods are listed in `status.replacingPodUIDs` and
+deleted, and the next attempt opens when the new pods exist. This costs neither a restart nor a disruption. It applies
+if an agent exited to report an attempt that is over, or if a container that had worked ended without a report (its
+agent was killed). If a container never reported and hadn't run for WORKED_SECONDS, its image or command may be wrong,
+so the back-off stays. Each end of a container that had worked costs a restart, so the budget limits replacements.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
-# After running this long, a container restarts at once.
+# After a container has run for this many seconds, the kubelet restarts it at once.
 FORGIVEN_AFTER = 600.0
-# After running this long, a container had worked, even if no stream shows it.
+# After a container has run for this many seconds, it counts as working, even if no stream shows it.
 WORKED_SECONDS = 10.0
 # `back-off 1m20s restarting failed container=worker pod=...`: Go's durations.
 _MESSAGE = re.compile(r"back-off (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)? restarting", re.IGNORECASE)
 
 
 def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins: float) -> tuple[PodView, ...]:
-    """Returns the pods of `workers` that new pods would overtake (`settings.replace_after_seconds`).
+    """Returns the pods of `workers` whose containers would restart later than a new pod would be ready.
 
-    `ended` is the newest attempt that is over: only reports up to it count. `begins`: the earliest time at which the
-    next attempt may open.
+    `settings.replace_after_seconds` is the time that a new pod takes. `ended` is the newest attempt that is over, and
+    later reports don't count. `begins` is the earliest time at which the next attempt may open.
     """
     checkpoint, patience = situation.spec.checkpoint, situation.settings.replace_after_seconds
     if patience is None or (checkpoint is not None and checkpoint.volume.empty_dir):
-        # Such a volume would be lost with the pod.
+        # An emptyDir with checkpoints would be lost with the pod.
         return ()
     overtaken = max(situation.now + patience, begins)
     pods = (situation.pods.get(worker) for worker in workers)
@@ -69,15 +69,15 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
 
 
 def is_limited(reason: str, *, counted: bool) -> bool:
-    """Returns whether such failures can't repeat forever: they count, or they aren't the job's fault.
+    """Returns whether failures of this kind can't repeat forever, because they count or are disruptions.
 
-    Failures that a rule ignores could repeat forever, so the kubelet's back-off stays for them.
+    If a rule ignores a failure, it could repeat forever, so the kubelet's back-off stays.
     """
     return counted or known_reason(reason).strength is Strength.DISRUPTION
 
 
 def sentence(pods: Iterable[PodView]) -> str:
-    """Returns the part of a message that lists the pods that are replaced."""
+    """Returns the part of a message that names the replaced pods."""
     return f"replacing {listed([pod.name for pod in pods])}, which the kubelet's crash back-off would keep waiting"
 
 
@@ -94,7 +94,7 @@ def _has_reported(pod: PodView, ended: int) -> bool:
 def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
     """Returns whether the pod's container waits because it ended without a report after it had worked.
 
-    False if no other worker runs, because the memory of this pod may be the only copy of the job's state.
+    Returns False if no other worker runs, because the memory of this pod may be the only copy of the job's state.
     """
     container = pod.worker_container
     end = latest_end(container)
@@ -115,10 +115,10 @@ def _runs(pod: PodView) -> bool:
 
 
 def _starts_at(container: ContainerView | None, now: float) -> float:
-    """Returns when the kubelet restarts a container, by its message or else by its rules.
+    """Returns when the kubelet restarts a container, computed from its message or else from the number of restarts.
 
-    It shows CrashLoopBackOff only at its next sync of the pod, often when the wait is almost over (recorded on
-    Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl), so until then the number of restarts has to suffice.
+    The kubelet shows CrashLoopBackOff only when it next syncs the pod, which is often when the wait is almost over
+    (recorded on Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl).
     """
     end = latest_end(container)
     if container is None or end is None or container.restarts == 0:
@@ -137,10 +137,10 @@ def _starts_at(container: ContainerView | None, now: float) -> float:
 
 
 def replace(situation: Situation) -> Transition | None:
-    """Replaces the pod of a worker whose exit appears after its attempt was answered.
+    """Replaces the pod of a worker whose exit is observed after the response to the end of its attempt.
 
-    If the next attempt isn't open yet, the pod is replaced with the others. If it is open with that pod, its ranks wait
-    in vain, so it is held and another one opens.
+    If the next attempt isn't open yet, the pod is replaced with the others. If that attempt is open and contains the
+    pod, its ranks wait in vain. So the attempt is held and another one opens.
     """
     status, failure = situation.status, situation.last_failure
     if failure is None or failure.provisional or not is_limited(failure.reason, counted=failure.counted):
@@ -174,16 +174,16 @@ def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
     )
 
 
-# By then the watch has confirmed the cause (measured: 1 to 2 s).
+# Seconds until the watch has confirmed the cause (measured: 1 to 2 s).
 SETTLE_SECONDS = 2.0
-# A silent node counts as unreachable after this (kube-controller-manager: node-monitor-grace-period, 50 s).
+# Seconds until a silent node counts as unreachable (kube-controller-manager: node-monitor-grace-period, 50 s).
 NODE_MONITOR_SECONDS = 60.0
-# Longest wait that other policies request.
+# Longest wait in seconds that other policies request.
 LONGEST_OTHER_WAIT = 600.0
 
 
 def restart_at(situation: Situation) -> float | None:
-    """Returns when a waiting restart may begin. If a clock was set back, no job waits longer than intended."""
+    """Returns when a waiting restart may begin. A clock that was set back doesn't lengthen the wait."""
     failure = situation.last_failure
     if failure is not None and failure.provisional:
         wait = settling_seconds(situation, failure.attempt)
@@ -197,7 +197,7 @@ def restart_at(situation: Situation) -> float | None:
 
 
 def settling_seconds(situation: Situation, attempt: int) -> float:
-    """Returns how long a bystander's report alone doesn't end the job: lost nodes are detected late."""
+    """Returns the seconds to wait for the cause before a bystander's report ends the job."""
     if not silent(situation, attempt):
         return SETTLE_SECONDS
     return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
@@ -209,21 +209,21 @@ def silent(situation: Situation, attempt: int) -> list[int]:
     return sorted(set(situation.worker_uids) - reported)
 
 
-# A restart without cost could repeat forever, so the next attempt waits if one was shorter than this.
+# Ignored failures could repeat forever, so if an attempt was shorter than this many seconds, the next one waits.
 SHORT_LIFE = 10.0
 PAUSE_AFTER_SHORT_LIFE = 5.0
 
 
 def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure, restarts: int, lived: float) -> float:
-    """Returns the seconds to wait before the next attempt; `restarts` includes that one.
+    """Returns the seconds to wait before the next attempt. `restarts` includes this restart.
 
-    Counted restarts wait by `failurePolicy.backoff`. Others begin at once, except after a short attempt that a rule
-    ignores.
+    The wait of counted restarts follows `failurePolicy.backoff`. Others begin at once, unless the attempt was short and
+    a rule ignores its failure.
     """
     if answer == "Ignore":
         ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION
         return PAUSE_AFTER_SHORT_LIFE if ignored and lived < SHORT_LIFE else 0.0
     backoff = spec.failure_policy.backoff
-    # 2.0 ** 1024 overflows; nothing waits longer than maxSeconds anyway.
+    # The exponent is limited because 2.0 ** 1024 overflows. No wait exceeds maxSeconds anyway.
     exponent = min(max(restarts - 1, 0), 64)
     return min(backoff.initial_seconds * min(backoff.factor, 1e4) ** exponent, backoff.max_seconds)

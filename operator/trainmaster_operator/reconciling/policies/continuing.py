@@ -1,11 +1,11 @@
-"""A continued attempt keeps the processes of healthy ranks, and trains without the lost ones.
+"""A continued attempt keeps the processes of healthy ranks, and trains without the lost ranks.
 
-It opens in the pass that detects the loss, without any wait. The remaining ranks form a new group in their processes,
-share the work of the lost ones, and repeat the interrupted step. `joining` lets the others join after their restart. A
-rank keeps its number and world size while its process lives, so the lineup stays; only a spare may take the place of an
-absent worker.
+It opens without a wait, in the pass that detects the loss. The remaining ranks keep their processes, form a new group,
+share the work of the lost ranks, and repeat the interrupted step. `joining` lets the lost ranks join after their
+restart. A rank keeps its number and world size while its process lives, so the lineup changes only if a spare takes the
+place of an absent worker.
 
-If a remaining rank can't continue, the attempt ends for all ranks, as without this feature.
+If a remaining rank can't continue, all ranks restart, as they would without this feature.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def members_left(
 ) -> Members | str:
     """Returns the members of a continued attempt, or the reason why it isn't possible.
 
-    The reason is empty if no rank supports continuing. `going`: the uids of further lost pods; `ready`: absent ranks
-    that can join.
+    The reason is empty if no rank supports continuing. `going` contains the uids of further lost pods, and `ready` the
+    absent ranks that can join.
     """
     if not situation.running:
         return ""
@@ -49,7 +49,7 @@ def members_left(
 def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> frozenset[int]:
     """Returns the ranks that the current attempt has lost.
 
-    They are those that ended, and those of pods that are lost or `going`.
+    They are the ranks that ended, and the ranks of pods that are lost or listed in `going`.
     """
     lost = set[int]()
     gone = situation.leaving | situation.unresponsive | going
@@ -59,7 +59,7 @@ def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> fro
         if pod is None or not is_alive(pod) or pod.uid != situation.worker_uids.get(worker) or pod.uid in gone:
             lost.update(ranks)
         elif report is not None and report.state in ("Failed", "Stopped"):
-            # `able` in such a report: the worker's other ranks live.
+            # If `able` is set in the report of a failed rank, the worker's other ranks still run.
             lost.update(ranks if report.rank is None or not report.able else {report.rank})
     return frozenset(lost)
 
@@ -103,7 +103,7 @@ def opened(situation: Situation, members: Members, change: StatusChange) -> Tran
 
 
 def training(situation: Situation, members: Members, missing: Mapping[int, str], attempt: int) -> str:
-    """Describes the ranks that train in a continued attempt, and the state of the others."""
+    """Describes which workers train in a continued attempt, and the state of the missing ones."""
     shown = f"attempt {attempt}: training with {members.shown(len(desired_workers(situation)))}"
     known = dict[str, list[int]]()
     for worker, what in missing.items():
@@ -113,7 +113,7 @@ def training(situation: Situation, members: Members, missing: Mapping[int, str],
 
 
 def _sentence(names: str, what: str) -> str:
-    """Returns `worker 1 is starting`, and `workers 1, 2 are starting`."""
+    """Returns a sentence such as `worker 1 is starting` or `workers 1, 2 are starting`."""
     if names.startswith("workers") or ", " in names or " and " in names:
         what = re.sub("^is ", "are ", re.sub("^doesn't ", "don't ", what))
     return f"{names} {what}"
@@ -139,13 +139,13 @@ def ready_ranks(situation: Situation) -> frozenset[int]:
 
 
 def was_about_to_join(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's ranks joined the others only in the current attempt, without state."""
+    """Returns whether a worker's ranks join in the current attempt, so that they may have no state yet."""
     before = situation.reports_before.get(worker)
     return before is not None and before.ready
 
 
 def _can_continue(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's remaining ranks can continue; those about to join may have no state yet."""
+    """Returns whether a worker's remaining ranks can continue. Ranks that are about to join may have no state yet."""
     report = situation.reports.get(worker)
     starts = report is None or report.state == "Starting"
     return _holds_state(situation, worker) or (starts and was_about_to_join(situation, worker))
@@ -169,7 +169,7 @@ def _why_not(situation: Situation, worker: int) -> str:
 
 
 def _said(situation: Situation, worker: int) -> str:
-    """Returns the reason that a worker's ranks report for not continuing, or nothing."""
+    """Returns the reason that a worker's ranks report for not continuing, or an empty string."""
     if situation.observed.progress_attempt != situation.status.attempt:
         return ""
     said = (rank.cannot_continue for rank in situation.observed.progress.get(worker, {}).values())

@@ -1,9 +1,9 @@
 """An elastic job shrinks when a worker can't return, grows when it can, and follows `spec.workers`.
 
 The next attempt lists the available workers. Ranks are positions in that list, so any worker may be missing, even
-worker 0. A worker without a pod on a node for `nodes.lostAfterSeconds` is left out, as long as `elastic.minWorkers`
-remain. It returns at a checkpoint: growing (and following `kubectl scale`) is a planned stop. Every rank gets SIGTERM
-and the pod's grace period, and the next attempt opens as soon as all have stopped.
+worker 0. If a worker has had no pod on a node for `nodes.lostAfterSeconds`, it is left out, provided that
+`elastic.minWorkers` remain. To grow again, or to follow `kubectl scale`, the job makes a planned stop. Every rank gets
+SIGTERM and the pod's grace period to save a checkpoint, and the next attempt opens as soon as all ranks have stopped.
 
 Resizing counts neither as a restart nor as a disruption.
 """
@@ -23,7 +23,7 @@ from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import NEW_STARTUP, StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
-# Seconds that an attempt runs before it is stopped to grow, so that its start was worth it.
+# Seconds for which an attempt runs before it is stopped to grow, so that its start wasn't wasted.
 GROW_AFTER = 10.0
 
 
@@ -42,7 +42,7 @@ def resize(situation: Situation) -> Transition | None:
 
 
 def reopen_resized(situation: Situation) -> Transition | None:
-    """Opens the next attempt with the available workers after the ranks have stopped, or after their time is over."""
+    """Opens the next attempt with the available workers when the ranks have stopped or their grace period is over."""
     if situation.status.phase != "Restarting" or not situation.status.resizing:
         return None
     waiting = situation.now < (restart_at(situation) or 0.0)
@@ -63,7 +63,7 @@ def shrink(situation: Situation) -> Transition | None:
         # The job may still end.
         return None
     if situation.unresponsive or alone_until(situation) is not None:
-        # Its pod will be deleted soon; then the worker isn't available.
+        # The unresponsive worker's pod will be deleted soon. After that, the worker isn't available.
         return None
     able = scheduled_workers(situation)
     if situation.running and set(able) == set(situation.workers):
@@ -75,7 +75,7 @@ def shrink(situation: Situation) -> Transition | None:
 
 
 def shrink_at(situation: Situation) -> float:
-    """Returns when a missing worker is left out, at the latest before the job would fail."""
+    """Returns when a missing worker is left out, which is never later than the time at which the job would fail."""
     waited = since(situation.now, held_since(situation))
     due = situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
     fails = startup.due_at(situation)
@@ -83,7 +83,7 @@ def shrink_at(situation: Situation) -> float:
 
 
 def grow_at(situation: Situation) -> float | None:
-    """Returns when the job could grow, while it is smaller than requested."""
+    """Returns when the job may be resized, or None if it has the requested workers."""
     if situation.spec.elastic is None or not situation.running:
         return None
     if _asked_for(situation) == set(desired_workers(situation)):
@@ -92,7 +92,7 @@ def grow_at(situation: Situation) -> float | None:
 
 
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:
-    """Returns the workers whose pods live on a node, in rank order, with spares in the places of others."""
+    """Returns the workers whose pods live on a node, in rank order. Spares replace lost workers."""
     nowhere = frozenset(pod.uid for pod in situation.pods.values() if is_alive(pod) and pod.node is None)
     pods = ((worker, situation.pods.get(worker)) for worker in next_workers(situation, without=nowhere))
     return tuple(
@@ -108,7 +108,7 @@ def _open_with(situation: Situation, able: tuple[int, ...], reason: str) -> Tran
 
 
 def _can_grow(situation: Situation) -> bool:
-    """Returns whether every worker's container runs and stays, and the attempt has run long enough."""
+    """Returns whether the attempt has run long enough, and every desired worker has a running container."""
     at = grow_at(situation)
     if at is None or situation.now < at or situation.status.phase != "Running":
         return False
@@ -124,7 +124,7 @@ def _can_grow(situation: Situation) -> bool:
 
 
 def _asked_for(situation: Situation) -> set[int]:
-    """Returns the attempt's workers, without absent ones that the user no longer wants."""
+    """Returns the attempt's workers without absent workers that the user no longer wants."""
     return set(situation.workers) - (situation.members.absent - set(desired_workers(situation)))
 
 

@@ -1,7 +1,7 @@
-"""Decides whether a failure restarts, ignores or fails: by the job's rules, the table of reasons, and the budget.
+"""Chooses the response to a failure (Restart, Ignore or Fail) from the job's rules, the reasons and the budget.
 
-The first matching rule counts. Without one, `hang.action` decides about a hang, and `api.reasons` about other reasons.
-A disruption is never the job's fault, so rules and budget don't apply to it.
+The first matching rule applies. If no rule matches, `hang.action` decides about a hang, and `api.reasons` about other
+reasons. A disruption is never the job's fault, so rules and budget don't apply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainmaster_operator.api.v1alpha1 import Failure, FailureRule, JobSpec
 
 @dataclass(frozen=True)
 class FailureResponse:
-    """Restart counts, Ignore doesn't, and Fail ends the job with this reason and message."""
+    """Restart is a counted restart, Ignore an uncounted one, and Fail ends the job with this reason and message."""
 
     answer: Answer
     reason: str = ""

@@ -1,7 +1,8 @@
-"""Absent ranks join a continued attempt after they have restarted; until then the others train without them.
+"""Absent ranks join a continued attempt after they have restarted. Until then, the others train without them.
 
-A worker that doesn't return ends nothing. If it fails while it starts, that costs the same as in any attempt, and it is
-restarted after the back-off. If no restart is left, or the failure would end the job, it stays absent.
+If a worker doesn't return, the others keep training. If it fails while it starts, the failure costs the same as in any
+attempt, and the worker is restarted after the back-off. If no restart is left, or the failure would end the job, the
+worker stays absent.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from trainmaster_operator.reconciling.policies.startup import pod_problem
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.wire.report import Report
 
-# Seconds until the cost of the preceding fault is known; ranks that are ready by then join together.
+# Seconds until the cost of the preceding fault is known. Ranks that are ready by then join together.
 RECOVERED_WITHIN = 2.0
-# Seconds in which a continued attempt must form its group. That takes a fraction of a second, but each rank first
+# Seconds in which a continued attempt must form its group. Forming takes a fraction of a second, but each rank first
 # finishes its step, evaluation or save.
 FORMED_WITHIN = 180.0
-# After a rank has hung this often in a row before joining, all ranks restart together.
+# If a rank has hung this often in a row before joining, all ranks restart together.
 HANGS_BEFORE_ALL_START = 2
 
 
@@ -47,7 +48,7 @@ def leave_out(situation: Situation) -> Transition | None:
     if situation.spec.elastic is None or not situation.running:
         return None
     if cause_of(situation, situation.status.attempt) is not None:
-        # A failure is answered first.
+        # The response to a failure comes first.
         return None
     wanted = desired_workers(situation)
     going = frozenset(uid for worker, uid in situation.worker_uids.items() if worker not in wanted)
@@ -56,7 +57,7 @@ def leave_out(situation: Situation) -> Transition | None:
 
 
 def fall_back(situation: Situation) -> Transition | None:
-    """Restarts all ranks if those of a continued attempt don't form their group."""
+    """Restarts all ranks if the ranks of a continued attempt don't form their group in time."""
     due = falls_back_at(situation)
     if due is None or situation.now < due:
         return None
@@ -69,7 +70,7 @@ def fall_back(situation: Situation) -> Transition | None:
 
 
 def falls_back_at(situation: Situation) -> float | None:
-    """Returns when the ranks of a continued attempt must have formed their group; None if they have."""
+    """Returns the deadline for the ranks of a continued attempt to form their group, or None if they have formed it."""
     if situation.status.continues is None or not situation.running or not situation.has_leaders_reports:
         return None
     if has_formed(situation):
@@ -78,7 +79,7 @@ def falls_back_at(situation: Situation) -> float | None:
 
 
 def join(situation: Situation) -> Transition | None:
-    """Opens the next attempt with ranks that are ready, or with a spare that starts in an absent worker's place."""
+    """Opens the next attempt with ranks that are ready to join, or with a spare in an absent worker's place."""
     if not _lacks_ranks(situation) or situation.finished or not has_formed(situation):
         return None
     ready, age = ready_ranks(situation), since(situation.now, situation.status.attempt_start_time)
@@ -114,7 +115,7 @@ def retry(situation: Situation) -> Transition | None:
 
 
 def retries_at(situation: Situation) -> float | None:
-    """Returns when ranks may join, failed ranks restart, or a spare starts in a worker's place."""
+    """Returns the next time at which ranks may join or restart, or a spare may take an absent worker's place."""
     times = [due for _, due in _failed_to_join(situation) if due is not None]
     if _lacks_ranks(situation) and _recovers(situation):
         times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + RECOVERED_WITHIN)
@@ -124,7 +125,7 @@ def retries_at(situation: Situation) -> float | None:
 
 
 def follow(situation: Situation) -> Transition | None:
-    """Reports which ranks train in a continued attempt, and what the absent workers wait for."""
+    """Reports which ranks train in a continued attempt, and why the others are absent."""
     if situation.status.continues is None or situation.status.phase != "Running":
         return None
     if not _lacks_ranks(situation):
@@ -137,14 +138,14 @@ def follow(situation: Situation) -> Transition | None:
         if worker in failed:
             missing[worker] = f"couldn't join: {failed[worker].message}"
         elif worker in desired_workers(situation):
-            # The problem's message changes with every try, so only its reason is shown.
+            # The problem's message can change with every try, so only the reason is shown.
             missing[worker] = "is starting" if problem is None else f"doesn't start ({problem.reason})"
     message = training(situation, situation.members, missing, attempt=situation.status.attempt)
     return Transition("Running", "Continued", message)
 
 
 def _recovers(situation: Situation) -> bool:
-    """Returns whether the attempt follows a fault whose cost isn't known yet."""
+    """Returns whether the attempt follows a fault whose recovery time isn't known yet."""
     failure = situation.last_failure
     return failure is not None and failure.attempt == situation.status.attempt - 1 and failure.recovery is None
 
@@ -154,7 +155,7 @@ def _lacks_ranks(situation: Situation) -> bool:
 
 
 def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None]]:
-    """Yields the reports of ranks that ended before they could join, and when they restart, if ever."""
+    """Yields each report of ranks that ended before they could join, and the time of their restart or None."""
     if not _lacks_ranks(situation):
         return
     for worker in situation.members.incomplete:
@@ -162,7 +163,7 @@ def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None
         if report is None or not _speaks_of_absent_ranks(situation, report):
             continue
         if pod is None or not is_alive(pod) or pod.uid != report.uid:
-            # A new pod starts by itself.
+            # The ranks of a new pod start without this policy.
             continue
         if is_unresponsive_report(report.reason, report.exit_code):
             continue
@@ -178,7 +179,7 @@ def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None
 def _speaks_of_absent_ranks(situation: Situation, report: Report) -> bool:
     """Returns whether a report is about ranks that ended before joining.
 
-    They are all of a worker's ranks, or one rank while others of the worker train.
+    Either all ranks of the worker are absent, or one rank is absent while the worker's others train.
     """
     if report.worker in situation.members.absent:
         return report.state in ("Failed", "Stopped")
@@ -191,10 +192,10 @@ def _hangs(situation: Situation, cause: Failure) -> int:
     for failure in situation.status.failures:
         attempt -= 1
         if failure.attempt != attempt:
-            # Some ranks joined in between.
+            # In the attempt between these two failures, some ranks joined.
             break
         if failure.worker == cause.worker:
             reasons.append(failure.reason)
-    # The oldest failure is the reason for their absence.
+    # The oldest failure made the ranks absent, so it isn't a failure to join.
     before = reasons[:-1] if len(reasons) > 1 else reasons
     return len(list(takewhile(lambda reason: reason == "Hung", before)))

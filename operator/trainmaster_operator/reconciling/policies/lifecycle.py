@@ -1,7 +1,8 @@
-"""The job's life includes success, deadlines (`activeDeadlineSeconds`, `ttlSecondsAfterFinished`) and suspension.
+"""Handles success, deadlines (`activeDeadlineSeconds`, `ttlSecondsAfterFinished`) and suspension of a job.
 
-Suspending (`runPolicy.suspend`) scales to zero: every pod gets SIGTERM and its whole grace period, in which the ranks
-save a checkpoint. Resuming creates the pods again and, when all exist, opens a new attempt.
+To suspend a job (`runPolicy.suspend`), its StatefulSets are scaled to zero. Every pod gets SIGTERM and its full grace
+period, so the ranks can save a checkpoint. To resume, the pods are created again. When all pods exist, a new attempt
+opens.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trainmaster_operator.reconciling.transition import NEW_STARTUP, NO_WAIT, St
 
 
 def active_deadline(situation: Situation) -> Transition | None:
-    """Fails a job that was active for too long, without suspended time."""
+    """Fails a job that was active for too long. Suspended time doesn't count."""
     limit = situation.spec.run_policy.active_deadline_seconds
     if limit is None or situation.status.phase == "Suspended" or active_seconds(situation) < limit:
         return None
@@ -24,7 +25,7 @@ def active_deadline(situation: Situation) -> Transition | None:
 
 
 def active_deadline_at(situation: Situation) -> float | None:
-    """Returns when the deadline passes if nothing changes."""
+    """Returns when the deadline passes if the job isn't suspended before."""
     limit = situation.spec.run_policy.active_deadline_seconds
     status = situation.status
     if limit is None or status.phase == "Suspended" or status.start_time is None or situation.terminal:
@@ -46,13 +47,13 @@ def expires_at(job: Job) -> float | None:
 
 
 def success(situation: Situation) -> Transition | None:
-    """Ends the job when all workers, or the one with rank 0, exited with 0, even while the attempt is being stopped."""
+    """Ends the job when the required workers have exited with 0, even while the attempt is being stopped."""
     if situation.status.attempt == 0 or not situation.workers:
         return None
     finished = situation.finished
     present = situation.members.present
     if not has_formed(situation):
-        # The others finished before these could join.
+        # Workers that could no longer join, because the others have finished, don't count.
         present = tuple(worker for worker in present if not was_about_to_join(situation, worker)) or present
     if situation.spec.success_policy == "RankZero":
         # In a continued attempt the lowest remaining rank has the role of rank 0.

@@ -2,8 +2,8 @@
 
 With a topology (`scheduling.topology`), workers of the same domain get neighbouring ranks, because the rings and trees
 of collectives follow the ranks. A worker's domain is known once its pod has a node. So the ranks of such a job are held
-(attempt 0) until all pods have nodes and the nodes' labels have been read; then attempt 1 is published in its order. A
-node that can't be read or has no such label is in no domain.
+(attempt 0) until all pods have nodes and the nodes' labels have been read. Then attempt 1 is published with the ordered
+ranks. A node that can't be read or lacks the label belongs to no domain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) ->
 
 
 def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
-    """Returns the change that opens the next attempt. A pod whose place a spare takes is replaced meanwhile."""
+    """Returns the change that opens the next attempt. Pods whose places are taken by spares are then replaced."""
     replaced = situation.leaving | situation.unresponsive | going
     left_out = [pod for worker, pod in situation.pods.items() if worker not in workers and is_alive(pod)]
     workers = in_rank_order(situation, workers)
@@ -46,7 +46,7 @@ def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str
 
 
 def opening_phase(situation: Situation, workers: Iterable[int]) -> Phase:
-    """Returns the phase in which an attempt opens: a new pod may wait hours for a node."""
+    """Returns the phase in which an attempt opens, which is Pending if a pod still waits for a node."""
     return "Starting" if have_nodes(situation, workers) else "Pending"
 
 
@@ -61,14 +61,14 @@ def _has_node(situation: Situation, worker: int) -> bool:
 
 
 def worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
-    """Returns the order to record, if it can differ from the order of pods."""
+    """Returns the workers' order to record, or an empty list if it can't differ from the order of the pods."""
     spec = situation.spec
     ordered = spec.elastic is not None or spec.scheduling.topology is not None or situation.has_spares
     return list(workers) if ordered else []
 
 
 def pods_recorded(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
-    """Returns the change that records the attempt's workers, their pods, and earlier ends."""
+    """Returns the change that records the attempt's workers, their pods, and how often each container has ended."""
     pods = [situation.pods[worker] for worker in workers]
     first = situation.status.attempt == 1 and situation.running and not situation.worker_uids
     ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
@@ -87,12 +87,12 @@ def stand_ins(situation: Situation, workers: tuple[int, ...]) -> Iterator[str]:
 
 
 def count_workers(workers: int) -> str:
-    """Returns a number of workers in words."""
+    """Returns text such as `1 worker` or `4 workers`."""
     return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
 def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the workers by domain (lowest index first), then by index; those without a domain come last."""
+    """Returns the workers ordered by domain, then by index. Workers without a domain come last."""
     if situation.spec.scheduling.topology is None:
         return workers
     domains = {worker: _domain(situation, worker) for worker in workers}

@@ -1,9 +1,9 @@
 """Quarantine makes the job avoid nodes that fail repeatedly (`failurePolicy.nodes.quarantineAfter`).
 
 A few bad nodes cause half of the failures of large jobs. Each failure that a machine may have caused counts against the
-node of the worker that failed first. At the limit the node is added to `status.avoidedNodes`. That becomes a preferred
-node affinity of the pods, because a job must not starve if every node is suspect, and the worker on the node is
-replaced before the next attempt opens. Setting `quarantineAfter` to 0 forgives all nodes.
+node of the worker that failed first. At the limit, the node is added to `status.avoidedNodes`, and the worker's pod is
+replaced before the next attempt opens. Pods only prefer other nodes (node affinity), because a job must not starve if
+every node is suspect. If `quarantineAfter` is set to 0, the counts of all nodes are cleared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange
 
 # Reasons that a machine may cause. Memory and storage limits, programs and environments belong to the job.
 _OF_MACHINES = frozenset({"Signal", "Hung", "AgentLost", "NodeLost"})
-# A machine doesn't send SIGKILL.
+# SIGKILL doesn't come from a fault of the machine.
 _KILLED = 128 + 9
 MAX_NODES = 64
 
@@ -47,7 +47,7 @@ def with_failure(situation: Situation, cause: Failure) -> NodeRecord:
 
 
 def without_failure(situation: Situation, failure: Failure) -> NodeRecord:
-    """Returns the record before a failure that its cause now replaces."""
+    """Returns the record as it was before a failure, which a stronger cause now replaces."""
     status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
     count = status.node_failures.get(failure.node or "", 0)
     if count == 0 or not _can_be_the_machine(failure):
@@ -76,7 +76,7 @@ def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
 def _can_be_the_machine(failure: Failure) -> bool:
     """Returns whether the machine may have caused a failure."""
     if failure.reason == "Error":
-        # An exception is the program's, unless its text names the machine.
+        # An exception is the program's fault, unless its text shows a failure of the machine.
         return HARDWARE.search(failure.message) is not None
     return failure.reason in _OF_MACHINES and not (failure.reason == "Signal" and failure.exit_code == _KILLED)
 

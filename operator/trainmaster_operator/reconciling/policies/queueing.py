@@ -2,11 +2,11 @@
 
 The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
 
-- It creates the Workload, starts the job after its admission, and reports when all pods are ready and when the job is
-  over.
-- An eviction (preemption, a stopped queue, `spec.active: false`) suspends the job: SIGTERM, a checkpoint, no pods.
-  After the last pod is gone, the quota is released and Kueue queues the Workload again.
-- If the number of requested workers changes, the job gets a new Workload, because one with quota can't be changed.
+- It creates the Workload, starts the job after the Workload is admitted, and reports when all pods are ready and when
+  the job has ended.
+- After an eviction (preemption, a stopped queue, `spec.active: false`) it suspends the job, which saves a checkpoint.
+  After the last pod is gone, it releases the quota, and Kueue queues the Workload again.
+- If the number of requested workers changes, it creates a new Workload, because a Workload with quota can't be changed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, T
 from trainmaster_operator.rendering import scheduler_of
 from trainmaster_operator.wire.names import HASH_ANNOTATION
 
-# Evictions after which the Workload returns to its queue at once. For all others Kueue decides when, by the reason in
-# `Requeued`: its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again, or the Workload was
-# activated again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go, pkg/controller/core).
+# Evictions after which the Workload returns to its queue at once. For all others, Kueue decides by the reason in
+# `Requeued`. It waits until its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again, or the
+# Workload is active again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go, pkg/controller/core).
 _QUEUED_AGAIN = frozenset({"Preempted", "NodeFailures"})
 
 
@@ -43,7 +43,7 @@ def queued(situation: Situation) -> Transition | None:
     if workload is not None and (started or not missing_flavors(workload, situation.observed)):
         return None
     if workload is None and started and _is_unknown(situation):
-        # The Workload hasn't been or can't be listed, which is no reason to stop training.
+        # Workloads haven't been listed, or can't be. That is no reason to stop training.
         return None
     change = NO_WAIT | StatusChange(replacing_pod_uids=[])
     return Transition("Suspended", "Queued", _why(situation, workload), change)
@@ -70,7 +70,8 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
             yield _report(child, WorkloadCondition("Finished", True, phase, f"the job has {phase.lower()}"))
         return
     if situation.spec.run_policy.suspend or not is_as_asked(situation.job, asked, workload):
-        # A new Workload would be active. Only a user or Kueue may reactivate a deactivated one.
+        # A deactivated Workload isn't replaced, because the new one would be active. Only a user or Kueue may
+        # activate it.
         if gone and workload.active:
             yield DeleteChild(child.kind, child.name, child.uid)
         if workload.active:
@@ -116,7 +117,7 @@ def _are_ready(situation: Situation) -> bool:
 
 
 def _is_unknown(situation: Situation) -> bool:
-    """Returns whether the Workload may exist although it isn't known."""
+    """Returns whether the Workload may exist although the operator hasn't seen it."""
     absent = workload_child(situation.job, situation.observed) is None
     return absent and WORKLOAD_KIND not in situation.observed.listed
 
@@ -127,7 +128,7 @@ def _lacks_priority(situation: Situation) -> bool:
 
 
 def _why(situation: Situation, workload: WorkloadView | None) -> str:
-    """Returns the reason for the wait, with Kueue's own message if there is one."""
+    """Returns the reason why the job waits, with Kueue's message if there is one."""
     queue = situation.spec.scheduling.queue
     if workload is not None:
         return (

@@ -1,10 +1,10 @@
 """Users request a restart by new code (`spec.code.digest`), or by a new value of the restart annotation.
 
-Running ranks are stopped by plan: every rank gets SIGTERM and its whole grace period to save a checkpoint, and the next
-attempt opens in the same pods as soon as all have stopped. If no ranks run, the next attempt follows the request. If it
-only waits for a back-off, it opens at once, because new code is an answer to the failure.
+For running ranks, this is a planned stop. Every rank gets SIGTERM and its full grace period to save a checkpoint, and
+the next attempt opens in the same pods as soon as all ranks have stopped. If no ranks run, the next attempt uses the
+new code. If only a back-off delays that attempt, it opens at once, because new code may fix the failure.
 
-The status has the code and the request of the current attempt (`codeDigest`, `restartRequest`). A request counts
+The status contains the code and the request of the current attempt (`codeDigest`, `restartRequest`). A request counts
 neither as a restart nor as a disruption.
 """
 
@@ -18,7 +18,7 @@ from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
-# Characters shown of a digest.
+# Number of a digest's characters that messages show.
 SHOWN_DIGEST = 12
 
 
@@ -34,7 +34,7 @@ def stop(situation: Situation) -> Transition | None:
 
 
 def reopen_stopped(situation: Situation) -> Transition | None:
-    """Opens the next attempt after all ranks have stopped. If their time is over, `attempts.reopen` does it."""
+    """Opens the next attempt when all ranks have stopped. After their grace period, `attempts.reopen` opens it."""
     if situation.status.phase != "Restarting" or not situation.status.stopping:
         return None
     if not all(_has_left(situation, worker) for worker in situation.members.present):
@@ -44,7 +44,7 @@ def reopen_stopped(situation: Situation) -> Transition | None:
 
 
 def end_back_off(situation: Situation) -> Transition | None:
-    """Ends a back-off, if the next attempt waits for nothing else."""
+    """Ends a back-off on request, if the next attempt waits only for the back-off."""
     status, failure = situation.status, situation.last_failure
     if status.phase != "Restarting" or status.resizing or status.stopping or status.scheduling_backoff:
         return None
@@ -60,7 +60,7 @@ def end_back_off(situation: Situation) -> Transition | None:
 
 
 def _asked(situation: Situation) -> tuple[str, str] | None:
-    """Returns the reason and a message for a request that the current attempt lacks, or None."""
+    """Returns the reason and the message for a request that the current attempt doesn't fulfil, or None."""
     status, request = situation.status, situation.job.restart_request
     if situation.code_digest is not None and situation.code_digest != status.code_digest:
         return "CodeChanged", f"the code was changed to {situation.code_digest[:SHOWN_DIGEST]}"

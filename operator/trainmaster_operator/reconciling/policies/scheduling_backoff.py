@@ -1,11 +1,11 @@
-"""Scheduling backoff makes a job that could only start partly give up its nodes for a while, to avoid a deadlock.
+"""Scheduling backoff prevents deadlocks: a job with too few nodes gives up its nodes for a while.
 
 Without a gang scheduler each pod is created and scheduled by itself, so two jobs can each hold half of the
-accelerators, or of a ResourceQuota, forever. A job that holds nodes while some pods have had none for a fifth of
-`startupSeconds` (three minutes by default; a cluster autoscaler needs two to four for a node) is scaled to zero, waits,
-and tries again. The same happens if it holds pods while a quota prevents others. The waits grow. The job's uid adds
-jitter to the waits and the patience, so that the same two jobs don't collide again. `startupSeconds` continues
-meanwhile, and no attempt opens before all pods have nodes.
+accelerators, or of a ResourceQuota, forever. If a job holds nodes while some of its pods have had no node for a fifth
+of `startupSeconds`, it is scaled to zero, waits, and tries again. (The default is three minutes, and a cluster
+autoscaler needs two to four for a node.) The same happens if a quota prevents some pods. The waits grow.
+Jitter from the job's uid is added to all times, so that the same two jobs don't collide again. `startupSeconds` keeps
+running, and no attempt opens before all pods have nodes.
 
 An elastic job shrinks instead, if the workers with nodes are enough.
 """
@@ -24,17 +24,17 @@ from trainmaster_operator.reconciling.policies.elastic import is_enough, schedul
 from trainmaster_operator.reconciling.policies.startup import began_at, is_quota
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
-# Share of startupSeconds for which pods may lack a node while others hold theirs.
+# Share of startupSeconds for which some pods may lack a node while others hold nodes.
 PATIENCE = 0.2
-# Seconds, and shares of startupSeconds, so that a job with less time to start also waits less.
+# In seconds, and as shares of startupSeconds, so that a job with less time to start waits less too.
 FIRST_WAIT, LONGEST_WAIT = 15.0, 240.0
 FIRST_SHARE, LONGEST_SHARE = 1 / 60, 4 / 15
-# Seconds; within this the operator touches the other job's StatefulSet, which then creates its pods.
+# Seconds. Within this time the operator touches the other job's StatefulSet, which then creates its pods.
 QUOTA_WAIT = 10.0
 
 
 def begin(situation: Situation) -> Transition | None:
-    """Scales a job to zero if it holds only some of its nodes, and lets it wait."""
+    """Scales a job to zero for a while if it holds only some of the nodes or pods that it needs."""
     due = begins_at(situation)
     if due is None or situation.now < due:
         return None
@@ -80,7 +80,7 @@ def retry(situation: Situation) -> Transition | None:
 
 
 def begins_at(situation: Situation) -> float | None:
-    """Returns when a job that holds some of its nodes is scaled to zero."""
+    """Returns when a job that holds only some of its nodes or pods is scaled to zero, or None."""
     status = situation.status
     if status.phase not in ("Pending", "Starting", "Restarting"):
         return None

@@ -1,9 +1,9 @@
 """A spare takes the place of a missing worker whose pod isn't lost as far as Kubernetes knows.
 
-When an attempt fails because of a lost pod, `attempts` puts a spare in its place. This policy covers the rest: a worker
-whose pod has had no node for `nodes.lostAfterSeconds`, and a worker whose agent doesn't join the leader although its
-container seems to run. In the second case its node or network is gone, and Kubernetes needs a minute and a half to end
-its pods.
+When an attempt fails because of a lost pod, `attempts` puts a spare in its place. This policy covers two other cases.
+Either a worker's pod has had no node for `nodes.lostAfterSeconds`, or a worker's agent doesn't join the leader although
+its container seems to run. In the second case the node or its network has failed, and Kubernetes needs a minute and a
+half to end the node's pods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.transition import Transition
 
-# Seconds in which an agent joins the leader after its container started. It tries ten times a second.
+# Seconds within which an agent joins the leader after its container started. The agent tries ten times a second.
 JOINED_WITHIN = 5.0
 
 
@@ -49,7 +49,7 @@ def stands_in_at(situation: Situation) -> float | None:
 
 
 def _for_silent(situation: Situation) -> Transition | None:
-    """Ends an attempt that a worker's agent hasn't joined, if a spare's agent has."""
+    """Ends an attempt that a worker's agent hasn't joined, if a spare whose agent is connected can replace it."""
     stream = situation.observed.stream
     if not situation.running or not stream.connected or stream.leader not in situation.workers:
         return None

@@ -1,10 +1,10 @@
 """Reports problems that prevent workers from starting, and limits the time for the start.
 
-No job holds GPUs forever: if not all ranks are up `startupSeconds` after their attempt was opened, the job fails with
-the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) fail it at once.
+No job may hold GPUs forever. If some ranks aren't up `startupSeconds` after their attempt was opened, the job fails
+with the gravest problem. Problems that waiting can't solve (an invalid image name, a missing program) end it at once.
 
-A job that gives up its nodes (`scheduling_backoff`) and requests them again is still starting, so its time continues.
-Until then, the scheduler's messages about its pods are kept.
+A job that gives up its nodes (`scheduling_backoff`) and requests them again is still starting, so `startupSeconds`
+keeps running. Until all pods have nodes again, the last problem is still reported.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _CREATE = frozenset(
     }
     | {"PostStartHookError"}
 )
-# The API server's reasons for an object that it refuses in any state of the cluster.
+# The API server's reasons for refusing an object regardless of the cluster's state.
 _UNFIT = frozenset({"Invalid", "BadRequest", "RequestEntityTooLarge"})
-# Parts of the API server's messages on refusals by a policy of the cluster.
+# Parts of the API server's messages when a policy of the cluster refuses an object.
 _ADMISSION = ("admission webhook ", "ValidatingAdmissionPolicy ")
 _ORDER = (
     "InvalidImageName",
@@ -64,7 +64,7 @@ _ORDER = (
 
 @dataclass(frozen=True)
 class StartProblem:
-    """A problem that prevents a worker from starting. `is_unrecoverable`: waiting can't solve it."""
+    """A problem that prevents a worker from starting. `is_unrecoverable` means that waiting can't solve it."""
 
     reason: str
     message: str
@@ -80,7 +80,7 @@ def unrecoverable(situation: Situation) -> Transition | None:
 
 
 def deadline(situation: Situation) -> Transition | None:
-    """Fails the job if not all ranks are up in time, with the reason."""
+    """Fails the job with the gravest problem if some ranks aren't up in time."""
     due = due_at(situation)
     if due is None or situation.now < due:
         return None
@@ -95,7 +95,7 @@ def deadline(situation: Situation) -> Transition | None:
 
 
 def due_at(situation: Situation) -> float | None:
-    """Returns when the job fails because it isn't up, or None."""
+    """Returns when the job fails if its ranks aren't up by then, or None."""
     if not _is_starting(situation):
         return None
     began = began_at(situation)
@@ -118,7 +118,7 @@ def began_at(situation: Situation) -> float | None:
 
 
 def gravest_problem(situation: Situation) -> StartProblem | None:
-    """Returns the gravest problem, by the order of its reason."""
+    """Returns the gravest problem. The reasons are ordered by gravity."""
     problems = start_problems(situation)
     return min(problems, key=lambda problem: _ORDER.index(problem.reason), default=_remembered_problem(situation))
 
@@ -126,7 +126,7 @@ def gravest_problem(situation: Situation) -> StartProblem | None:
 def _remembered_problem(situation: Situation) -> StartProblem | None:
     """Returns the last problem of a job that gave up its nodes and hasn't got all of them again.
 
-    It has no pods, or new ones without messages of the scheduler.
+    Such a job has no pods, or new pods without messages from the scheduler.
     """
     shown = condition(situation.status.conditions, "Running")
     if not situation.status.scheduling_backoffs or shown is None or shown.reason not in _ORDER:
@@ -152,7 +152,7 @@ def pod_problem(pod: PodView) -> StartProblem | None:
 
 
 def is_quota(problem: RefusedWrite) -> bool:
-    """Returns whether a ResourceQuota without room refused a write (plugin/pkg/admission/resourcequota)."""
+    """Returns whether a write was refused by a full ResourceQuota (plugin/pkg/admission/resourcequota)."""
     return "exceeded quota" in problem.message
 
 
@@ -170,18 +170,18 @@ def _children(situation: Situation) -> Iterator[StartProblem]:
 
 
 def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
-    """Returns whether a child of a job that hasn't started is refused as invalid, and so always will be.
+    """Returns whether the API server will always refuse to create a child, because the child is invalid.
 
-    A refusal by a policy of the cluster doesn't count, because policies change. Webhooks choose their own codes (400 by
+    If only a change is refused, the job may start with the existing child. A refusal by a policy of the cluster doesn't
+    count, because policies change. Its message shows it, but its code doesn't: webhooks choose their codes (400 by
     default; Kyverno's is 400), and a ValidatingAdmissionPolicy's default reason is Invalid (k8s.io/apiserver:
-    pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating). Neither does the
-    refusal of a change, because the job may start with the existing child.
+    pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating).
     """
     if problem.reason not in _UNFIT or situation.status.attempt > 1 or situation.status.phase != "Pending":
         return False
     if any(sign in problem.message for sign in _ADMISSION):
         return False
-    # A gang's child has its group in its kind.
+    # The kind of a gang's child includes its API group.
     made = {f"apply {child.kind.partition('.')[0]} {child.name}" for child in situation.observed.children}
     return problem.action.startswith("apply ") and problem.action not in made
 

@@ -1,6 +1,6 @@
-"""The status after a pass is for people and programs.
+"""Computes the status after a pass, which people and programs read.
 
-`next_status` builds it from a policy's transition: counts, conditions, `progress` (with the duration of the newest
-recovery), `time_spent` (the use of the job's time) and `stacks` (requests for stack traces). `events` follow from the
-change of the status.
+`next_status` builds it from a policy's transition and adds counts, conditions, `progress` (with the duration of the
+newest recovery), `time_spent` (the use of the job's time) and `stacks` (requests for stack traces). `events` are
+derived from the change of the status.
 """

@@ -1,4 +1,4 @@
-"""Derives events from the change of the status, so that a repeated decision publishes nothing."""
+"""Derives events from the change of the status, so that a repeated decision publishes no event twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tupl
 
 
 def _as_recorded(failures: Sequence[Failure]) -> Failure | None:
-    """Returns the newest failure without its recovery, which becomes known later."""
+    """Returns the newest failure without its recovery, which becomes known only later."""
     return failures[0].model_copy(update={"recovery": None}) if failures else None
 
 
@@ -75,7 +75,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
 def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
     before, after = condition(old.conditions, "Accepted"), condition(new.conditions, "Accepted")
     if new.phase in TERMINAL_PHASES:
-        # The event about its end has the same message.
+        # The event about the end of the job has the same message.
         return
     if after is not None and after.status == "False" and (before is None or before.message != after.message):
         yield JobEvent("Warning", after.reason, after.message)
@@ -94,7 +94,7 @@ def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent
 
 
 def _continued(old: JobStatus, new: JobStatus, spec: JobSpec) -> Iterator[JobEvent]:
-    """Yields the event about ranks that train in a continued attempt, or that have joined."""
+    """Yields the event about the ranks that train in a continued attempt, or that have joined it."""
     before, after = _members(old, spec), _members(new, spec)
     joined = {*before.absent_ranks} - {*after.absent_ranks}
     shown = f"Attempt {new.attempt} continues with {new.training_with or after.shown(new.workers.desired)}"

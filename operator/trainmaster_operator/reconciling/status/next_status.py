@@ -1,6 +1,6 @@
-"""Builds the status after a pass: the policies' changes, the counts, the conditions and the progress.
+"""Builds the status after a pass from the policies' changes, the counts, the conditions and the progress.
 
-The same observations give the same status, so nothing is written for an idle job.
+Equal observations give equal statuses, so nothing is written for an idle job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
             phase=transition.phase,
             observed_generation=situation.job.generation,
             workers=_counts(situation, transition),
-            # The pods of an ended job are being deleted; counting them would only cause writes.
+            # The pods of an ended job are being deleted, so counting them would only cause writes.
             replicas=0 if is_over else len(situation.pods.keys() - _spares(situation)),
             selector=f"{JOB_UID_LABEL}={situation.job.uid}",
             progress=due_progress(situation, is_terminal=is_over),
@@ -56,13 +56,13 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
     is_recovery_due = bool(failures) and status.failures[0].recovery is None and failures[0].recovery is not None
     if status == situation.status and not is_recovery_due:
         return status
-    # Progress and accounting don't cause a write, but every written status has the newest ones.
+    # Progress and accounting don't cause a write, but every written status contains their newest values.
     news = StatusChange(progress=newest_progress(situation), failures=failures)
     return book_time(situation, news.apply(status))
 
 
 def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
-    """Returns the status of a job that was never accepted. It has failed, because most of a spec can't be changed."""
+    """Returns the status of a job that was never accepted. It fails, because most of a spec can't be changed."""
     conditions = job.status.conditions
     # The columns of `kubectl get` show `Running`.
     put = partial(with_condition, reason=INVALID_SPEC, message=invalid.message, now=now, generation=job.generation)
@@ -78,12 +78,12 @@ def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
 
 
 def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
-    """Returns the status of an accepted job with an invalid field: a condition reports it, and nothing else is done.
+    """Returns the status of an accepted job with an invalid field, where only a condition reports the problem.
 
-    Its pods stay, and the job continues with a corrected spec.
+    The job's pods stay, and the job continues once its spec is corrected.
     """
     conditions = job.status.conditions
-    # If its status was lost, `kubectl get` shows nothing else.
+    # If the job's status was lost, `kubectl get` would show nothing without the condition Running.
     names = ("Accepted",) if condition(conditions, "Running") is not None else ("Accepted", "Running")
     put = partial(with_condition, reason=INVALID_SPEC, message=invalid.message, now=now, generation=job.generation)
     for name in names:
@@ -93,7 +93,7 @@ def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
 
 
 def unreadable(job: Job, now: float) -> JobStatus:
-    """Returns the status of a job whose status can't be parsed: a condition reports it, and nothing else changes."""
+    """Returns the status of a job whose status can't be parsed, where only a condition reports this."""
     why = job.unreadable or ""
     conditions = with_condition(
         job.status.conditions, "Accepted", "False", "Unreadable", why, now=now, generation=job.generation
@@ -126,7 +126,7 @@ def _spares(situation: Situation) -> frozenset[int]:
 
 
 def _ready_spares(situation: Situation, transition: Transition) -> int:
-    """Returns the number of spares that could start at once and stay spares."""
+    """Returns the number of spares that could start at once and that the next attempt doesn't use."""
     ready = [spare for spare in ready_spares(situation) if spare not in transition.change.worker_order]
     return min(len(ready), sum(group.spares for group in situation.layout))
 
@@ -147,7 +147,7 @@ def _conditions(situation: Situation, transition: Transition) -> list[Condition]
 
 
 def _acceptance(situation: Situation) -> tuple[str, str]:
-    """Returns reason and message of the Accepted condition."""
+    """Returns the reason and the message of the Accepted condition."""
     reason, message = "SpecAccepted", "the spec can be run"
     invalid = situation.job.invalid
     if invalid is not None:
@@ -157,13 +157,13 @@ def _acceptance(situation: Situation) -> tuple[str, str]:
 
 
 def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
-    """Returns reason and message of the Running condition; a problem of the startup comes first."""
+    """Returns the reason and the message of the Running condition. A startup problem has precedence."""
     before = condition(situation.status.conditions, "Running")
     waits = transition.phase in ("Pending", "Starting", "Restarting") or transition.reason == "Queued"
     problem = gravest_problem(situation) if waits else None
     if problem is not None:
         if before is not None and before.reason == problem.reason:
-            # The kubelet's message changes with every try; the first one is enough.
+            # The kubelet's message changes with every try, so the first message is kept.
             return before.reason, before.message
         return problem.reason, problem.message
     if transition.reason:

@@ -1,7 +1,7 @@
 """Computes progress and recovery from the ranks' reports.
 
-It covers rank 0's step and loss, all ranks' samples, and the cost of a failure. A recovery has the times from a fault
-to the first step of the next attempt, as its workers measured them, and the number of repeated steps.
+Progress contains rank 0's step and loss, and the samples per second of all ranks. A recovery contains the durations
+from a fault to the first step of the next attempt, as the workers measured them, and the number of repeated steps.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ INTERVAL = 5.0
 
 
 def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
-    """Returns the progress that is due: the newest one, or the published one while that is younger than INTERVAL.
+    """Returns the newest progress, or the published progress while that is younger than INTERVAL.
 
-    A job's last progress and a new section are always due.
+    A job's last progress, and progress with a new section, are returned at once.
     """
     old, new = situation.status.progress, newest_progress(situation)
     if old is None or new is None or is_terminal or old.section != new.section:
         return new
     published = to_seconds(old.reported_at)
-    # By the clock instead of the newest report, which may be the last one if the ranks hang.
-    # abs(): after a clock was set back, progress must not wait for it to catch up.
+    # Compared with the clock and not with the newest report, which may be the last one if the ranks hang. abs()
+    # prevents a long wait after the clock was set back.
     is_young = published is not None and abs(situation.now - published) < INTERVAL
     return old if is_young else new
 
@@ -44,7 +44,7 @@ def progress_due_at(situation: Situation) -> float | None:
 
 
 def newest_progress(situation: Situation) -> Progress | None:
-    """Returns the progress with the newest report of the current attempt."""
+    """Returns the published progress, updated with the newest report of the current attempt."""
     old, attempt = situation.status.progress, situation.status.attempt
     reported_at = _news_at(situation)
     if reported_at is None:
@@ -52,7 +52,7 @@ def newest_progress(situation: Situation) -> Progress | None:
     if old is None:
         old = Progress()
     ranks = {rank: found for by_worker in situation.observed.progress.values() for rank, found in by_worker.items()}
-    # Rank 0, or the lowest one that reported.
+    # Rank 0, or the lowest rank that reported.
     first = ranks[min(ranks)]
     samples = [rank.samples_per_second for rank in ranks.values() if rank.samples_per_second is not None]
     is_same_attempt = is_of_current_ranks(situation.status, old.attempt)
@@ -76,15 +76,15 @@ def newest_progress(situation: Situation) -> Progress | None:
 
 
 def is_of_current_ranks(status: JobStatus, attempt: int | None) -> bool:
-    """Returns whether an attempt is the current one, or one that it continues."""
+    """Returns whether an attempt is the current one, or one that the current one continues."""
     began = status.attempt if status.continues is None else status.continues
     return attempt is not None and began <= attempt <= status.attempt
 
 
 def _news_at(situation: Situation) -> str | None:
-    """Returns the time of the current attempt's newest report if it isn't published yet.
+    """Returns the time of the current attempt's newest report if the report isn't published yet.
 
-    Every pass asks, so this doesn't read the ranks, of which a job may have thousands.
+    Every pass calls this, so it doesn't read the progress of each rank. A job may have thousands of ranks.
     """
     observed, published = situation.observed, situation.status.progress
     at = observed.progress_at
@@ -95,12 +95,12 @@ def _news_at(situation: Situation) -> str | None:
 
 
 def _readable(value: float | None) -> float | None:
-    """Returns a number with six digits, for people; a float has up to 17."""
+    """Returns a number rounded to six digits, because up to 17 digits are hard to read."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
 def _finite(value: float) -> float | None:
-    """Returns a number with one decimal, or None for infinity and NaN, which JSON doesn't have."""
+    """Returns a number with one decimal, or None for infinity and NaN, which JSON doesn't support."""
     return round(value, 1) if math.isfinite(value) else None
 
 
@@ -113,9 +113,9 @@ def _eta(first: RankProgress) -> float | None:
 
 
 def with_recovery(situation: Situation, status: JobStatus) -> list[Failure]:
-    """Returns the failures of a status; the newest gets its recovery once all workers have measured theirs.
+    """Returns the failures of a status. The recovery is added to the newest one when all workers have reported it.
 
-    Workers whose pod didn't exist at the end of the previous attempt measure nothing.
+    Workers whose pod didn't exist at the end of the previous attempt report no recovery.
     """
     failures, observed = status.failures, situation.observed
     is_current = observed.progress_attempt == status.attempt == situation.status.attempt
@@ -138,7 +138,7 @@ def _repeated_steps(situation: Situation, failure: Failure) -> int | None:
 
 
 def _recovery_times(recoveries: list[Recovery], repeated_steps: int | None) -> RecoveryTimes:
-    """Returns the parts of the recovery, each until the slowest worker."""
+    """Returns the parts of the recovery. Each part ends when the slowest worker has finished it."""
     reached = 0.0
     parts: dict[str, Any] = {}
     for part in Recovery._fields:

@@ -1,7 +1,7 @@
-"""Forwards requests for the stacks of all ranks to the workers, while they run and at most every few seconds.
+"""Forwards requests for the stacks of all ranks to the running workers, at most once every few seconds.
 
 Everyone who can annotate a job can request stacks. A request is recorded before it is sent, so it is sent at most once.
-If the operator ends in between, the user has to repeat the request.
+If the operator ends between the two steps, the user must repeat the request.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from trainmaster_operator.api.v1alpha1.names import Phase
 from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.situation import Situation
 
-# Seconds between two requests of a job. Each costs a write of the status and one of the answers.
+# Seconds between two requests for a job. Each request costs two writes: the status and the answers.
 INTERVAL = 5.0
 
 
 def due_stacks(situation: Situation, phase: Phase | None) -> StacksRequest | None:
-    """Returns the newest request that was sent or is sent now; `phase` is the next phase."""
+    """Returns the newest request that was sent or must be sent now. `phase` is the next phase."""
     asked = situation.status.stacks_request
     if not _is_new_request(situation) or phase not in ("Starting", "Running") or _wait_for_stacks(situation) > 0:
         return asked
@@ -25,7 +25,7 @@ def due_stacks(situation: Situation, phase: Phase | None) -> StacksRequest | Non
 
 
 def next_stacks_at(situation: Situation) -> float | None:
-    """Returns when a request can be sent that followed its predecessor too soon."""
+    """Returns when a request can be sent that came too soon after the previous request."""
     return (
         situation.now + _wait_for_stacks(situation)
         if _is_new_request(situation) and _wait_for_stacks(situation) > 0
@@ -42,7 +42,7 @@ def _is_new_request(situation: Situation) -> bool:
 def _wait_for_stacks(situation: Situation) -> float:
     asked = situation.status.stacks_request
     if asked is None or (to_seconds(asked.asked_at) or 0.0) > situation.now:
-        # A time in the future is from another machine's clock or an edit.
+        # A time in the future comes from another machine's clock or from an edit.
         return 0.0
     return max(INTERVAL - since(situation.now, asked.asked_at), 0.0)
 

@@ -1,30 +1,30 @@
-"""`book_time` accounts for a job's time since the last status, by categories (`status.timeSpent`).
+"""`book_time` assigns a job's time since the last status to categories (`status.timeSpent`).
 
 Time is booked when a status is written for another reason, so accounting costs no write. The time between two writes is
-divided afterwards, by times that survive an operator: those of pods, conditions and containers, and of the agents'
-reports and progress. `until` is the end of the booked time. The sum of the categories is always the time from
-`startTime` to `until`, in whole milliseconds.
+divided afterwards. This uses times that outlive an operator: those of pods, conditions and containers, and of the
+agents' reports and progress. `until` is the end of the booked time. The sum of the categories is always the time from
+`startTime` to `until`, in integer milliseconds.
 
-The newest report is compared with the last published one (`status.progress`); every written status publishes the
-newest. Besides the ranks' report, it has the furthest step of any attempt, and the booked part of the attempt's waits.
+The newest report is compared with the last published progress (`status.progress`). Every written status publishes the
+newest report, the furthest step of any attempt, and the booked part of the attempt's waits.
 
-**Before the first step** the slowest worker counts: when its pod was created, had a node, ran, and its ranks were up.
+**Before the first step**, the slowest worker counts: when its pod was created, had a node, ran, and its ranks were up.
 
-**While steps are done** an interval ends at a report. First, the ranks' waits for data, checkpoints and evaluation
+**Once steps are finished**, an interval ends at a report. First, the ranks' waits for data, checkpoints and evaluation
 (which have their own counters) are booked. The rest is recompute up to the furthest step of any attempt, and productive
-beyond it. An interval without a finished step stays open until there is one, or until the attempt ends, because a long
-step and a hang look the same.
+beyond that step. An interval without a finished step stays open until a step or the attempt ends, because a long step
+can't be distinguished from a hang.
 
-**A continued attempt** is the same training and continues the same books.
+**A continued attempt** is the same training, so booking continues where it was.
 
-**A failed attempt** lost the time since its last report. That is recompute, because it is repeated, but time beyond the
-length of a step is a stall. If the reason is Hung, all of it is a stall.
+**A failed attempt** lost the time since its last report. This time is recompute, because the work is repeated, but time
+beyond the length of a step is a stall. If the reason is Hung, all of the time is a stall.
 
-**Without an operator** time passes unobserved. When one is back, the leader's last report shows the progress in
-between, and nothing is booked before it arrives. If the attempt has ended, the time is `unobserved`.
+**Without an operator**, nobody observes the job. When an operator is back, the leader's last report shows the progress
+in between, and nothing is booked before this report arrives. If the attempt has ended, the time is `unobserved`.
 
 Clocks jump and differ. Every time is limited to the interval that is booked, so nothing is booked twice or negatively.
-If the clock is behind the books, they wait for it.
+If the clock is behind the booked time, nothing is booked until it has caught up.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
 from trainmaster_operator.reconciling.transition import StatusChange, condition
 from trainmaster_operator.wire.ranks import RankProgress
 
-# If the books are further ahead of the clock than this, they were kept by a wrong clock.
+# Seconds. If the booked time is further ahead of the clock than this, the clock was wrong while it was booked.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
-# Limit in steps, or in seconds for short steps, on the work that a failure interrupted (reports are a second apart).
-# The rest was a stall.
+# Maximum work that a failure interrupted, in steps, or in seconds for short steps (reports are a second apart). Time
+# beyond this limit was a stall.
 CUT_STEPS, CUT_SECONDS = 2.0, 3.0
-# Sections whose time is booked by their name if the ranks have no counter for them.
+# Sections and the categories of their time, used if the ranks don't report a counter for the section.
 _SECTIONS = {"checkpoint": "checkpoint", "evaluate": "evaluate", "finish": "finish"}
 _WAITS = ("data", "checkpoint", "evaluate")
 
@@ -54,8 +54,8 @@ _WAITS = ("data", "checkpoint", "evaluate")
 def book_time(before: Situation, after: JobStatus) -> JobStatus:
     """Returns the status with the time booked.
 
-    `before`: the pass's observations, with the old status; `after`: the status that it decided, with the newest
-    progress.
+    `before` contains the observations of the pass and the old status. `after` is the status after the pass, with the
+    newest progress.
     """
     start = _milliseconds(to_seconds(after.start_time))
     if start is None:
@@ -70,7 +70,7 @@ def book_time(before: Situation, after: JobStatus) -> JobStatus:
 
 
 def goodput(time: TimeSpent) -> float | None:
-    """Returns the share of new steps in the booked time, without suspended and unobserved time."""
+    """Returns the share of the booked time that new steps took. Suspended and unobserved time is excluded."""
     active = sum(getattr(time, name) or 0.0 for name in TIME_CATEGORIES if name not in ("suspended", "unobserved"))
     return round((time.productive or 0.0) / active, 3) if active > 0 else None
 
@@ -78,8 +78,8 @@ def goodput(time: TimeSpent) -> float | None:
 class _Books:
     """The sums in milliseconds up to the time `cursor`. They only grow.
 
-    `step` and `section` are those of the attempt's last booked report, `furthest` is the furthest step of any attempt,
-    and `waits` are the attempt's booked waits [s].
+    `step` and `section` come from the attempt's last booked report. `furthest` is the furthest step of any attempt, and
+    `waits` are the attempt's booked waits in seconds.
     """
 
     def __init__(self, cursor: int, sums: dict[str, int], published: Progress, *, is_new_attempt: bool) -> None:
@@ -128,7 +128,7 @@ class _Books:
             self.cursor = until
 
     def turn_back(self, start: int, end: int) -> None:
-        """Waits for a clock that is behind the books. If it is far behind, shrinks the books to its time."""
+        """Reduces the sums to the clock's time if the clock is far behind the booked time."""
         if self.cursor - end <= LONGEST_WAIT_FOR_THE_CLOCK * 1000 or end < start:
             return
         share = (end - start) / max(self.cursor - start, 1)
@@ -139,7 +139,7 @@ class _Books:
 def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
     match before.status.phase:
         case "Suspended":
-            # If a queue's controller has suspended the job, it waits for its turn.
+            # A job that a queue's controller has suspended is waiting in that queue.
             suspended = condition(before.status.conditions, "Suspended")
             by_user = suspended is None or suspended.reason == "Suspended"
             books.book("suspended" if by_user else "queue", end)
@@ -156,7 +156,7 @@ def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
 
 @dataclass(frozen=True)
 class _Latest:
-    """The attempt's newest progress: the lowest rank's, the longest waits of any rank, and the arrival time."""
+    """The attempt's newest progress: the lowest rank's report, the longest waits of any rank, and the arrival time."""
 
     first: RankProgress
     waited: dict[str, float]
@@ -181,7 +181,7 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
     if latest is None and over:
         books.book("unobserved", min(_milliseconds(before.observed.since) or 0, stop))
     elif latest is None and not before.has_leaders_reports and books.cursor < (before.observed.since * 1000):
-        # The leader may still report the missing progress.
+        # The leader may still send a report on the missing progress.
         return
     if books.step is None:
         books.book("load", min(latest.at, stop) if latest is not None and reason == "Hung" else stop)
@@ -190,17 +190,17 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
     elif succeeded:
         _last_steps(books, latest, stop)
     elif over and books.step is not None:
-        # A planned stop: the ranks finish their step and save.
+        # In a planned stop, the ranks finish their step and save.
         books.book("recompute" if books.step < (books.furthest or 0) else "productive", stop)
     if over:
         books.book("finish" if succeeded else "restart", end)
 
 
 def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> None:
-    """Books until every worker's pod was made (`first`), had a node, and ran."""
+    """Books the time until every worker's pod was created (category `first`), had a node, and ran."""
     pods = [pod for worker in before.workers if (pod := before.pods.get(worker)) is not None and is_alive(pod)]
     if len(pods) < len(before.workers) and (before.status.phase == "Restarting" or not before.worker_uids):
-        # If an attempt had all its pods, missing ones were just lost.
+        # Pods are missing. If the attempt had all its pods before, the missing ones were just lost.
         books.book(first, stop)
     books.book(first, min(_latest(pod.created_at for pod in pods), stop))
     books.book("schedule", min(_latest(_scheduled_at(pod) for pod in pods), stop))
@@ -208,7 +208,7 @@ def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> 
 
 
 def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
-    """Books until the newest report, if a step was finished since, or a section without a counter ended."""
+    """Books the time until the newest report, if a step or a section without a counter has ended since."""
     if latest is None:
         return
     first = latest.first
@@ -237,10 +237,10 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
     for name, seconds in waits.items():
         booked = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
         books.book(name, books.cursor + booked)
-        # The rest was reported early and fits into the next interval.
+        # The rest of the wait doesn't fit into this interval and is booked in the next.
         books.waits[name] = round(books.waits.get(name, 0.0) + booked / 1000, 3)
     furthest = books.furthest or 0
-    # A lower step: the loop rolled back by itself.
+    # If the step is lower than before, the loop rolled back by itself.
     repeated = min(max(furthest - begun, 0) / (step - begun), 1.0) if step > begun else 1.0
     books.book("recompute", books.cursor + int(max(reach - books.cursor, 0) * repeated))
     books.book("productive", reach)
@@ -248,20 +248,20 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
 
 
 def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: int, reach: int) -> int:
-    """Returns the duration of an attempt's first steps, including waits between them, if the rank reports it."""
+    """Returns the milliseconds of an attempt's first steps with the waits between them, or 0 if unknown."""
     if first.step_seconds is not None:
-        # A step's seconds include its wait for data.
+        # `step_seconds` includes the wait for data.
         beside = waits.get("checkpoint", 0.0) + waits.get("evaluate", 0.0)
         return _milliseconds(max(first.step_seconds, 0.0) * steps + beside) or 0
     first_done = _milliseconds(first.first_step_at)
     if first_done is None or steps < 2:
         return 0
-    # The first step takes longer than others, so it counts as an average one.
+    # The first step takes longer than the others, so the average of the others is used for it.
     return max(reach - first_done, 0) * steps // (steps - 1)
 
 
 def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> None:
-    """Books from the last step to the failure."""
+    """Books the time from the last step to the failure."""
     section = _SECTIONS.get((latest.first.section if latest is not None else books.section) or "")
     if reason == "Hung":
         books.book("stall", stop)
@@ -274,7 +274,7 @@ def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> N
 
 
 def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
-    """Books from the last report to the end of an attempt that succeeded."""
+    """Books the time from the last report to the end of an attempt that succeeded."""
     total = latest.first.total_steps if latest is not None else None
     if latest is not None and total is not None and books.step is not None and books.step < total:
         # The last steps weren't reported. The furthest step stays, because a rank may count from 0 or stop early.
@@ -301,7 +301,7 @@ def _latest_report(before: Situation) -> _Latest | None:
 
 
 def _ended_at(before: Situation, end: int, *, first: bool) -> int:
-    """Returns the reported end of the attempt: the first failure, or the end of the last worker."""
+    """Returns the attempt's end according to reports: the first end if `first` is set, or else the last."""
     ends = [_milliseconds(report.at) or end for report in before.reports.values() if report.ended]
     if not ends:
         return end
@@ -332,7 +332,7 @@ def _started_at(pod: PodView) -> float | None:
 
 
 def _latest(times: Iterable[float | None]) -> int:
-    """Returns the latest of some times in milliseconds, or never if one of them is unknown."""
+    """Returns the latest of the times in milliseconds, or a time in the far future if any of them is unknown."""
     latest = 0
     for at in times:
         milliseconds = _milliseconds(at)
