@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
 
         dry_run(load_config(options.config, options.set))
         return 0
-        # `record` writes an uncaught exception to TORCHELASTIC_ERROR_FILE, in which the launcher finds the first failure.
+        # `record` writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher finds the first failure.
     stopped = record(lambda: train(load_config(options.config, options.set)))()
     return EXIT_STOPPED if stopped else 0
 

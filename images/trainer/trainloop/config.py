@@ -179,7 +179,7 @@ def _yaml(text: str, where: str) -> Any:
 
 
 class _Yaml(yaml.SafeLoader):
-    """This loader refuses duplicate keys, and reads 3e-4 as a number (in YAML 1.1 it is text, because it has no dot)."""
+    """This loader refuses duplicate keys, and reads 3e-4 as a number (in YAML 1.1 it is text for lack of a dot)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: dict[str, yaml.Node] = {}

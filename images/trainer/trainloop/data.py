@@ -95,7 +95,7 @@ def share_out(total: int, weights: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class RankStep:
-    """This is one rank's part of a step: `micro` contains lists of sample indices; the last `padding` lists are dummies.
+    """This is a rank's part of a step: `micro` contains lists of sample indices; the last `padding` lists are dummies.
 
     A dummy's loss is multiplied by zero. Dummies exist because a rank without samples must still enter the collectives.
     """

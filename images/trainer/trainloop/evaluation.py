@@ -60,7 +60,7 @@ class Evaluator:
                 return None
             share = math.ceil(len(block) / size)
             mine = block[rank * share : (rank + 1) * share]
-            # Every rank makes the same number of passes, because FSDP's forward is collective. Extra passes don't count.
+            # All ranks make the same number of passes, because FSDP's forward is collective. Extra passes don't count.
             for name, value in self._measure(self._samples(mine or block[:1])).items():
                 counted = value if mine else value[:0] if value.ndim else torch.zeros_like(value)
                 measured.setdefault(name, []).append(counted.cpu())
@@ -80,8 +80,8 @@ class Evaluator:
     def is_a_mean(self, loss: Loss) -> bool:
         """Returns whether a loss is a mean: using a sample twice must double the count and leave the loss unchanged.
 
-        The test must pass for two samples, because a random loss may pass it once by chance. A loss with a count of one for
-        any batch may pass too, and so may a contrastive loss, which is zero for a single sample.
+        Two samples are tested, because a random loss may pass once by chance. A loss whose count is always one may pass
+        too, and so may a contrastive loss, which is zero for a single sample.
         """
         return all(self._is_same_twice(loss, self.few[index]) for index in range(min(2, len(self.few))))
 
@@ -90,7 +90,7 @@ class Evaluator:
         return once != 0 and both > count and math.isclose(once, twice, rel_tol=0.01)
 
     def _loss(self, loss: Loss, samples: list[Any]) -> tuple[float, float]:
-        """Returns the loss summed over `samples`, and its number of terms. Leaves the run's random generators unchanged."""
+        """Returns the loss summed over `samples`, and its number of terms. Random generators stay unchanged."""
         # Eager mode avoids compiling the blocks for a few samples, and again for varying shapes.
         with seeding.drawing(self.world.device, 0), torch.compiler.set_stance("force_eager"):
             batch = on_device(self.task.collate(samples), self.world.device)
@@ -151,7 +151,7 @@ Rows = tuple[list[int], torch.Tensor]
 
 
 def of_passes(values: list[torch.Tensor]) -> Rows | None:
-    """Returns the rows of a rank's passes, or None if they can't be combined (a scalar in one pass, rows in another)."""
+    """Returns the rows of a rank's passes; None if they can't be combined (a scalar in one pass, rows in another)."""
     try:
         return [len(value) for value in values], torch.cat(values)
     except (TypeError, RuntimeError):

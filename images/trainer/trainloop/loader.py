@@ -169,7 +169,7 @@ def _end_with_rank(_: int) -> None:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Returns the batch with each nested value that has a `to` method moved to `device`; other values stay unchanged."""
+    """Returns the batch with each nested value that has a `to` method moved to `device`; others stay unchanged."""
     if isinstance(batch, torch.Tensor):
         return batch if batch.device == device else batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):

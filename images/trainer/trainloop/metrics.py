@@ -40,7 +40,7 @@ class MetricsSettings(Settings):
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """These are a step's numbers on this rank: `loss` and `norm` are on the device; `seconds` is the rank's duration."""
+    """These are a step's numbers on this rank: `loss` and `norm` are on the device; `seconds` is its own duration."""
 
     loss: torch.Tensor
     norm: torch.Tensor
@@ -135,7 +135,7 @@ class MetricsLog:
         self.main = main
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
-        """Writes one JSON line with the kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
+        """Writes a JSON line with the kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
 
         Numbers that aren't finite become null, because JSON can't represent them. A full or read-only disk doesn't stop
         training.

@@ -98,7 +98,7 @@ class Objectives:
     def update(self, make: Callable[[UpdateRule], Update]) -> Update:
         """Updates all objectives by calling `make` for each rule.
 
-        Returns the sum of the losses, the norm of all gradients, the first objective's rate, and the decision on the step.
+        Returns the sum of losses, the norm of all gradients, the first objective's rate, and the decision on the step.
         """
         exchange, sent = self._exchange, 0
         self._newest, norms, rates = {}, [], []
