@@ -509,7 +509,7 @@ class Trainer:
     def _export(self) -> None:
         """Exports the trained weights alone, in a form that other programs read.
 
-Raises TrainingError if neither a checkpoint nor the weights could be saved, because the run has failed then.
+        Raises TrainingError if neither a checkpoint nor the weights could be saved, because the run has failed then.
         """
         if self.checkpoints is None:
             return

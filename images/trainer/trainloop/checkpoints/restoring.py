@@ -27,8 +27,7 @@ def restore_newest(
     log: MetricsLog,
     sample_loss: Callable[[], float],
 ) -> bool:
-    """Restore the first of `candidates` that verifies and reproduces the loss saved with it; returns whether one did.
-    """
+    """Restore the first of `candidates` that verifies and reproduces its saved loss; returns whether one did."""
     for checkpoint, saved in restored(run, checkpoints, candidates, log):
         if computes_the_same(run, saved["sampleLoss"], sample_loss):
             run.judge.can_return = True

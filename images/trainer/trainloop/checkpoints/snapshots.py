@@ -36,8 +36,8 @@ def capture(
     weights: dict[str, Any] = {}
     if whole:
         model, buffers = run.replica.model_state(keep=keep), run.replica.model.named_buffers()
-        # Buffers are copied, because a forward pass may change them while a thread still saves. Other tensors change only
-        # in the optimizer's step.
+        # Buffers are copied, because a forward pass may change them while a thread still saves. Other tensors change
+        # only in the optimizer's step.
         model |= {name: buffer.clone() for name, buffer in buffers if name in model}
         weights = {"model": model, "optimizer": run.replica.optimizer_state(run.optimizer, keep=keep)}
     return {

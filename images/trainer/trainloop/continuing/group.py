@@ -394,7 +394,7 @@ class Group(Base):  # type: ignore[misc]
             raise RuntimeError(f"{what} needs all ranks, and not all are present")
 
     def _filled(self, outputs: list[Tensors]) -> Callable[[], None] | None:
-        """Returns a function to call after the collective, which fills the absent ranks' places; None if all are present."""
+        """Returns a function to call later that fills the absent ranks' places; None if all ranks are present."""
         if self.is_whole or not self.members:
             return None
 

@@ -96,7 +96,7 @@ class Real:
         for name, connection in _connections(self._own, self._addresses):
             self._closing.add(name)
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # only reading, because gloo forgets a message that fails while it is sent
+                connection.shutdown(socket.SHUT_RD)  # not writing: gloo forgets a message that fails during sending
 
     def begun(self, work: Any, *, has_end: bool) -> None:
         """Record that gloo runs a collective; `has_end` is true if the end can be observed."""
@@ -133,7 +133,7 @@ _kept = list[Real]()
 
 
 def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
-    """Returns torch's own store, served by the first rank, because NCCL's threads use it even after Python has ended."""
+    """Returns torch's own store, served by the first rank; NCCL's threads use it even after Python has ended."""
     # With this variable, torch would assume that any listener on the port is the store (torch 2.13, TCPStore.cpp).
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     if rank == 0:
@@ -147,7 +147,7 @@ def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
 
 def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeout: timedelta) -> Any:
     # Otherwise, after an error, NCCL's watchdog would hold a lock that collectives need for a minute and then end the
-    # process, even if the group was aborted (torch 2.11 to 2.13). The watchdog isn't needed, as the agent detects hangs.
+    # process, even if the group was aborted (torch 2.11 to 2.13). The agent detects hangs instead.
     os.environ |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "25"}
     options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout

@@ -79,7 +79,7 @@ class Server:
 
 
 class Client(Store):
-    """A client accesses the store of one attempt from any thread. It has those methods of torch's stores that groups call.
+    """A client accesses the store of one attempt from any thread, by the methods of torch's stores that groups call.
 
     A PrefixStore around a client is usable only while the client exists.
     """

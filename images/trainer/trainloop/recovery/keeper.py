@@ -1,13 +1,13 @@
 """A rank that survives a fault writes the state of the last finished step to memory as soon as it detects the fault.
 
-Weights and moments change only during the optimizer's step, and then stay those of that step until the next one. So
-nothing is copied while nothing fails (just-in-time checkpointing, Gupta et al., EuroSys 2024). The state that changes
-earlier in a step, such as random generators, is small, and copied in each step (`slots`). On a device the last step is
-the last one that the device has made, not the last one that the host has queued (`steps`).
+Weights and moments change only during the optimizer's step, and stay unchanged until the next one. So they are copied
+only after a fault (just-in-time checkpointing, Gupta et al., EuroSys 2024). State that changes earlier in a step, such
+as random generators, is small and is copied in each step (`slots`). On a device, the last step is the last one that the
+device has made, not the last one that the host has queued (`steps`).
 
-A rank detects a fault by an exception, or by SIGTERM. Its main thread may then hang in a collective, so a thread writes
-the state; the signal's C handler wakes it through a pipe. Nobody writes the state while it changes, so a half updated
-state is never sealed. In a planned stop the main thread reaches its end and writes the state once, there.
+A rank detects a fault by an exception or by SIGTERM. The main thread may then hang in a collective, so another thread
+writes the state, which the signal's C handler wakes through a pipe. The state is never written while it changes, so a
+partly updated state is never sealed. In a planned stop the main thread reaches its end and writes the state there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from trainloop.recovery.steps import Hold, Made, Steps
 EXIT_STOPPED = 143
 #: Seconds within which a main thread continues, or a device proceeds, unless it is stuck.
 _BRIEFLY = 0.1
-#: The most seconds that a main thread gets to reach its end after a stop request.
+#: The maximum of seconds that a main thread gets to reach its end after a stop request.
 _LONGEST = 15.0
 _STOP = 0
 
@@ -100,8 +100,8 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int, attempt: int | None = None) -> None:
-        """Begin with the state after `step`, from which the first step is made. The state that `attempt` left in memory
-        stays until there is a newer one; everything else is deleted.
+        """Begin with the state after `step`. The state that `attempt` left in memory is kept until there is a newer
+        one, and everything else is deleted.
         """
         sealed.clean(self.directory)
         here, _ = sealed.sealed_files(self.directory, self.place.job)
@@ -137,7 +137,7 @@ class Keeper:
 
     @property
     def obstacle(self) -> str | None:
-        """Returns why an unfinished step can't be taken back; None if it can."""
+        """Returns why an unfinished step can't be reverted; None if it can."""
         if self._slots is None:
             return "there is no room in memory for this rank's own state"
         if self._device.queues and not self._hold.works:

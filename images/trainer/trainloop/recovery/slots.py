@@ -1,10 +1,10 @@
 """A rank's own state, its random generators and changing buffers, is copied into the pod's memory in every step.
 
-The rank maps the file, so a step costs a copy and no call of the kernel, and the copy outlives a rank that is killed.
-The file has a slot for each of the last steps, as many as the host may be ahead of the device, and two for the newest
-snapshot and the one before. A slot's head is emptied before its content is written, and written after it. A device's
-tensors are first copied on the device, then to the host over a separate queue, followed by a stamp: the host never
-waits.
+The rank maps the file, so a step costs a copy and no system call, and the copy outlives a rank that is killed. The file
+has a slot for each of the last steps, as many as the host may be ahead of the device, and two slots for the newest
+snapshot and the previous one. A slot's head is emptied before its content is written, and written afterwards. A
+device's tensors are first copied on the device, then to the host on a separate queue, followed by a stamp. So the host
+never waits.
 
 Most buffers never change (masks, positions), and those belong to the state itself. A tensor's version counter shows
 most changes, but not those by torch's own batch normalisation or by a write to `.data`. So floating-point vectors

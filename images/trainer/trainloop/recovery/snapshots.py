@@ -1,13 +1,13 @@
 """A snapshot of the state is already in memory if no rank that has the state may survive.
 
-Ranks write one every k steps. The device copies it beside the following steps: training waits for the copy only before
-it next changes the copied tensors, and the host never waits. A thread seals the finished copy. k follows from the
-duration of the copy, and is chosen again after each, so that all snapshots together cost under a hundredth of the time.
-There are two generations; when all ranks are known to have a snapshot, the one before may be overwritten.
+Ranks write a snapshot every k steps. The device copies it during the following steps. Training waits for the copy only
+before the copied tensors change next, and the host never waits. A thread seals the finished copy. After each copy, k is
+chosen by its duration, so that all snapshots together cost under a hundredth of the time. There are two generations.
+When all ranks are known to have a snapshot, the previous one may be overwritten.
 
-If all ranks have the same state, the first rank of the first two workers writes it. If each has its own part, each
-writes it, and sends a copy to its neighbour, the rank of the same number in the next worker. If the parts have
-replicas, the ranks of the first two replicas write theirs.
+If all ranks have the same state, the first rank of each of the first two workers writes it. If each rank has its own
+part, it writes that part, and sends a copy to its neighbour, the rank of the same number in the next worker. If the
+parts have replicas, the ranks of the first two replicas write their parts.
 """
 
 from __future__ import annotations

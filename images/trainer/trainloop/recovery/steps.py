@@ -1,9 +1,9 @@
 """The host is a few steps ahead of the device; this module tracks the steps that the device has made.
 
-Each step records two events: before the optimizer's step, and after the last change. Between the second one and the
-next step's first one the weights on the device are those of that step, even while the device waits for a collective
-that never ends. The host's part of a state (a learning rate, a scheduler, the numbers of a data order) is remembered
-for each step, because the host has already changed it by then.
+Each step records one event before the optimizer's step, and one after the last change. From the second event to the
+next step's first event, the weights on the device don't change, even while the device waits for a collective that never
+ends. The host's part of a state (a learning rate, a scheduler, the numbers of a data order) is remembered for each
+step, because the host has already changed it by then.
 """
 
 from __future__ import annotations

@@ -82,5 +82,5 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def say(text: str) -> None:
-    """Prints to standard error anything but the answer itself."""
+    """Prints a message that isn't part of the result to standard error."""
     print(f"trainloop: {plain(text)}", file=sys.stderr)
