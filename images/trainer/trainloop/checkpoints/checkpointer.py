@@ -154,8 +154,9 @@ class Checkpointer:
         return any(self.world.gather(any(storage.survey(self.path))))
 
     def to_go_on_from(self) -> Iterator[Checkpoint]:
-        """Yields the checkpoints that a start may continue from; the last written one comes first, because the run was
-        there.
+        """Yields the checkpoints that a start may continue from.
+
+        The last written one comes first, because the run was there.
 
         With `start_from` these are the checkpoints saved since, and then the one that `start_from` names. Each rank
         logs the unusable checkpoints that it sees.

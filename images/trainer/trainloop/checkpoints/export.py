@@ -69,8 +69,9 @@ class Layout:
         self.bytes = len(self._head) + end
 
     def write(self, file: Path, partial: Path, tensors: Iterable[torch.Tensor]) -> list[str]:
-        """Write tensors, given in `order`, to `partial`, and rename the complete file to `file`. Returns the names of
-        tensors that contain numbers too large for their type in the layout. Raises OSError.
+        """Write tensors, given in `order`, to `partial`, and rename the complete file to `file`.
+
+        Returns the names of tensors that contain numbers too large for their type in the layout. Raises OSError.
         """
         infinite = []
         try:
@@ -101,8 +102,9 @@ def chunks(tensor: torch.Tensor, most: int = CHUNK) -> Iterator[torch.Tensor]:
 
 
 def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[str], None]) -> bool:
-    """Write the trained weights to `model.safetensors`; returns whether this rank has written them. A failure is
-    reported as a warning.
+    """Write the trained weights to `model.safetensors`; returns whether this rank has written them.
+
+    A failure is reported as a warning.
 
     Every rank takes part in gathering each tensor, but only writers keep the tensor.
     """

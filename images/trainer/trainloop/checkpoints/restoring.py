@@ -67,8 +67,9 @@ def restored(
 
 
 def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: str, log: MetricsLog) -> None:
-    """Restore a state from `capture`, which may come from another number of ranks. `form` is the format that the
-    configuration allows.
+    """Restore a state from `capture`, which may come from another number of ranks.
+
+    `form` is the format that the configuration allows.
 
     Raises CheckpointError on every rank if parts of a sharded checkpoint can't be read.
     """

@@ -17,8 +17,9 @@ from trainloop.checkpoints.storage import Checkpoint, Survey, named, remove, tag
 
 
 def best(newest_first: Sequence[Checkpoint], result: str | None, order: str) -> Checkpoint | None:
-    """Returns the checkpoint with the best `result`, the oldest of equal ones; `order` is max or min. A result of
-    nan is ignored.
+    """Returns the checkpoint with the best `result`, the oldest of equal ones; `order` is max or min.
+
+    A result of nan is ignored.
     """
     scored = [(one.results.get(result or "", math.nan), one) for one in reversed(newest_first)]
     sign = -1 if order == "min" else 1

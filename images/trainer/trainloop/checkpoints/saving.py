@@ -79,8 +79,9 @@ class WritingThread:
         self._copies = HostCopies()
 
     def save(self, directory: Path, step: int, state: dict[str, Any], *more: Any) -> Callable[[], Checkpoint]:
-        """Begin a `write` in the thread; returns a function that waits for the end of the write. Tensors of `state` on
-        an accelerator mustn't change until the optimizer's next step.
+        """Begin a `write` in the thread; returns a function that waits for the end of the write.
+
+        Tensors of `state` on an accelerator mustn't change until the optimizer's next step.
 
         Call this only when the previous checkpoint is written.
         """
@@ -109,8 +110,10 @@ class HostCopies:
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.before_change())
 
     def begin(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.Event | None]:
-        """Begin to copy `state` after the device's queued work. Returns the copy, and the event of its completion, or
-        None if it is already complete. Call this only when the previous copy is no longer needed.
+        """Begin to copy `state` after the device's queued work.
+
+        Returns the copy, and the event of its completion, or None if it is already complete. Call this only when the
+        previous copy is no longer needed.
         """
         device = next(iter(_devices(state)), None)
         if device is None:

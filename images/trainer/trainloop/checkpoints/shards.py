@@ -60,8 +60,9 @@ class Shards:
             raise CheckpointError(f"{folder} has no files rank-*.pt that can be read: it is of another version")
 
     def model_state(self, replica: Replica, without: Container[str] = ()) -> dict[str, torch.Tensor]:
-        """Returns the model's state, sharded like `replica`, except the names in `without`. Raises KeyError or
-        RuntimeError if the state belongs to another model.
+        """Returns the model's state, sharded like `replica`, except the names in `without`.
+
+        Raises KeyError or RuntimeError if the state belongs to another model.
         """
         wanted = {name: own for name, own in replica.model.state_dict().items() if name not in without}
         return {name: self._like(f"model/{name}", own) for name, own in wanted.items()}
@@ -77,8 +78,9 @@ class Shards:
         return state
 
     def _like(self, name: str, own: torch.Tensor, *, moment: bool = False) -> Any:
-        """Returns the value of `name`, sharded like `own` if the shapes are equal. A parameter's `moment` with another
-        shape is returned as a complete tensor.
+        """Returns the value of `name`, sharded like `own` if the shapes are equal.
+
+        A parameter's `moment` with another shape is returned as a complete tensor.
         """
         first = self.pieces[name][0]
         if "value" in first:
@@ -168,8 +170,9 @@ def _is_piece(piece: Any) -> bool:
 
 
 def save_shards(run: RunState, checkpoints: Checkpointer) -> Path:
-    """Save the first replica's weights and optimizer state as shards; returns their folder. On failure, raises
-    CheckpointError on every rank.
+    """Save the first replica's weights and optimizer state as shards; returns their folder.
+
+    On failure, raises CheckpointError on every rank.
     """
     world, directory, step = run.world, checkpoints.path, run.train.step
     replica = run.replica

@@ -69,8 +69,9 @@ def _append(file: Path, chunk: bytes) -> OSError | None:
 
 
 def agreed(path: Path, start: str, world: World) -> Checkpoint:
-    """Returns the checkpoint that `checkpoint.start_from` names for a run in `path`; collective. On failure, raises
-    ConfigError on every rank.
+    """Returns the checkpoint that `checkpoint.start_from` names for a run in `path`; collective.
+
+    On failure, raises ConfigError on every rank.
     """
     folder, _, name = start.rpartition("/")
     directory = Path(folder).expanduser() if folder else path

@@ -108,8 +108,10 @@ def complete(directory: Path) -> list[Checkpoint]:
 
 
 def next_version(directory: Path, step: int) -> int:
-    """Returns the next free version for a checkpoint of `step`. Versions in tags are also in use, because the tag of a
-    checkpoint deleted by hand must not point to a new checkpoint.
+    """Returns the next free version for a checkpoint of `step`.
+
+    Versions in tags are also in use, because the tag of a checkpoint deleted by hand must not point to a new
+    checkpoint.
     """
     names = [*(entry.name for entry in directory.glob("step-*")), *tags(directory).values()]
     taken = [named(directory, name) for name in names]
@@ -173,8 +175,9 @@ def make_directory(directory: Path) -> None:
 
 
 def remove(checkpoint: Checkpoint) -> bool:
-    """Delete a checkpoint, which is renamed first, so that a partial one never looks complete. Returns whether it still
-    existed, because another program may have deleted it.
+    """Delete a checkpoint, which is renamed first, so that a partial one never looks complete.
+
+    Returns whether it still existed, because another program may have deleted it.
     """
     doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.path.name}-{time.monotonic_ns()}")
     try:
@@ -200,8 +203,9 @@ def load(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def load_file(file: Path, *, mapped: bool = False) -> Any:
-    """Returns the content of a torch.save file, on the CPU. If `mapped`, each tensor is read when it is used. Never
-    runs code from the file. Raises CheckpointError if the file can't be read.
+    """Returns the content of a torch.save file, on the CPU. If `mapped`, each tensor is read when it is used.
+
+    Never runs code from the file. Raises CheckpointError if the file can't be read.
     """
     import torch
 

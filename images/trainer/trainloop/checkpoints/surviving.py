@@ -36,8 +36,10 @@ from trainloop.state import RunState, TrainState, restore_stateful
 def build(
     run: RunState, strategy: str, log: MetricsLog, checkpoints: Checkpointer | None, after_step: Sequence[object]
 ) -> NothingInMemory:
-    """Returns the object that keeps a run's state in memory. If the state can't be restored bit for bit, the object
-    keeps nothing. `after_step` contains the hooks that may change the state after a step.
+    """Returns the object that keeps a run's state in memory.
+
+    If the state can't be restored bit for bit, the object keeps nothing. `after_step` contains the hooks that may
+    change the state after a step.
     """
     directory, settings = memory_directory(_say(run.world.rank)), run.exchange.settings
     unsuited = {
@@ -144,8 +146,9 @@ class InMemory(NothingInMemory):
         self._keeper.close()
 
     def _host(self) -> dict[str, Any]:
-        """Returns the host's part of the state, which the next step changes before the weights. The part includes the
-        states of hooks, which change only after a step.
+        """Returns the host's part of the state, which the next step changes before the weights.
+
+        The part includes the states of hooks, which change only after a step.
         """
         run = self._run
         return {

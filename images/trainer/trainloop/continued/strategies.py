@@ -79,8 +79,9 @@ class Replicated:
         """Record that the run's step is made."""
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
-        """Interrupt training after `updates` updates; `whole` is true if the state is complete after a step. Returns
-        whether the ranks will make the interrupted step, because its update has begun.
+        """Interrupt training after `updates` updates; `whole` is true if the state is complete after a step.
+
+        Returns whether the ranks will make the interrupted step, because its update has begun.
         """
         return False
 

@@ -113,8 +113,9 @@ class ContinuingWorld(World):
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[ContinuingWorld]:
-    """Join as `world.joined` does, in a group that can be formed again. A rank that joins a running attempt starts
-    alone.
+    """Join as `world.joined` does, in a group that can be formed again.
+
+    A rank that joins a running attempt starts alone.
 
     The group isn't left at the end, because the first rank to leave would break collectives that others wait for. The
     process ends anyway.

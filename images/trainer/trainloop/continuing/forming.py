@@ -92,8 +92,9 @@ class Continuing:
         return tuple(range(self.size)) if group is None else group.present
 
     def create(self, store: Store, ranks: Sequence[int]) -> Group:
-        """Returns a new group of these global ranks, which include this rank. Ranks that begin together connect. A
-        joining rank is alone until it joins.
+        """Returns a new group of these global ranks, which include this rank.
+
+        Ranks that begin together connect. A joining rank is alone until it joins.
         """
         group = Group(ranks.index(self.rank), ranks, self._failed, self._hindered, lambda: self.able)
         if not self.joins:
@@ -190,9 +191,10 @@ class Continuing:
                 self._failed(error)
 
     def _unless(self, is_over: Callable[[], bool], do: Callable[[], Any]) -> Any:
-        """Returns the result of `do`. It runs in a thread, because gloo can't be interrupted and can miss a broken
-        connection (see `real`). Raises RuntimeError if `do` fails, or as soon as `is_over` returns true; the thread
-        then ends by its timeout.
+        """Returns the result of `do`.
+
+        It runs in a thread, because gloo can't be interrupted and can miss a broken connection (see `real`). Raises
+        RuntimeError if `do` fails, or as soon as `is_over` returns true; the thread then ends by its timeout.
         """
         made, problem = list[Any](), list[str]()
 
@@ -253,8 +255,9 @@ class Continuing:
         )
 
     def serve_or_find(self, order: Order, until: float) -> Client:
-        """Returns the store of an attempt, which the lowest living rank serves. Raises OSError if the store isn't
-        reachable by `until`.
+        """Returns the store of an attempt, which the lowest living rank serves.
+
+        Raises OSError if the store isn't reachable by `until`.
         """
         serves, pause = self.rank == order.server, _LOOK_AGAIN
         while True:
@@ -300,16 +303,18 @@ class Continuing:
         return newest is not None and newest.attempt > order.attempt
 
     def train_by(self, unit: int) -> None:
-        """Set the number of neighbouring ranks that hold a state together. Call this before the rank is able to
-        continue.
+        """Set the number of neighbouring ranks that hold a state together.
+
+        Call this before the rank is able to continue.
         """
         with self._changed:
             self._unit, newest = unit, self.membership.newest
             self.membership = replace(self.membership, newest=newest and replace(newest, unit=unit))
 
     def commit(self) -> None:
-        """Commit to the step, because this rank has received everything from other units. The step will be made unless
-        the rank's own unit is lost. Raises GroupLostError if the group has broken.
+        """Commit to the step, because this rank has received everything from other units.
+
+        The step will be made unless the rank's own unit is lost. Raises GroupLostError if the group has broken.
         """
         with self._changed:
             start.check()

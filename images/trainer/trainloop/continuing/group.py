@@ -187,8 +187,10 @@ class Group(Base):  # type: ignore[misc]
         hindered: Callable[[str], None],
         swallows: Callable[[], bool],
     ) -> None:
-        """`failed` is called for a failed collective, and returns whether the failure is swallowed. `swallows` returns
-        in advance whether a failure would be. `hindered` is called with the reason why the script can't continue.
+        """`failed` is called for a failed collective, and returns whether the failure is swallowed.
+
+        `swallows` returns in advance whether a failure would be. `hindered` is called with the reason why the script
+        can't continue.
         """
         super().__init__(rank, len(ranks))
         self.ranks = tuple(ranks)
@@ -214,8 +216,9 @@ class Group(Base):  # type: ignore[misc]
         return real
 
     def fail(self, error: Exception, uses: int) -> bool:
-        """Handle a failed collective of the real group numbered `uses`. Returns whether the failure is swallowed, in
-        which case later collectives are skipped.
+        """Handle a failed collective of the real group numbered `uses`.
+
+        Returns whether the failure is swallowed, in which case later collectives are skipped.
         """
         if self._real is not None and uses == self.uses and self._failed(error):
             self._real = None

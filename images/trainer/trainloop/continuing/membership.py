@@ -87,8 +87,9 @@ class Membership:
 
 
 def exchange(steps: Mapping[int, int], unit: int = 1) -> tuple[int, dict[int, int]]:
-    """Returns the newest step of the complete units that have met, and a source for each rank that lacks its state. The
-    source is the lowest rank at the same place with that state. Raises ValueError if no rank has the state.
+    """Returns the newest step of the complete units that have met, and a source for each rank that lacks its state.
+
+    The source is the lowest rank at the same place with that state. Raises ValueError if no rank has the state.
     """
     lacking = {rank // unit for rank, step in steps.items() if step == NO_STATE}
     known = {rank: step for rank, step in steps.items() if rank // unit not in lacking}

@@ -138,8 +138,10 @@ def _new_group(
 
 
 def _objects(original: Any, *arguments: Any, **options: Any) -> None:
-    """Run a collective of pickled objects. If the collective is skipped, the script's list stays unchanged, because no
-    bytes were received. The lowest present rank sends its objects in place of an absent rank.
+    """Run a collective of pickled objects.
+
+    If the collective is skipped, the script's list stays unchanged, because no bytes were received. The lowest present
+    rank sends its objects in place of an absent rank.
     """
     given = inspect.signature(original).bind(*arguments, **options)
     group = given.arguments.get("group") or dist.group.WORLD
@@ -166,8 +168,9 @@ def _create(options: Any, _backend_options: Any) -> Group:
 
 
 def _accelerator(backend: str | None) -> str | None:
-    """Returns the accelerator's backend in the request `backend`, or "" if there is none. Returns None if the request
-    includes a backend that can't continue.
+    """Returns the accelerator's backend in the request `backend`, or "" if there is none.
+
+    Returns None if the request includes a backend that can't continue.
     """
     if backend is None:
         return "nccl" if torch.cuda.is_available() else ""

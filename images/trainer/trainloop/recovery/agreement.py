@@ -38,8 +38,9 @@ class Group:
         self.rank, self.size, self._group = place.rank, place.ranks, group
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns every rank's plain value, in rank order, with None for values that can't be decoded. Raises
-        GroupLostError if a group that can continue has lost ranks.
+        """Returns every rank's plain value, in rank order, with None for values that can't be decoded.
+
+        Raises GroupLostError if a group that can continue has lost ranks.
         """
         if self.size == 1:
             return [value]
@@ -95,14 +96,16 @@ class Questions:
         self._at, self._longest = 0.0, 0.0  # the last step's start, and the longest step since the last question
 
     def begin_anew(self, step: int) -> None:
-        """Restart the count after `step`, on all ranks; they ask in each of the next ten steps, whose times differ from
-        later ones.
+        """Restart the count after `step`, on all ranks.
+
+        They ask in each of the next ten steps, whose times differ from later ones.
         """
         self._begun, self._next, self._at, self._longest = step, step + 1, 0.0, 0.0
 
     def begin(self, step: int, *numbers: int) -> Callable[[], list[int]] | None:
-        """Begin to ask if this step is due; returns a function that waits for the maximum of each number over the
-        ranks.
+        """Begin to ask if this step is due.
+
+        Returns a function that waits for the maximum of each number over the ranks.
         """
         now = time.monotonic()
         self._at, self._longest = now, max(self._longest, now - self._at)

@@ -50,8 +50,9 @@ class File:
             return None
 
     def make(self, size: int, *, stuck: bool = False) -> None:
-        """Make, map and pin a file for a state of `size` bytes; while the device is `stuck`, don't pin it. Raises
-        OSError if there is no room for it.
+        """Make, map and pin a file for a state of `size` bytes; while the device is `stuck`, don't pin it.
+
+        Raises OSError if there is no room for it.
 
         Another rank of the worker may already have made or replaced it.
         """
@@ -141,8 +142,9 @@ class Generations:
             self._making.release()
 
     def make_all(self, size: int, kept: tuple[int, int], say: Callable[[str], None]) -> None:
-        """Make all files for a state of `size` bytes. Reports failures and unpinned memory. The file with the state of
-        age `kept` stays unchanged.
+        """Make all files for a state of `size` bytes.
+
+        Reports failures and unpinned memory. The file with the state of age `kept` stays unchanged.
         """
         self._device.enter_thread()
         ages = self._ages()
@@ -156,8 +158,10 @@ class Generations:
             say(f"the state is kept in memory that isn't pinned, and copying takes longer: {unpinned}")
 
     def next(self, kept: tuple[int, int], *, spare: bool = False) -> File:
-        """Returns the oldest file that nobody is writing. With `spare` this may be the file with the state of age
-        `kept`, if there is no other. Raises OSError if there is no file.
+        """Returns the oldest file that nobody is writing.
+
+        With `spare` this may be the file with the state of age `kept`, if there is no other. Raises OSError if there is
+        no file.
         """
         ages = self._ages()
         for file in sorted(self.files, key=lambda file: (ages[file] == kept, ages[file])):

@@ -100,8 +100,9 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int, attempt: int | None = None) -> None:
-        """Begin with the state after `step`. The state that `attempt` left in memory is kept until there is a newer
-        one, and everything else is deleted.
+        """Begin with the state after `step`.
+
+        The state that `attempt` left in memory is kept until there is a newer one, and everything else is deleted.
         """
         sealed.clean(self.directory)
         here, _ = sealed.sealed_files(self.directory, self.place.job)
@@ -145,8 +146,9 @@ class Keeper:
         return None
 
     def hold(self) -> None:
-        """Keep the device from beginning any further step, because collectives are about to end with garbage. May be
-        called from any thread; returns when the hold is in effect.
+        """Keep the device from beginning any further step, because collectives are about to end with garbage.
+
+        May be called from any thread; returns when the hold is in effect.
         """
         self._snapshots.hold()
         if self._device.queues:
@@ -157,8 +159,9 @@ class Keeper:
             is_set.synchronize()
 
     def newest(self, *, left_out: bool = False) -> Made:
-        """Wait until the device has done all queued work; returns the last step that it has made. With `left_out` a
-        step that has begun to change the state is dropped.
+        """Wait until the device has done all queued work; returns the last step that it has made.
+
+        With `left_out` a step that has begun to change the state is dropped.
         """
         if left_out and self._changing:
             self._steps.drop()
@@ -325,8 +328,9 @@ class Keeper:
             self._say(f"state of step {self._step} not kept in memory: {error}")
 
     def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
-        """Write a step's state; returns whether that succeeded. It fails if the device changes the state before the
-        end.
+        """Write a step's state; returns whether that succeeded.
+
+        It fails if the device changes the state before the end.
         """
         if ends:
             with self._device.on(self._stream):

@@ -40,8 +40,9 @@ class SealError(ValueError):
 
 @dataclass(frozen=True, order=True)
 class Seal:
-    """A seal describes the state in a file. The greater of two seals is newer, because each attempt continued from an
-    earlier state.
+    """A seal describes the state in a file.
+
+    The greater of two seals is newer, because each attempt continued from an earlier state.
     """
 
     attempt: int
@@ -69,8 +70,9 @@ def name_of(attempt: int, step: int, part: int, parts: int) -> str:
 
 
 def private(directory: Path) -> Path:
-    """Returns the directory within `directory` that only this user can read; makes it if necessary. Raises SealError if
-    it belongs to another user, OSError if it can't be made.
+    """Returns the directory within `directory` that only this user can read; makes it if necessary.
+
+    Raises SealError if it belongs to another user, OSError if it can't be made.
     """
     own = directory / f"user-{os.getuid()}"
     own.mkdir(mode=0o700, exist_ok=True)
@@ -110,8 +112,9 @@ def head_of(seal: Seal) -> bytes:
 
 
 def read_seal(file: Path) -> Seal | None:
-    """Returns the seal of a file without reading its state; None for an empty file of the pod's memory. Raises
-    SealError.
+    """Returns the seal of a file without reading its state; None for an empty file of the pod's memory.
+
+    Raises SealError.
     """
     try:
         with file.open("rb") as stream:

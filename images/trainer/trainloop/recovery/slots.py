@@ -175,8 +175,9 @@ class Slots:
         self._mapped[begin + len(text) : begin + len(text) + len(random)] = random
 
     def _end(self, number: int, layout: _Layout, step: int, source: int) -> Event | None:
-        """Copy the content at `source` into a slot and write the head. Returns the event after which `source` may be
-        reused.
+        """Copy the content at `source` into a slot and write the head.
+
+        Returns the event after which `source` may be reused.
         """
         content, sent = self._content(number)[layout.begin : layout.encoded.size], None
         if layout.stamps:
@@ -204,8 +205,9 @@ class Slots:
         return sent
 
     def _make(self, needed: int) -> None:
-        """Replace the file by a larger one with at least `needed` bytes for each slot's content; the old content is
-        copied.
+        """Replace the file by a larger one with at least `needed` bytes for each slot's content.
+
+        The old content is copied.
         """
         capacity = needed + needed // 8
         capacity += -capacity % mmap.PAGESIZE
@@ -228,8 +230,9 @@ class Slots:
 
 
 class _Layout:
-    """A layout places a slot's content; the buffers are copied into the slots themselves, or into memory on their
-    device.
+    """A layout places a slot's content.
+
+    The buffers are copied into the slots themselves, or into memory on their device.
     """
 
     def __init__(self, key: Any, random: bytes, buffers: dict[str, torch.Tensor]) -> None:

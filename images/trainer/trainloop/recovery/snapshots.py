@@ -153,8 +153,9 @@ class Snapshots:
         return step == self._next and not self._again and not self._ended
 
     def end(self) -> None:
-        """Seal no further snapshot: a collective may have ended, and later copies are garbage. A copy that is certainly
-        good is finished first.
+        """Seal no further snapshot: a collective may have ended, and later copies are garbage.
+
+        A copy that is certainly good is finished first.
         """
         if self._whole is not None and self._whole.query():
             self.wait(_PATIENCE)

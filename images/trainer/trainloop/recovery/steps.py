@@ -72,8 +72,9 @@ class Steps:
         self._seconds, self._ended = now - self._ended, now
 
     def newest(self, left_out: Container[int] = ()) -> Made | None:
-        """Returns the step whose state the device has; None while another step changes it. Steps that are `left_out`
-        change nothing.
+        """Returns the step whose state the device has; None while another step changes it.
+
+        Steps that are `left_out` change nothing.
         """
         for step in reversed(list(self._made)):
             if step.step not in left_out and step.whole is not None and step.whole.query():
@@ -81,8 +82,10 @@ class Steps:
         return None
 
     def settled(self, left_out: Container[int]) -> Made | None:
-        """Returns the result of `newest`. If the device may be about to begin a queued step, waits first until it has
-        made no progress for as long as two steps take.
+        """Returns the result of `newest`.
+
+        If the device may be about to begin a queued step, waits first until it has made no progress for as long as two
+        steps take.
         """
         step = self.newest(left_out)
         until = time.monotonic() + min(_LONGEST, max(_BRIEFLY, 2 * self._seconds))

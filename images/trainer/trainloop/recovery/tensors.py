@@ -86,8 +86,9 @@ def cloned(value: Any) -> Any:
 
 
 def as_now(value: Any) -> Any:
-    """Returns nested values with copies of the small tensors on the host. Large ones aren't copied: an average of
-    weights on the host has waited for the device.
+    """Returns nested values with copies of the small tensors on the host.
+
+    Large ones aren't copied: an average of weights on the host has waited for the device.
     """
     return mapped(value, lambda tensor: tensor.clone() if _is_small(tensor) else tensor)
 
