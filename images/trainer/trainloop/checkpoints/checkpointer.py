@@ -107,9 +107,10 @@ class Checkpointer:
         partial: Path | None = None,
         configuration: str = "",
     ) -> list[str]:
-        """Save `state`, which is equal on every rank, as `step`, with the files that ranks have written into `partial`.
-        `about` and `parent` are added to the manifest. Returns messages about problems with this or the previous
-        checkpoint.
+        """Save `state`, which is equal on every rank, as the checkpoint of `step`.
+
+        The files that ranks have written into `partial` are included, and `about` and `parent` are added to the
+        manifest. Returns messages about problems with this or the previous checkpoint.
 
         The caller reports these problems and continues, because a failed save is no reason to stop training.
         """

@@ -87,8 +87,10 @@ def resume(
     log: MetricsLog,
     sample_loss: Callable[[], float],
 ) -> bool:
-    """Restore the state in memory, else the newest checkpoint that verifies and reproduces the loss saved with it, else
-    the one that `checkpoint.start_from` names; returns whether a state was restored.
+    """Restore the newest usable state; returns whether a state was restored.
+
+    The order is: the state in memory, the newest checkpoint that verifies and reproduces the loss saved with it, and the
+    checkpoint that `checkpoint.start_from` names.
 
     Raises ConfigError if checkpoints exist but none is usable, because starting from scratch would be a surprise.
     """

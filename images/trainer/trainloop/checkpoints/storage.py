@@ -71,8 +71,9 @@ class Checkpoint:
 
 
 class Survey(NamedTuple):
-    """A survey lists a directory's complete checkpoints, the newest first, and by name the problem of every other
-    `step-…` directory. A survey doesn't detect damage within a file.
+    """A survey lists a directory's complete checkpoints, the newest first, and the problems of other ones by name.
+
+    Damage within a file isn't detected.
     """
 
     whole: list[Checkpoint]

@@ -180,8 +180,9 @@ class Continuing:
             return order
 
     def _finish_together(self) -> None:
-        """Wait until all ranks have finished with the group, unless it is broken, because NCCL's messages may still be
-        on their way when the sender has finished.
+        """Wait until all ranks have finished with the group, unless it is broken.
+
+        NCCL's messages may still be on their way when the sender has finished.
         """
         if self._accelerator and self._reals and not self.membership.broken:
             gloo = self._reals[0].of(torch.device("cpu"))
@@ -193,7 +194,7 @@ class Continuing:
     def _unless(self, is_over: Callable[[], bool], do: Callable[[], Any]) -> Any:
         """Returns the result of `do`.
 
-        It runs in a thread, because gloo can't be interrupted and can miss a broken connection (see `real`). Raises
+        `do` runs in a thread, because gloo can't be interrupted and can miss a broken connection (see `real`). Raises
         RuntimeError if `do` fails, or as soon as `is_over` returns true; the thread then ends by its timeout.
         """
         made, problem = list[Any](), list[str]()

@@ -106,8 +106,9 @@ class Real:
             self._are_all = False
 
     def close(self) -> None:
-        """End the group, and wait until gloo's collectives have failed or its connections are closed, so that gloo no
-        longer accesses tensors.
+        """End the group, and wait until gloo no longer accesses tensors.
+
+        Its collectives have then failed, or its connections are closed.
         """
         self.end()
         self._closed_by = self._closed_by or time.monotonic() + _CLOSING

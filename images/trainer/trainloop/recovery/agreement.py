@@ -98,7 +98,7 @@ class Questions:
     def begin_anew(self, step: int) -> None:
         """Restart the count after `step`, on all ranks.
 
-        They ask in each of the next ten steps, whose times differ from later ones.
+        The ranks ask in each of the next ten steps, whose durations differ from later ones.
         """
         self._begun, self._next, self._at, self._longest = step, step + 1, 0.0, 0.0
 
@@ -168,8 +168,9 @@ def newest(
     *,
     all_parts: bool = False,
 ) -> Iterator[Found]:
-    """Yields the newest state in `memory` or on `disk` that isn't older than `than` (attempt and step), then the next
-    newest, and so on; the same on every rank. Collective.
+    """Yields the states in `memory` or on `disk` that aren't older than `than`, the newest first; collective.
+
+    `than` consists of attempt and step. Every rank gets the same sequence.
 
     If the state has as many parts as now, a rank gets its own part. Otherwise, or with `all_parts`, it gets all parts.
     """
@@ -246,8 +247,9 @@ def _parts(
 def _from_holders(
     group: Group, say: Callable[[str], None], file: Path | None, seal: Seal, ranks: list[int], needed: bool
 ) -> torch.Tensor | None:
-    """Returns the state's bytes, empty if this rank doesn't need them; None, on every rank, if no holder could send
-    them.
+    """Returns the state's bytes; None, on every rank, if no holder could send them.
+
+    The bytes are empty if this rank doesn't need them.
 
     A holder sends the bytes to one rank at a time. Each receiver becomes a holder, so the holders double every round.
     """

@@ -150,9 +150,7 @@ class Continuation:
 
 
 def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kept: bool, divided: bool) -> str | None:
-    """Returns why a script with this optimizer can't continue; None if nothing known before the first step is in the
-    way.
-    """
+    """Returns why a script with this optimizer can't continue; None if no reason is known before the first step."""
     if not kept:
         return "no state is kept in memory"
     if divided:

@@ -53,8 +53,9 @@ class Device:
         """Make the calling thread's later queued work wait for `event`, without blocking the host."""
 
     def copy(self, places: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-        """Queue copies of one type and equal sizes, which a device makes in one kernel, or in none if they go to the
-        host.
+        """Queue copies of tensors of one type and equal sizes.
+
+        A device makes them in one kernel, or without a kernel if the target is on the host.
         """
         torch._foreach_copy_(places, sources, non_blocking=True)
 

@@ -30,8 +30,9 @@ class Encoded:
     """An encoded state is a text, and the state's own tensors, which are copied on writing."""
 
     def __init__(self, state: Any, last: Encoded | None = None) -> None:
-        """The text of `last` is reused if the plain values (1 equals 1.0) and the tensors' names, types and shapes are
-        equal, because creating the text takes longer than everything else for a small state.
+        """The text of `last` is reused if plain values (1 equals 1.0) and tensors' names, types and shapes are equal.
+
+        For a small state, creating the text takes longer than everything else.
         """
         #: The tensors, each with its bytes' offset behind the text.
         self.tensors: list[tuple[torch.Tensor, int]] = []

@@ -330,7 +330,7 @@ class Keeper:
     def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
         """Write a step's state; returns whether that succeeded.
 
-        It fails if the device changes the state before the end.
+        Writing fails if the device changes the state before the end.
         """
         if ends:
             with self._device.on(self._stream):

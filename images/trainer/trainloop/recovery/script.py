@@ -204,8 +204,8 @@ class Recovery:
     def parts(self, count: int | None = None) -> Iterator[int]:
         """Yields the micro-batches of this step that this rank computes, as numbers below `count`.
 
-        By default its own single one. Lost ranks' parts are dealt among the others. Gradients are reduced in the
-        backward of the last part, and each part has its own random numbers.
+        By default each rank computes one part. Lost ranks' parts are dealt among the others. Gradients are reduced in
+        the backward of the last part, and each part uses its own random numbers.
 
         DistributedDataParallel divides the sum over all parts by the number of ranks. So with n times as many parts as
         ranks, divide each part's loss by n. Raises ValueError for fewer parts than ranks.
@@ -300,7 +300,7 @@ class Recovery:
     def _form(self, *, left_out: bool = False) -> None:
         """Form the next attempt's group, in which ranks that lack the newest step receive it.
 
-        If a step was `left_out`, or if the device hasn't made it, the host's changes in it are taken back.
+        If the last step was `left_out`, or if the device hasn't made it, the host's changes in that step are reverted.
         """
         assert self._continuation is not None
         drawn, made = generators.packed(self._device), None

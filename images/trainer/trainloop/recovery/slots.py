@@ -45,8 +45,9 @@ _GONE = torch.empty(0)
 
 
 class Buffers:
-    """A model's buffers, all or those that have one of `names`, are looked up once: each look-up takes longer than a
-    small model's step.
+    """This class looks up a model's buffers, or those in `names`, once.
+
+    Each look-up takes longer than a small model's step.
     """
 
     def __init__(self, model: nn.Module, names: Container[str] | None = None) -> None:

@@ -233,9 +233,7 @@ class Snapshots:
         return (time.monotonic() - self._since[1]) / max(1, step - self._since[0])
 
     def _give_to_neighbour(self, group: Group, written: _Written | None) -> None:
-        """Send this rank's snapshot to its neighbour in the next worker, and keep that of its neighbour in the last
-        one.
-        """
+        """Send this rank's snapshot to the neighbour in the next worker, and keep the previous neighbour's snapshot."""
         heads = group.gather(None if written is None else vars(written.seal))
         theirs = sealed.seal_of(heads[self._before])
         file = None

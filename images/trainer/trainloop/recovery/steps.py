@@ -102,8 +102,7 @@ class Steps:
 
 
 class Hold:
-    """A hold turns an optimizer's queued steps into no-ops, so that garbage from an ended collective can't change
-    weights.
+    """A hold skips an optimizer's queued steps, so that garbage from an ended collective can't change weights.
 
     torch's fused optimizers (Adam, AdamW, SGD and Adagrad with `fused=True`; alone, in ZeroRedundancyOptimizer, and
     with FSDP2's parameters) leave a step out if `found_inf` is 1 on the device when they reach it. Each step reads the

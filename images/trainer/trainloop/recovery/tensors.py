@@ -115,9 +115,7 @@ class OptimizerState:
     def __init__(
         self, optimizer: torch.optim.Optimizer, device: torch.device, around: torch.optim.Optimizer | None = None
     ) -> None:
-        """For ZeroRedundancyOptimizer `optimizer` is this rank's part, and `around` is the optimizer that contains it
-        and has the settings.
-        """
+        """For ZeroRedundancyOptimizer, `optimizer` is this rank's part, and `around` contains it and the settings."""
         self._optimizer, self._around, self._beside = optimizer, around or optimizer, device.type != "cpu"
         #: The keys of each parameter's state; then the numbers that are on the host although the weights aren't.
         self._there = dict[Any, tuple[str, ...]]()
