@@ -1,5 +1,4 @@
-"""The state of the last finished step outlives its rank in the pod's memory, if the operator provides a directory
-there.
+"""The last finished step's state outlives its rank in the pod's memory, if the operator provides a directory.
 
 Without such a directory a run uses `NothingInMemory`. Otherwise `surviving` keeps the state with `recovery`, which
 works for any script.

@@ -89,8 +89,8 @@ def resume(
 ) -> bool:
     """Restore the newest usable state; returns whether a state was restored.
 
-    The order is: the state in memory, the newest checkpoint that verifies and reproduces the loss saved with it, and the
-    checkpoint that `checkpoint.start_from` names.
+    The order is: the state in memory, the newest checkpoint that verifies and reproduces the loss saved with it, and
+    the checkpoint that `checkpoint.start_from` names.
 
     Raises ConfigError if checkpoints exist but none is usable, because starting from scratch would be a surprise.
     """

@@ -166,8 +166,9 @@ def _plausible(size: float) -> int:
 
 
 def ring_bytes(numbers: int, size: int, element: int) -> int:
-    """Returns the bytes that a rank sends in a ring all-reduce among `size` ranks, for `numbers` elements of `element`
-    bytes.
+    """Returns the bytes that a rank sends in a ring all-reduce among `size` ranks.
+
+    The reduced tensor has `numbers` elements of `element` bytes.
     """
     return 2 * numbers * element * (size - 1) // size
 

@@ -223,8 +223,9 @@ class Keeper:
             self._snapshots.make(step, lambda: self._encoded(step, self._host))
 
     def made(self, step: int, *, as_before: bool = False) -> None:
-        """Record that the state after `step` is complete: the optimizer's step and the changes that belong to it are
-        made. With `as_before` this rank's own state hasn't changed since they began, and so is already kept.
+        """Record that the state after `step` is complete, because the last change of the step is made.
+
+        With `as_before`, this rank's own state hasn't changed since the optimizer's step began, so it is already kept.
         """
         is_there = as_before and self._changing and self._step is not None and step == self._step + 1
         self._steps.wait_for_room(step)

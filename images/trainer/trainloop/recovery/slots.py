@@ -167,7 +167,7 @@ class Slots:
         return self._memory[begin + _BEFORE : begin + _BEFORE + self._capacity]
 
     def _begin(self, number: int, layout: _Layout, random: bytes) -> None:
-        """Write the host's content into a slot, and leave its head empty."""
+        """Write the host's content into a slot, and leave the slot's head empty."""
         assert self._mapped is not None
         begin, text = number * (_BEFORE + self._capacity), layout.encoded.text
         self._mapped[begin : begin + _HEAD.size] = bytes(_HEAD.size)

@@ -130,8 +130,9 @@ class OptimizerState:
         return groups, self.now()
 
     def now(self) -> Any:
-        """Returns the keys of the state by parameter, because the next step may add some before the device has made
-        this one, and the numbers that are on the host.
+        """Returns the keys of the state by parameter, and the numbers that are on the host.
+
+        The keys are needed because the next step may add some before the device has made this step.
         """
         state = self._optimizer.state
         if len(state) != len(self._there):

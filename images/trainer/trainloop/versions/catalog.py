@@ -174,7 +174,7 @@ def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
 
 
 def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
-    """Returns the known facts about a checkpoint, which may be deleted at any time."""
+    """Returns what is known about a checkpoint, which may be deleted at any time."""
     mine = sorted(tag for tag, name in tags.items() if name == checkpoint.name)
     state, manifest = _manifest(checkpoint.path)
     if manifest is None:
@@ -325,7 +325,7 @@ def _of(kind: type[Any] | tuple[type[Any], ...], value: object) -> Any:
 
 
 def configuration(version: Version) -> dict[str, Any] | None:
-    """Returns the settings of a checkpoint's run; None for older checkpoints, which don't have them.
+    """Returns the settings of a checkpoint's run; None for older checkpoints, which don't contain settings.
 
     Raises CommandError if the file isn't such a document.
     """
