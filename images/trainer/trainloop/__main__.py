@@ -2,7 +2,8 @@
 
 torchrun or the operator starts all ranks. `trainloop checkpoints` manages the checkpoints of runs (`versions`).
 
-Exit codes: 0 finished; 143 stopped by SIGTERM with a checkpoint saved; 1 an error; others are in `trainloop.errors`.
+Exit codes: 0 means finished, 143 stopped by SIGTERM with a checkpoint saved, and 1 an error. `trainloop.errors` lists
+the others.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
 def leave(code: int) -> NoReturn:
     """Ends the process without the interpreter's clean-up, because everything needed is saved already.
 
-    After an error the clean-up may wait for peers that are gone, while the launcher waits for the rank that ends first.
-    After a success it tears down threads of gloo and autograd that still run, which sometimes aborts (torch 2.13).
+    After an error the clean-up may wait for lost peers, while the launcher waits for the first rank to end.
+    After a success the clean-up stops running threads of gloo and autograd, which sometimes aborts (torch 2.13).
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -83,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
 
         dry_run(load_config(options.config, options.set))
         return 0
-    # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher finds the first failure.
+        # `record` writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher finds the first failure.
     stopped = record(lambda: train(load_config(options.config, options.set)))()
     return EXIT_STOPPED if stopped else 0
 

@@ -2,7 +2,7 @@
 
     python -m trainloop --config training.yaml --set optimizer.lr=3e-4 --print-config
 
-All mistakes are reported together, each in a sentence that names the field, the value and the remedy.
+All mistakes are reported together. Each message names the field, the value and the remedy.
 """
 
 from __future__ import annotations
@@ -107,15 +107,15 @@ class Config(Settings):
         return self
 
     def fingerprint(self) -> dict[str, str]:
-        """Returns this rank's `preflight.fingerprint`, including the modules of its task and hooks."""
+        """Returns this rank's `preflight.fingerprint`, which covers the modules of the task and hooks."""
         modules = [task_module(self.task), *(hook.partition(":")[0] for hook in self.hooks)]
         return fingerprint(dump_config(self), modules)
 
 
 def load_config(file: Path | None, overrides: Iterable[str] = ()) -> Config:
-    """Reads `file` and applies `overrides` (`optimizer.lr=3e-4`; the value is YAML).
+    """Reads `file` and applies `overrides` such as `optimizer.lr=3e-4`, whose values are YAML.
 
-    Raises ConfigError with one sentence per line.
+    Raises ConfigError with one mistake per line.
     """
     document = _read(file) if file else {}
     for override in overrides:
@@ -126,7 +126,7 @@ def load_config(file: Path | None, overrides: Iterable[str] = ()) -> Config:
 def parse_config(document: dict[str, Any]) -> Config:
     """Returns the configuration from plain values. Raises ConfigError."""
     try:
-        # A section with only comments is null in YAML; it means the defaults.
+        # YAML reads a section with only comments as null. Such a section gets its defaults.
         return Config.model_validate({name: value for name, value in document.items() if value is not None})
     except ValidationError as error:
         from trainloop.settings import sentences
@@ -179,7 +179,7 @@ def _yaml(text: str, where: str) -> Any:
 
 
 class _Yaml(yaml.SafeLoader):
-    """This loader reads 3e-4 as a number (YAML 1.1 reads text, for lack of a dot) and refuses duplicate keys."""
+    """This loader refuses duplicate keys, and reads 3e-4 as a number (in YAML 1.1 it is text for lack of a dot)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: dict[str, yaml.Node] = {}
@@ -193,12 +193,12 @@ _Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE]
 
 
 def require_unchanged(file: Path, text: str) -> None:
-    """Raises ConfigError if the mounted configuration `text` has other values than `spec.training`.
+    """Raises ConfigError if the values in the mounted configuration `text` differ from `spec.training`.
 
-    The configuration names code (task, hooks), and anyone who may write ConfigMaps could have changed it.
+    The configuration names code to run (task, hooks), and anyone with write access to ConfigMaps can change it.
     """
     digest, _, mounted = os.environ["TRAINMASTER_TRAINING"].partition(" ")
-    # The local cluster has no mounts, so it replaces the container's paths by its own in every ConfigMap.
+    # The local cluster has no mounts, so it replaces the container's paths in every ConfigMap by its own paths.
     is_rewritten = "TRAINMASTER_HOSTS_FILE" in os.environ
     if mounted and file == Path(mounted) and not is_rewritten and _digest(text) != digest:
         raise ConfigError(
@@ -208,7 +208,7 @@ def require_unchanged(file: Path, text: str) -> None:
 
 
 def _digest(text: str) -> str:
-    """Returns the hash of the values in `text`, read by YAML's own rules; empty if JSON can't represent them."""
+    """Returns the hash of the values in `text`, read by YAML's rules, or "" if JSON can't represent the values."""
     values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,10 +1,10 @@
 """The data order decides which samples make a step; it doesn't depend on the number of ranks.
 
-An epoch's order is `permutation(seed, epoch)`. The checkpoint stores the place: the epoch and how many of its samples
-are done. A step takes the next `batch` samples (the last step of an epoch may be smaller: nothing is dropped), or the
-next of the task's own batches (`OwnBatches`). It cuts them into the ranks' shares and each share into micro-batches. So
-any number of ranks can continue from any place, and every sample is seen once. Data without an index has its own order
-(`streams`).
+An epoch's order is `permutation(seed, epoch)`. The checkpoint stores the place: the epoch, and the number of completed
+samples in it. A step processes the next `batch` samples, or the next of the task's own batches (`OwnBatches`). The last
+step of an epoch may be smaller, because no sample is dropped. The step's samples are divided into the ranks' shares,
+and each share into micro-batches. So any number of ranks can continue from any place, and each sample is used once an
+epoch. Data without an index has its own order (`streams`).
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class DataSettings(Settings):
 
 
 def permutation(seed: int, epoch: int, length: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns the epoch's order of `length` samples; this is a pure function of its arguments."""
+    """Returns the epoch's order of `length` samples, which depends only on the arguments."""
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(length)
 
 
 def share_out(total: int, weights: Sequence[float]) -> list[int]:
-    """Cuts `total` samples into whole shares in proportion to `weights` (largest remainder, ties to the lower rank)."""
+    """Divides `total` samples in proportion to `weights` by largest remainder; ties go to the lower rank."""
     whole = sum(weights)
     exact = [total * weight / whole for weight in weights]
     shares = [int(share) for share in exact]
@@ -95,9 +95,9 @@ def share_out(total: int, weights: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class RankStep:
-    """This is one rank's part of a step: `micro` lists of sample indices, of which the last `padding` are dummies.
+    """This is a rank's part of a step: `micro` contains lists of sample indices; the last `padding` lists are dummies.
 
-    A dummy's loss is multiplied by zero: a rank without samples of its own must still enter the collectives.
+    A dummy's loss is multiplied by zero. Dummies exist because a rank without samples must still enter the collectives.
     """
 
     micro: list[list[int]]
@@ -105,7 +105,7 @@ class RankStep:
     samples: int  # on this rank
     all_samples: int  # on all ranks together
     position: int  # samples that the run has completed after this step
-    place: Mapping[str, Any]  # after this step: `epoch`, how many of its samples are `done`, a stream's own `state`
+    place: Mapping[str, Any]  # after this step: `epoch`, the number of samples `done` in it, and a stream's `state`
     digest: int = 0  # hash of a stream's first sample, in its first step
 
 
@@ -130,9 +130,9 @@ class Sampler:
     def steps(
         self, position: int, place: Mapping[str, Any], rank: int, weights: Callable[[], Sequence[float]]
     ) -> Iterator[RankStep]:
-        """Yields the rank's steps from `place` on, endlessly.
+        """Yields the rank's steps, starting at `place` and without end.
 
-        The run has already trained on `position` samples; `weights` gives the ranks' shares.
+        `position` is the number of samples that the run has trained on, and `weights` sets the ranks' shares.
         """
         epoch, done = place["epoch"], place["done"]
         while True:
@@ -162,14 +162,14 @@ class Sampler:
 
 @dataclass(frozen=True)
 class OwnBatches(Sampler):
-    """This sampler makes steps from the task's own batches, whose number may differ by epoch.
+    """This sampler turns the task's own batches into steps; the number of batches may vary between epochs.
 
-    `batch` is their maximum size. Raises ConfigError for anything that can't be a global batch.
+    `batch` is the maximum size of a batch. Raises ConfigError for anything that can't be used as a global batch.
     """
 
     task: Any
-    device: torch.device  # whose generators keep their state
-    #: The first epoch's batches, kept from the time they are counted until they are trained on.
+    device: torch.device  # the state of its random generators is preserved
+    # : The first epoch's batches, kept from the time they are counted until they are trained on.
     first: list[list[list[int]]] = field(default_factory=list)
     steady: ClassVar[bool] = False
 
@@ -192,7 +192,7 @@ class OwnBatches(Sampler):
     def _count(self, epoch: int) -> int:
         """Returns the number of batches in the epoch.
 
-        Only torch's own samplers need no draw: another's `len()` may be an estimate.
+        Other samplers than torch's are read to count the batches, because their `len()` may be an estimate.
         """
         sampler: Any = getattr(self.task, "batch_sampler", None)
         torchs = type(sampler) is BatchSampler and type(sampler.sampler).__module__ == BatchSampler.__module__

@@ -1,9 +1,9 @@
-"""These errors end a run with a sentence, each with its exit code.
+"""These errors end a run with a message for the user; each class sets the exit code.
 
 TrainingError            1    training can't continue
     ├── ConfigError          2    the configuration can't be used; restarting doesn't help
-    ├── PreflightMismatch   67    ranks run different code or settings; the agent has the same code
-    ├── Diverged            70    the loss or the parameters went wrong, and going back didn't help
+    ├── PreflightMismatch   67    ranks run different things; the agent uses this code too
+    ├── Diverged            70    loss or parameters became unusable, and going back to a checkpoint didn't help
     └── OutOfMemory         71    the device's memory is too small for this configuration
 """
 
@@ -31,7 +31,7 @@ class PreflightMismatch(TrainingError):
 
 
 class Diverged(TrainingError):
-    """Loss, gradients or parameters went wrong beyond repair."""
+    """Loss, gradients or parameters became unusable, and the run couldn't recover."""
 
     exit_code = 70
 
@@ -43,6 +43,6 @@ class OutOfMemory(TrainingError):
 
 
 def listed(things: Sequence[object], most: int = 8) -> str:
-    """Returns things as a phrase; a long list is cut after the first ones."""
+    """Returns things as a phrase that names at most `most` of them."""
     more = f" and {len(things) - most} more" if len(things) > most else ""
     return ", ".join(map(str, things[:most])) + more

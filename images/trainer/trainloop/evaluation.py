@@ -1,7 +1,7 @@
 """The evaluation runs on all ranks and combines their measurements.
 
-Each rank evaluates its part of every pass. Scalars are added up and rows are joined in the data's order, so the results
-equal those of one process.
+Each rank evaluates its part of every pass. Scalars are summed, and rows are concatenated in the data's order. So the
+results equal those of a single process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Evaluator:
         self, settings: EvaluationSettings, task: Task, model: nn.Module, precision: Precision, world: World
     ) -> None:
         self.settings, self.task, self.model, self.precision, self.world = settings, task, model, precision, world
-        #: The first samples of the training data, read here because a stream isn't in use yet.
+        # : The first samples of the training data. They are read now, before anything else reads a stream.
         self.few = few(task.train)
 
     def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:
@@ -60,11 +60,11 @@ class Evaluator:
                 return None
             share = math.ceil(len(block) / size)
             mine = block[rank * share : (rank + 1) * share]
-            # Every rank makes as many passes, because FSDP's forward is collective; the extra ones don't count.
+            # All ranks make the same number of passes, because FSDP's forward is collective. Extra passes don't count.
             for name, value in self._measure(self._samples(mine or block[:1])).items():
                 counted = value if mine else value[:0] if value.ndim else torch.zeros_like(value)
                 measured.setdefault(name, []).append(counted.cpu())
-        # A rank's rows are sent together, at the end. Ranks that share each layer have the same measurements.
+        # A rank's rows are sent together at the end. Ranks that share each layer measure the same values.
         own = {name: _of_passes(values) for name, values in measured.items()}
         gathered = self.world.gather(own)
         totals = {name: _of_ranks(name, [gathered[rank].get(name) for rank in ranks]) for name in own}
@@ -73,15 +73,15 @@ class Evaluator:
         return {"loss": totals["loss"] / max(1.0, totals["count"]), **self.task.results(totals)}
 
     def sample_loss(self) -> float:
-        """Returns the mean loss of the first few training samples; it verifies a checkpoint."""
+        """Returns the mean loss of the first few training samples, which is used to verify a checkpoint."""
         loss, count = self._loss(self.task.loss, [self.few[index] for index in range(min(8, len(self.few)))])
         return loss / max(1.0, count)
 
     def is_a_mean(self, loss: Loss) -> bool:
-        """Returns whether a loss is a mean: a sample counted twice must give the same loss for double the count.
+        """Returns whether a loss is a mean: using a sample twice must double the count and leave the loss unchanged.
 
-        Two samples have to agree, because a loss that draws random numbers may match by chance. A loss that counts once
-        for any batch may match, and so may one that is zero for a single sample (contrastive).
+        Two samples are tested, because a random loss may pass once by chance. A loss whose count is always one may pass
+        too, and so may a contrastive loss, which is zero for a single sample.
         """
         return all(self._is_same_twice(loss, self.few[index]) for index in range(min(2, len(self.few))))
 
@@ -90,7 +90,7 @@ class Evaluator:
         return once != 0 and both > count and math.isclose(once, twice, rel_tol=0.01)
 
     def _loss(self, loss: Loss, samples: list[Any]) -> tuple[float, float]:
-        """Returns the loss summed over `samples`, and its number of terms; the run's generators keep their state."""
+        """Returns the loss summed over `samples`, and its number of terms. Random generators stay unchanged."""
         # Eager mode avoids compiling the blocks for a few samples, and again for varying shapes.
         with seeding.drawing(self.world.device, 0), torch.compiler.set_stance("force_eager"):
             batch = on_device(self.task.collate(samples), self.world.device)
@@ -122,7 +122,7 @@ class Evaluator:
             found = call()
         for module in trained:
             module.training = True
-        # FSDP2's root stays gathered until a backward pass, so hooks would get its whole parameters instead of its
+        # FSDP2's root module stays gathered until a backward pass, so hooks would see full parameters instead of
         # shards.
         getattr(self.model, "reshard", lambda: None)()
         return found
@@ -151,7 +151,7 @@ Rows = tuple[list[int], torch.Tensor]
 
 
 def of_passes(values: list[torch.Tensor]) -> Rows | None:
-    """Returns the rows of a rank's passes; None if they can't be combined, such as a scalar and rows."""
+    """Returns the rows of a rank's passes; None if they can't be combined (a scalar in one pass, rows in another)."""
     try:
         return [len(value) for value in values], torch.cat(values)
     except (TypeError, RuntimeError):

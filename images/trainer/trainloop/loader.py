@@ -1,8 +1,8 @@
-"""The loader reads this rank's part of each step, in the training process or ahead of it in separate processes.
+"""The loader reads this rank's part of each step, in the training process or ahead of time in separate processes.
 
-Those processes are forked from a server that has imported torch for all of them, so the server, and not the rank, is
-their parent. Torch's own check of the parent therefore doesn't notice a killed rank, and they would hold their memory
-until the pod ends. Each waits for the end of its rank itself, which multiprocessing reports through a pipe.
+Loader processes are forked from a server that has imported torch, so their parent is the server and not the rank.
+Therefore torch's check of the parent doesn't notice a killed rank, and the processes would hold memory until the pod
+ends. So each loader process waits for the end of its rank, which multiprocessing reports through a pipe.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trainloop.errors import TrainingError
 
 
 def few(data: Any) -> Any:
-    """Returns `data`, or a stream's first samples, which are the same at every start and rank.
+    """Returns `data`, or a stream's first samples, which are equal at every start and on every rank.
 
-    The stream keeps its place.
+    The stream's position doesn't change.
     """
     if not is_stream(data):
         return data
@@ -38,7 +38,7 @@ def few(data: Any) -> Any:
 
 
 def sampler_of(task: Any, batch: int, micro_size: int, seed: int, equal_passes: bool, device: torch.device) -> Sampler:
-    """Returns the sampler for the task's data, which uses the task's own batches if it has some."""
+    """Returns the sampler for the task's data. It uses the task's own batches if the task defines them."""
     if not hasattr(task, "batches") and not hasattr(task, "batch_sampler"):
         return Sampler(length_of(task.train) or 0, batch, micro_size, seed, equal_passes)
     return OwnBatches(length_of(task.train) or 0, batch, micro_size, seed, equal_passes, task, device)
@@ -46,7 +46,7 @@ def sampler_of(task: Any, batch: int, micro_size: int, seed: int, equal_passes: 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A fetched step has its micro-batches on the host; `waited` is how long the rank waited for them (seconds)."""
+    """A fetched step holds micro-batches on the host; `waited` is the time in seconds that the rank waited for them."""
 
     batches: Sequence[Batch]
     step: RankStep
@@ -55,11 +55,11 @@ class Fetched:
 
 
 class Loader:
-    """The loader reads this rank's part of each step of `iterator`, from any place.
+    """The loader reads this rank's part of each step, starting at any place.
 
-    The ranks' shares are in proportion to `weights`, which may change at any time, on all ranks after the same step.
-    Steps that were read ahead keep their shares, so a change takes effect `data.prefetch` x `data.workers` steps later:
-    the loader processes live on and nothing is read twice.
+    The ranks' shares are proportional to `weights`, which may change after any step, but then on all ranks. Steps that
+    were read ahead keep their shares. So a change takes effect `data.prefetch` x `data.workers` steps later, but the
+    loader processes needn't restart and nothing is read twice.
     """
 
     def __init__(self, settings: DataSettings, task: Any, sampler: Sampler, world: World) -> None:
@@ -68,7 +68,7 @@ class Loader:
         self._settings, self._task, self._world = settings, task, world
 
     def start(self, position: int, place: Mapping[str, Any]) -> list[str]:
-        """Starts to read at `place`, after `position` samples of the run; returns warnings."""
+        """Starts reading at `place`, when the run has completed `position` samples; returns warnings."""
         place = place or dict(zip(("epoch", "done"), divmod(position, self.sampler.length or 1), strict=True))
         rank, workers, warnings = self._world.data_rank, self._settings.workers, list[str]()
         reader: Dataset[Any] = _Steps(self._task.train, self._task.collate)
@@ -87,9 +87,9 @@ class Loader:
         return warnings
 
     def peek(self) -> Fetched | None:
-        """Returns the first of the next two steps if it has full length, else the second; None if there is none.
+        """Returns the next step if it has full length, else the step after that; None if there is none.
 
-        Both are fetched again later.
+        `fetch` returns the same steps again later.
         """
         found, ahead = None, list[Any]()
         while len(ahead) < 2 and (found is None or found.step.all_samples < self.sampler.batch):
@@ -103,7 +103,7 @@ class Loader:
     def fetch(self) -> Fetched:
         """Returns this rank's part of the next step; call `start` first.
 
-        Raises TrainingError for a stream that ends too early.
+        Raises TrainingError if a stream ends too early.
         """
         began = time.perf_counter()
         fetched = next(self.iterator)
@@ -117,7 +117,7 @@ class Loader:
 
 
 class _Steps(Dataset[Any]):
-    """This dataset reads a whole step's micro-batches at once, so that a loader process hands over steps."""
+    """This dataset reads all micro-batches of a step at once, so that loader processes return complete steps."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Batch]) -> None:
         self.dataset, self.collate = dataset, collate
@@ -131,7 +131,7 @@ def read_ahead(
 ) -> Iterator[Any]:
     """Yields the reader's result for each request, in order.
 
-    Each of `workers` processes reads `prefetch` requests ahead; without processes, a thread does.
+    Each of `workers` processes reads `prefetch` requests ahead. If `workers` is 0, the calling process reads.
     """
     # The server doesn't import the task's module, whose threads a fork would lose.
     multiprocessing.set_forkserver_preload(["__main__", __name__])
@@ -143,8 +143,8 @@ def read_ahead(
         prefetch_factor=prefetch if workers else None,
         collate_fn=_as_is,
         pin_memory=pin_memory,
-        # A separate generator: the default one would draw from the global RNG at every start, and a resumed run would
-        # no longer equal an uninterrupted one.
+        # Without this generator, every start would draw from the global RNG, and a resumed run would differ from an
+        # uninterrupted one.
         generator=torch.Generator().manual_seed(seed),
         multiprocessing_context="forkserver" if workers else None,
         worker_init_fn=_end_with_rank,
@@ -169,7 +169,7 @@ def _end_with_rank(_: int) -> None:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Returns the batch with every value that has a `to(device)` moved to `device`, at any depth; others stay."""
+    """Returns the batch with each nested value that has a `to` method moved to `device`; others stay unchanged."""
     if isinstance(batch, torch.Tensor):
         return batch if batch.device == device else batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):
@@ -177,7 +177,7 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
     if type(batch) is dict:
         return {key: on_device(value, device) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
-        there = copy.copy(batch)  # same kind: an OrderedDict, a defaultdict, a UserDict
+        there = copy.copy(batch)  # keeps the type, such as OrderedDict, defaultdict or UserDict
         there.update({key: on_device(value, device) for key, value in batch.items()})
         return there
     if isinstance(batch, list | tuple):

@@ -1,6 +1,6 @@
 """The run's metrics are written as console lines and JSON lines, and optionally to TensorBoard and Prometheus.
 
-A step's numbers stay on their device until a line is due, so that logging doesn't make the device wait for the host.
+A step's numbers stay on the device until a line is due, so that the device doesn't wait for the host.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MetricsSettings(Settings):
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """One step has these numbers on this rank: loss and norm are device tensors, seconds is the rank's own."""
+    """These are a step's numbers on this rank: `loss` and `norm` are on the device; `seconds` is its own duration."""
 
     loss: torch.Tensor
     norm: torch.Tensor
@@ -57,11 +57,11 @@ class Window:
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
-        self.stalled = 0.0  # for checkpoints, in seconds
+        self.stalled = 0.0  # seconds that checkpoints delayed training
         self.steps: list[StepNumbers] = []
 
     def end(self, state: TrainState) -> None:
-        """Ends the window after the step of `state`; `line` returns its numbers, whose copy to the host starts here."""
+        """Ends the window after the step of `state`, and starts to copy its numbers to the host for `line`."""
         self.seconds, self.state, newest = time.perf_counter() - self.began, replace(state), self.steps[-1]
         own = newest.norm if newest.times.norm is None else newest.times.norm
         self._numbers = Numbers(torch.stack([step.loss for step in self.steps]).sum(), newest.norm, own)
@@ -74,7 +74,7 @@ class Window:
     def line(self, world: World, length: int | None) -> tuple[dict[str, Any], float]:
         """Returns the window's numbers over all ranks, and this rank's own gradient norm in the last step; collective.
 
-        Shares are fractions of wall time, memory is in bytes, times in seconds.
+        Shares are fractions of wall time, sizes are in bytes, and times are in seconds.
         """
         seconds, count, newest, state = self.seconds, len(self.steps), self.steps[-1], self.state
         loss, norm, own_norm = self._numbers.read()
@@ -103,7 +103,7 @@ class Window:
 
 
 def report_path(settings: MetricsSettings, checkpoints: Path | None) -> Path:
-    """Returns the directory of this run's numbers."""
+    """Returns the directory for this run's metrics and report."""
     if settings.path:
         return Path(settings.path).expanduser()
     return checkpoints / "report" if checkpoints else Path("trainloop-report")
@@ -135,7 +135,7 @@ class MetricsLog:
         self.main = main
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
-        """Writes one JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
+        """Writes a JSON line with the kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
 
         Numbers that aren't finite become null, because JSON can't represent them. A full or read-only disk doesn't stop
         training.
@@ -187,7 +187,7 @@ def about_line(about: dict[str, Any]) -> str:
 
 
 def ranks_line(number: int) -> str:
-    """Returns `1 rank`, `2 ranks`."""
+    """Returns `1 rank` or, for example, `2 ranks`."""
     return f"{number} rank" + "s" * (number != 1)
 
 
@@ -206,7 +206,7 @@ def duration(seconds: float) -> str:
 
 
 class Output(Protocol):
-    """An output receives the lines of `metrics.jsonl`: each line's kind and numbers."""
+    """An output receives the kind and numbers of each line in `metrics.jsonl`."""
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
         """Writes the numbers that this output shows. Raises OSError if the disk refuses."""
@@ -220,7 +220,7 @@ def outputs(settings: MetricsSettings, path: Path) -> list[Output]:
 
 
 class TensorBoard:
-    """This output writes numbers of steps and evaluations as events. Raises ConfigError if the package is missing."""
+    """This output writes step and evaluation numbers as events. Raises ConfigError if tensorboard is missing."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -233,12 +233,12 @@ class TensorBoard:
         if kind in ("step", "evaluation"):
             for name, value in _plain(numbers).items():
                 self._board.add_scalar(f"{kind}/{name}", value, numbers["step"])
-            # Its thread may still hold the line when the process leaves without the interpreter's clean-up.
+            # Otherwise the writer's thread may still hold the line when the process ends without a clean-up.
             self._board.flush()
 
 
 class Prometheus:
-    """This output replaces a file atomically by the newest step's numbers in Prometheus' text format."""
+    """This output atomically replaces a file with the newest step's numbers in Prometheus' text format."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

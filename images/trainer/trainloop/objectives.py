@@ -1,10 +1,10 @@
-"""A run may have several optimizers, for one loss together or each for its own loss.
+"""A run may use several optimizers, either for one loss together or each for its own loss.
 
-Together: Muon for matrices, AdamW for the rest. Each its own: a GAN. Objectives are minimised one after the other in
-each step, on the same batch: forward and backward, clipping, the verdict and the optimizer's step of the first, then
-those of the next, which sees the first one's update. Gradients that an objective's backward leaves in others'
-parameters are dropped. Each has its own history of loss and gradient norm. If one is odd, it and those after it are
-skipped, and the step counts as skipped.
+One loss: Muon for matrices and AdamW for the rest. Several losses: a GAN. In each step, all objectives are minimised
+one after the other on the same batch. The first objective's forward, backward, clipping, verdict and optimizer step are
+completed before the second objective begins, so the second sees the first one's update. Gradients that an objective
+leaves in the parameters of other objectives are dropped. Each objective has its own history of loss and gradient norm.
+If an objective is odd, it and all later objectives are skipped, and the step counts as skipped.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Objective:
     name: str
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
-    #: Maximum norm of its own parameters' gradient; None doesn't clip.
+    # : Maximum gradient norm over this objective's parameters; None disables clipping.
     max_norm: float | None = None
-    #: Multiplies each group's rate, as a function of the update's number from 0; None is the run's schedule.
+    # : Returns the factor for each group's learning rate from the update's number (from 0); None: the run's schedule.
     factor: Callable[[int], float] | None = None
 
 
 class Objectives:
-    """The objectives of a task are minimised by turns, each by its own rule."""
+    """The objectives of a task are minimised one after the other, each by its own rule."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class Objectives:
             self.rules[name].detector.load(state[name])
 
     def update(self, make: Callable[[UpdateRule], Update]) -> Update:
-        """Makes all objectives' updates by `make`.
+        """Updates all objectives by calling `make` for each rule.
 
-        Returns the sum of the losses, the norm of all gradients, the first one's rate and the decision on the step.
+        Returns the sum of losses, the norm of all gradients, the first objective's rate, and the decision on the step.
         """
         exchange, sent = self._exchange, 0
         self._newest, norms, rates = {}, [], []
@@ -107,7 +107,7 @@ class Objectives:
             if isinstance(self._replica, ByTurns):
                 self._replica.turn = rule.parameters
             self._newest[name], norm, rate, decision = make(rule)
-            self.optimizer.zero_grad(set_to_none=True)  # gradients that the backward has left in others' parameters
+            self.optimizer.zero_grad(set_to_none=True)  # also drops gradients in others' parameters
             norms.append(norm)
             rates.append(rate)
             sent += exchange.times.sent

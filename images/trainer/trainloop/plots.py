@@ -1,4 +1,4 @@
-"""The report's pictures are curves of a run, and a heat map of the ranks' step times; they need matplotlib.
+"""The report's pictures show a run's curves and a heat map of the ranks' step times; drawing needs matplotlib.
 
 A dashed line marks a new attempt; the single-rank run for comparison is grey.
 """
@@ -13,23 +13,23 @@ from typing import Any
 Lines = list[dict[str, Any]]
 
 ALONE: dict[str, Any] = {"color": "0.55", "zorder": 1.5}
-# More evaluations than this are drawn as a line without marks; a loss that falls by more than this factor gets a log
-# scale.
+# From MANY evaluations on, the curve is drawn without marks. A loss that falls by more than the factor STEEP is drawn
+# on a log scale.
 MANY, STEEP = 40, 2.5
-# Shares below this are noise, and an axis that ended there would show nothing else.
+# The minimum height of the axes, because small differences are noise and shouldn't fill a plot.
 LEAST_SHARE_AXIS, LEAST_RESULT_SPAN = 10.0, 0.1
-# The fraction of times in the heat map that lies within the scale, so that one interrupted step doesn't dominate it.
+# The fraction of the heat map's times that the scale covers, so that one interrupted step doesn't dominate the map.
 BRIGHTEST = 0.98
 
 
 def curve(lines: Lines, kind: str, name: str) -> tuple[list[int], list[Any]]:
-    """Returns steps and values of one number. If a step was computed twice (after a restart) the last counts."""
+    """Returns the steps and values of one number. If a restart repeated a step, the last value is used."""
     points = {line["step"]: line[name] for line in lines if line["kind"] == kind and line.get(name) is not None}
     return sorted(points), [points[step] for step in sorted(points)]
 
 
 def draw_curves(lines: Lines, directory: Path, alone: Lines | None = None) -> Path:
-    """Draws a panel for each number of a step, one for evaluations, one for checkpoints."""
+    """Draws a panel for each number of a step, one for evaluations, and one for checkpoints."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(4, 2, figsize=(12, 13), constrained_layout=True)
@@ -56,7 +56,7 @@ def draw_curves(lines: Lines, directory: Path, alone: Lines | None = None) -> Pa
 
 
 def draw_ranks(lines: Lines, directory: Path) -> Path:
-    """Draws each rank's own computing time, without waiting for others: a slow rank is a bright row."""
+    """Draws each rank's computing time without its waits for other ranks; a slow rank appears as a bright row."""
     from matplotlib import pyplot
 
     steps, seconds = curve(lines, "step", "rankComputeSeconds")
@@ -65,7 +65,7 @@ def draw_ranks(lines: Lines, directory: Path) -> Path:
     figure, axis = pyplot.subplots(figsize=(12, 1.9 + 0.3 * min(ranks, 24)), constrained_layout=True)
     # The first line is excluded, because its steps also warm up.
     times = sorted(value for row in grid for value in row[1:] or row if value == value)
-    # The scale starts at zero, because two ranks that differ by a few percent mustn't look like night and day.
+    # The scale starts at zero, so that ranks that differ by a few percent have similar colours.
     brightest = times[int(BRIGHTEST * (len(times) - 1))]
     colours = pyplot.get_cmap("viridis").with_extremes(bad="0.85", over="#fff3a0")
     image = axis.imshow(grid, aspect="auto", interpolation="nearest", cmap=colours, vmin=0.0, vmax=brightest)
@@ -82,7 +82,7 @@ def draw_ranks(lines: Lines, directory: Path) -> Path:
 
 
 def restarts(lines: Lines) -> list[int]:
-    """Returns the first step that the curves show of each attempt but the first."""
+    """Returns the first step that the curves show of each attempt, except the first attempt."""
     shown = {line["step"]: line["attempt"] for line in lines if line["kind"] == "step"}
     steps = sorted(shown)
     return [later for earlier, later in itertools.pairwise(steps) if shown[later] != shown[earlier]]
@@ -103,7 +103,7 @@ def _loss(axis: Any, lines: Lines, alone: Lines) -> None:
 
 
 def _results(axis: Any, lines: Lines, alone: Lines) -> None:
-    """Draws results that are shares (accuracy, F1) together; if there are none, the first other result."""
+    """Draws all results between 0 and 1 (accuracy, F1) together or, if there are none, the first other result."""
     newest = next((line for line in reversed(lines) if line["kind"] == "evaluation"), {})
     names = [name for name in newest if name not in ("kind", "attempt", "time", "step", "loss")]
     shares = [name for name in names if all(0 <= value <= 1 for value in curve(lines, "evaluation", name)[1])]

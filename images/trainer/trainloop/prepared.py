@@ -1,7 +1,7 @@
 """A pod prepares slow data once; its other ranks, and later attempts, map the result.
 
-The result is in TRAINMASTER_MEMORY_DIR, in a file named by the hash of everything that the data depends on, so stale
-data is never used. Outside a pod, or without space, each rank prepares its own.
+The result is a file in TRAINMASTER_MEMORY_DIR. Its name is the hash of everything that the data depends on, so stale
+data is never used. Outside a pod, or without space, each rank prepares its own data.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from trainloop.recovery.place import DIRECTORY_VARIABLE
 def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
     """Returns the result of `prepare`: tensors on the host and plain values, in dicts, lists and tuples.
 
-    `depends_on` are plain values, and paths of files in their present state. Tensors that another rank has prepared are
-    mapped: a change is this rank's alone.
+    `depends_on` contains plain values and paths of files, whose current state counts. Tensors that another rank has
+    prepared are mapped, but a change to them affects only this rank.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
     if not named:
@@ -39,7 +39,7 @@ def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
         # The code that keeps the state reports why the directory can't be used.
         return prepare()
     try:
-        # The pod's first rank prepares, and the others wait for it; a killed rank's lock is free.
+        # The pod's first rank with the lock prepares, and the others wait. If a rank is killed, its lock is released.
         fcntl.flock(lock, fcntl.LOCK_EX)
         file = directory / f"{_hash(depends_on)}.prepared"
         if (found := _read(file)) is not None:

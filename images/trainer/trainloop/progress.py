@@ -1,7 +1,7 @@
 """A rank reports its progress to the agent through the file named in TRAINMASTER_PROGRESS_FILE (docs/protocol.md).
 
-The step has a separate file beside it, written in every step: in a hang the agent compares ranks by it. Without that
-variable nothing is written. A script that doesn't use the loop needs only the one line in `heartbeat`.
+A second file beside it contains only the step and is written in every step, so that the agent can compare ranks in a
+hang. Without the variable nothing is written. A script that doesn't use the loop only calls `heartbeat`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Progress:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        #: By the protocol's names; None and numbers that aren't finite are omitted.
+        # : The reported values by the protocol's names. None and numbers that aren't finite are omitted.
         self._fields: dict[str, Any] = {"section": "setup"}
         self._entered = time.monotonic()
         self._written = -math.inf
@@ -42,7 +42,7 @@ class Progress:
         return cls(Path(name if local_size == 1 else f"{name}.{rank}") if name else None)
 
     def enter(self, section: Section, seconds: float | None = None, message: str | None = None) -> None:
-        """Reports which section begins, and its limit in `seconds` if the step's limit is too short."""
+        """Reports the section that begins, and its limit in `seconds` if the limit for steps is too short."""
         now, waited = time.monotonic(), f"{self._fields['section']}Seconds"
         if waited in self._fields:
             self._fields[waited] += now - self._entered
@@ -58,7 +58,7 @@ class Progress:
     def able(self, group: int, *, idle: bool = False) -> None:
         """Reports that this rank is in the group of the attempt `group`, and can continue when others are lost.
 
-        An `idle` rank trains only then.
+        An `idle` rank doesn't train until its replica is complete.
         """
         self._fields |= {"continuing": "idle" if idle else "able", "group": group}
         self._fields.pop("cannotContinue", None)
@@ -76,13 +76,13 @@ class Progress:
         self._write()
 
     def joined_again(self, step: int) -> None:
-        """Reports that this rank trains on in a new group, or has joined one, after `step`; call `able` next."""
+        """Reports that this rank continues after `step` in a new group, or has joined a group; call `able` next."""
         self.join()
         self._fields.pop("firstStepAt", None)
         self.begin(step)
 
     def begin(self, step: int) -> None:
-        """Starts training after `step`: 0, or the checkpoint's. Waiting times count from here on."""
+        """Starts training after `step`, which is 0 or the checkpoint's step. Waiting times are counted from now on."""
         self._count(step)
         self._fields |= {"section": "setup", "startStep": step, "restoredAt": time.time()}
         self._fields |= {"dataSeconds": 0.0, "checkpointSeconds": 0.0, "evaluateSeconds": 0.0}
@@ -110,7 +110,7 @@ class Progress:
         self._write()
 
     def _count(self, step: int) -> None:
-        """Writes the step. The file isn't mapped: a full disk that copies on write would kill the rank by SIGBUS."""
+        """Writes the step. The file isn't mapped, because SIGBUS would kill the rank on a full copy-on-write disk."""
         if self.path is None:
             return
         with suppress(OSError):
@@ -141,7 +141,7 @@ def heartbeat(step: int, total: int | None = None, loss: float | None = None, **
     """
     fresh = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     own = _heartbeats.setdefault(fresh.path, fresh)
-    # The first reported step follows the one with which this attempt began.
+    # This attempt began just before the first reported step.
     own._fields = {"section": "train", "startStep": own._fields.get("startStep", max(step - 1, 0))}
     own._written = -math.inf
     own.step(step, totalSteps=total, loss=loss, **numbers)

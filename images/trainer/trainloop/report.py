@@ -1,8 +1,8 @@
 """The report of a run has curves, a heat map of the ranks' step times, and the numbers, as Markdown and HTML.
 
-Everything comes from metrics.jsonl, so a report can be recreated, even of an interrupted run:
-`python -m trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`. The HTML file has its pictures within,
-so it can be sent and kept alone.
+All data is read from metrics.jsonl. So a report can be recreated at any time, even of an interrupted run: `python -m
+trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`. The HTML file embeds its pictures, so it can be
+sent as a single file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
         return None
     matplotlib.use("Agg")
     lines = _newest_run(read_metrics(directory / "metrics.jsonl"))
-    # The training is over, so an impossible comparison mustn't fail the run.
+    # The training is complete, so a missing run for comparison mustn't fail the run.
     there = against is not None and (against / "metrics.jsonl").is_file()
     alone = _newest_run(read_metrics(against / "metrics.jsonl")) if against and there else None
     pictures = {"curves over the steps": draw_curves(lines, directory, alone)}
@@ -60,7 +60,7 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
 
 
 def read_metrics(file: Path) -> Lines:
-    """Returns the lines of a metrics file, without a last line that a kill cut off."""
+    """Returns the lines of a metrics file, except an incomplete last line."""
     lines = []
     for text in file.read_text().splitlines():
         with suppress(ValueError):
@@ -81,7 +81,7 @@ def closing_line(directory: Path, against: str | None) -> str:
 
 
 def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
-    """Returns the report's numbers as text; `alone` is a run of one rank for a comparison of speed."""
+    """Returns the report's numbers as text; `alone` contains the lines of a one-rank run to compare with."""
     started = _started(lines)
     rows = [("run", about_line(started[-1]))] if started else []
     steps, losses = curve(lines, "step", "loss")
@@ -119,14 +119,14 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
 
 
 def _newest_run(lines: Lines) -> Lines:
-    """Returns the lines of the newest run, because a reused directory contains earlier ones too."""
+    """Returns the lines of the newest run, because a reused directory also contains earlier runs."""
     starts = [index for index, line in enumerate(lines) if line.get("event") == "started"]
     anew = [index for index in starts if lines[index]["step"] == 0 and lines[index]["attempt"] == 1]
     return lines[anew[-1] :] if anew else lines
 
 
 def _started(lines: Lines) -> Lines:
-    """Returns each attempt's event at its start."""
+    """Returns the `started` event of each attempt."""
     return [line for line in lines if line.get("event") == "started"]
 
 
@@ -141,7 +141,7 @@ def _clock(seconds: float) -> str:
 
 
 def _attempts(lines: Lines) -> str:
-    """Returns the number of attempts, which of them continued from a checkpoint, and their ranks if that changed."""
+    """Returns the number of attempts, where they resumed, and the numbers of ranks if those differ."""
     number = len({line["attempt"] for line in lines})
     resumed = [line for line in lines if line.get("event") == "resumed"]
     text = f"{number}"
@@ -159,7 +159,7 @@ def _steps(lines: Lines) -> str:
 
 
 def _lineage(lines: Lines) -> str:
-    """Returns each attempt's start and end, with the returns to a checkpoint in between."""
+    """Returns each attempt's start and end, and the rollbacks to checkpoints in between."""
     attempts = list[list[str]]()
     source, last = "the start", 0
     for line in lines:
@@ -215,7 +215,7 @@ def _inline(picture: Path) -> str:
 
 
 def _median(lines: Lines, name: str) -> float:
-    """Returns the median over the run without its first line, which includes the start."""
+    """Returns the median over all lines except the first one, which includes the start."""
     values = curve(lines, "step", name)[1]
     return float(statistics.median(values[1:] or values or [0.0]))
 

@@ -1,7 +1,7 @@
 """Threads and memory follow the container's limits; a run that exhausts the device's memory ends with advice.
 
-A process in a container sees all of the node's cores; with a limit of two and 64 threads it is throttled most of the
-time.
+A process in a container sees all cores of the node. If it runs 64 threads with a limit of two cores, it is throttled
+most of the time.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:
-    """Returns the cores in `cpu.max` (cgroup v2: quota and period in microseconds); None without a limit."""
+    """Returns the number of cores that `cpu.max` of cgroup v2 allows; None without a limit."""
     numbers = _numbers(cgroup / "cpu.max")
     return numbers[0] / numbers[1] if numbers else None
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int | None:
-    """Returns the bytes in `memory.max`; None without a limit."""
+    """Returns the limit in `memory.max` in bytes; None without a limit."""
     numbers = _numbers(cgroup / "memory.max")
     return numbers[0] if numbers else None
 
@@ -69,16 +69,15 @@ def host_memory(cgroup: Path = CGROUP) -> int | None:
 
 
 def cores(cgroup: Path = CGROUP) -> float:
-    """Returns the cores that this container may use: the smaller of the affinity mask and the cgroup's limit."""
+    """Returns the number of cores this container may use: the affinity mask or the cgroup's limit, if smaller."""
     return min(float(len(os.sched_getaffinity(0))), cpu_limit(cgroup) or float("inf"))
 
 
 def fit_threads(ranks: int, loader_workers: int) -> int:
-    """Sets torch's threads so that `ranks` here and their loaders fit the container; returns their number.
+    """Sets the number of torch's threads so that `ranks` ranks and their loaders fit the container; returns it.
 
-    OMP_NUM_THREADS takes precedence. Ranks are counted by host name, which is unique to each pod; processes with the
-    same name share its cores too. Two ranks with two threads each on two cores were measured ten times as slow as with
-    one each: waiting threads spin.
+    OMP_NUM_THREADS takes precedence. Ranks are counted by host name, which is unique to each pod. Too many threads are
+    slow, because waiting threads spin: on two cores, two ranks ran ten times as slow with two threads as with one.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, int(cores() / ranks) - loader_workers))
@@ -93,7 +92,7 @@ def memory(device: torch.device) -> dict[str, float]:
     host = {"hostMemory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}  # Linux counts KiB
     if device.type != "cuda":
         return host
-    # memory_stats() itself would sort a hundred names in a flat dict.
+    # memory_stats() is slower, because it sorts a hundred names.
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     return {
         **host,
@@ -106,9 +105,9 @@ def memory(device: torch.device) -> dict[str, float]:
 class MemoryPressure:
     """This class checks occasionally whether this rank runs short of memory; `reason` explains the last result.
 
-    On a device, the allocator had to empty its cache and retry. A rank that does so alone keeps all others waiting,
-    again and again, so all of them empty theirs together (`relieve`). In host memory, the bytes that can't be reclaimed
-    are close to the container's limit.
+    Device memory is short if the allocator had to empty its cache and retry. A rank that empties its cache alone
+    repeatedly delays all others, so all ranks empty their caches together (`relieve`). Host memory is short if the
+    bytes that can't be reclaimed are close to the container's limit.
     """
 
     HOST_SHARE = 0.95
@@ -119,7 +118,7 @@ class MemoryPressure:
         self.reason = ""
 
     def rises(self) -> bool:
-        """Returns whether the pressure has risen since the last call."""
+        """Returns whether memory has become shorter since the last call."""
         retries = memory(self._device).get("allocationRetries", 0.0)
         limit, used = memory_limit(self._cgroup), host_memory(self._cgroup)
         full = limit is not None and used is not None and used > self.HOST_SHARE * limit
@@ -160,7 +159,7 @@ def explaining_out_of_memory(doing: Doing) -> Callable[[Method], Method]:
 
 
 def out_of_memory(config: Config, world: World, doing: Doing, error: BaseException) -> OutOfMemory:
-    """Returns the error for a run that exhausted its memory while `doing` something, with advice that fits this run."""
+    """Returns the error for a run that exhausted its memory while `doing` something, with advice for this run."""
     device = world.device
     numbers = {name: value / 2**30 for name, value in memory(device).items()}
     peak, reserved = numbers.get("peakMemory", 0.0), numbers.get("reservedMemory", 0.0)
@@ -174,9 +173,9 @@ def out_of_memory(config: Config, world: World, doing: Doing, error: BaseExcepti
 
 
 def remedies(config: Config, world: World, doing: Doing) -> list[str]:
-    """Returns ways to reduce the memory of `doing`, the cheapest first, without those that are already configured.
+    """Returns ways to reduce the memory that `doing` needs, the cheapest first, without those already configured.
 
-    For a single rank, strategies that spread data over ranks are last, because they need more ranks.
+    For a single rank, strategies that need more ranks come last.
     """
     alone = world.size == 1
     samples, strategy = config.batch.micro_size(world.data_size), config.parallel.strategy

@@ -1,4 +1,4 @@
-"""A run joins the ranks, trains, and draws the curves; a dry run makes two steps and leaves nothing behind."""
+"""A run joins the group of ranks, trains, and writes the report; a dry run makes two steps and leaves no files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train(config: Config) -> bool:
 
 
 def dry_run(config: Config) -> None:
-    """Builds everything, makes two steps, evaluates a batch, and leaves no file; prints memory and time of a step."""
+    """Makes two steps and evaluates one batch without leaving files; prints memory and the time of a step."""
     with tempfile.TemporaryDirectory() as folder:
         anew = {"path": folder, "resume": False, "start_from": None, "storage": "shared"}
         checkpoint = config.checkpoint.model_copy(update=anew)
@@ -57,7 +57,7 @@ def dry_run(config: Config) -> None:
             trainer = Trainer(config, world)
             trainer.prepare()
             for _ in range(DRY_STEPS):
-                began = time.perf_counter()  # the last step only, because the first one also warms up
+                began = time.perf_counter()  # overwritten by the last step, because the first step also warms up
                 trainer.train_step()
             seconds = time.perf_counter() - began
             trainer.evaluate()

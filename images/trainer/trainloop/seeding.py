@@ -1,4 +1,4 @@
-"""Random numbers have a seed for each purpose and rank; the checkpoint stores the generators' state."""
+"""Each purpose and rank has its own seed for random numbers; the checkpoint stores the generators' state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SeedSettings(Settings):
 def seed_all(value: int, *purpose: int) -> None:
     """Seeds Python's, numpy's, torch's and the accelerator's generators for one purpose (and rank, or step).
 
-    The numbers of one purpose are independent of the others'.
+    Random numbers for different purposes are independent.
     """
     seed = int(np.random.SeedSequence([value, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
     generators.seed(seed)
@@ -37,7 +37,7 @@ def seed_all(value: int, *purpose: int) -> None:
 
 @contextmanager
 def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
-    """Seeds random numbers in the context by these values alone; then restores the generators' state."""
+    """Seeds the generators from these values for the body of the context; then restores the generators' state."""
     before = capture(device)
     seed_all(value, *purpose)
     try:

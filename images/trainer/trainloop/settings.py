@@ -1,4 +1,4 @@
-"""Every component's settings are frozen, typed, and strict about names.
+"""Every component's settings are immutable and typed, and refuse unknown names.
 
 A component declares its settings beside its code as a `Settings` subclass; `trainloop.config` combines them into one
 document. `sentences` describes each mistake.
@@ -22,9 +22,9 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuses booleans for numbers:
+        """Refuses booleans for numbers.
 
-        YAML 1.1, and so kubectl, reads a bare `off` as false; pydantic reads `true` as 1.
+        YAML 1.1 (which kubectl uses) reads a bare `off` as false, and pydantic reads `true` as 1.
         """
         annotation = cls.model_fields[str(info.field_name)].annotation
         kinds = (annotation, *get_args(annotation))
@@ -41,18 +41,18 @@ def section(kind: type[BaseModel]) -> Any:
 
 
 def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns a sentence for each of pydantic's errors in a document for `model`; `prefix` precedes field names."""
+    """Returns a message for each of pydantic's errors in a document for `model`; `prefix` precedes field names."""
     by_field: dict[tuple[int | str, ...], ErrorDetails] = {}
     for detail in error.errors(include_url=False):
         place = detail["loc"]
         if place and place[-1] in ("bool", "str") and _model_at(model, list(place[:-1])) is None:
-            # Pydantic reports each possible type of a field as if it were a nested field; one sentence lists them all.
+            # Pydantic reports each possible type of a field as if it were a nested field. One message lists them all.
             place, message = place[:-1], detail["msg"]
             if place in by_field:
                 message = f"{by_field[place]['msg']}, or {message.removeprefix('Input should be ')}"
             detail = {**detail, "loc": place, "msg": message}
         elif alternatives := [part for part in place if part == "constrained-int" or str(part).startswith("tuple[")]:
-            # The field takes a number or two of them, and one message about it is enough.
+            # The field accepts one number or a list of two, and a single message about that is enough.
             place = place[: place.index(alternatives[0])]
             if place in by_field:
                 continue

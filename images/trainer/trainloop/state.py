@@ -1,6 +1,7 @@
-"""A run's state is everything that it needs to continue to the bit: its stateful parts, and the state of its hooks.
+"""A run's state is everything needed to continue bit for bit: its stateful parts, and the state of its hooks.
 
-A checkpoint and the pod's memory store it (`checkpoints`). They use a `RunState`, and never the trainer.
+The state is stored in checkpoints and in the pod's memory (`checkpoints`). That code uses a `RunState`, never the
+trainer.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class TrainState:
     step: int = 0  # completed global batches
     updates: int = 0  # steps that the optimizer made
     position: int = 0  # completed samples
-    place: dict[str, Any] = field(default_factory=dict)  # in the data: an epoch and its number of completed samples
+    place: dict[str, Any] = field(default_factory=dict)  # in the data: the epoch and its number of completed samples
     batch: int = 0  # samples in a global batch at the first start
     total: int = 0  # steps in the whole run
     results: dict[str, float] = field(default_factory=dict)  # from the last evaluation
@@ -61,7 +62,7 @@ class RunState:
     replica: Replica
     optimizer: torch.optim.Optimizer
     precision: Precision
-    #: The loss and gradient norm of earlier steps: of the run, or of each objective.
+    # : Losses and gradient norms of earlier steps, for the whole run or for each objective.
     history: AnomalyDetector | Objectives
     judge: Judge
     delayed: NothingDelayed
@@ -71,12 +72,12 @@ class RunState:
 
 
 def stateful_states(stateful: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Returns the states of hooks by name, with DTensors whole on the host; collective."""
+    """Returns the states of hooks by name, with complete DTensors on the host; collective."""
     return {name: mapped(each.state_dict(), _whole) for name, each in stateful.items()}
 
 
 def restore_stateful(stateful: Mapping[str, Stateful], saved: dict[str, Any], warn: Callable[[str], None]) -> None:
-    """Loads states of hooks, and warns about those that only the checkpoint or only the program has."""
+    """Loads the states of hooks; warns about names that exist only in the checkpoint or only in the program."""
     for name in stateful.keys() & saved.keys():
         stateful[name].load_state_dict(_like(saved[name], stateful[name].state_dict()))
     if lost := sorted(saved.keys() - stateful.keys()):

@@ -1,8 +1,8 @@
 """A stream's samples can only be read in sequence, by `iter`, like those of torch's IterableDataset.
 
-Every rank reads all of it, in one process, and collates only its own share of each global batch. So steps are the same
-at any number of ranks, and a resume needs only a place: the epoch, how many of its samples are done, and the result of
-the stream's own `state_dict` there. The stream's end is the end of the epoch; `set_epoch(epoch)` is called before each.
+Every rank reads the complete stream, in one process, and collates only its own share of each global batch. So steps are
+equal with any number of ranks. To resume, a stream needs only a place: the epoch, the number of its completed samples,
+and the result of the stream's `state_dict`. The end of the stream ends the epoch. `set_epoch` is called before each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainloop.errors import TrainingError
 
 
 def first(data: Any) -> list[Any]:
-    """Returns a few samples of a stream, which keeps its place."""
+    """Returns a few samples of a stream without changing its position."""
     state = data.state_dict() if hasattr(data, "state_dict") else None
     with seeding.drawing(torch.device("cpu"), 0):
         samples = list(islice(data, 8))
@@ -46,7 +46,7 @@ def warnings_of(place: Mapping[str, Any], workers: int) -> list[str]:
 class Stream(Dataset[Any]):
     """This dataset reads one rank's steps from `place` on, after `position` samples of the run.
 
-    The DataLoader needs its index.
+    It defines `__getitem__` because the DataLoader requires an index.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Stream(Dataset[Any]):
         self._batches: Iterator[tuple[list[Any], Mapping[str, Any]]] | None = None
 
     def __getitem__(self, weights: Sequence[float]) -> tuple[RankStep, list[Batch]] | TrainingError:
-        """Returns the next step, in shares by `weights`, or an error: raised here it would lose its sentence."""
+        """Returns the next step, with shares set by `weights`, or an error, which would lose its message if raised."""
         first = self._batches is None
         self._batches = self._batches or self._read()  # made here, because a generator can't be sent to a process
         try:
@@ -71,7 +71,7 @@ class Stream(Dataset[Any]):
                 encode(place["state"])
             except TypeError as error:
                 return TrainingError(f"the state_dict of the task's train must be of plain values and tensors: {error}")
-            # Addresses are removed, because they differ in every process.
+            # Remove memory addresses, because they differ between processes.
             text = re.sub(r" at 0x\w+", "", repr(samples[0]))
             step = replace(step, digest=zlib.crc32(text.encode()))
         return step, [self._collate([samples[index] for index in micro]) for micro in step.micro]
@@ -99,7 +99,7 @@ class Stream(Dataset[Any]):
     def _begin(self, epoch: int, done: int = 0, state: Any = None) -> Iterator[Any]:
         """Returns the epoch's samples after the first `done`."""
         if get_worker_info() is not None:
-            # With this, an unseeded shuffle is the same on every rank and after a resume.
+            # So a shuffle without a seed of its own is equal on every rank and after a resume.
             seeding.seed_all(self._sampler.seed, seeding.ORDER, epoch)
         if hasattr(self._data, "set_epoch"):
             self._data.set_epoch(epoch)

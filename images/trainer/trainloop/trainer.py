@@ -1,10 +1,10 @@
-"""The trainer runs the training loop; `Trainer.train_step` is the algorithm, and other modules have its parts.
+"""The trainer runs the training loop; `Trainer.train_step` is the algorithm, and other modules contain its parts.
 
-Hooks extend the loop without a fork. A hook is a function of the trainer, in one of its lists `before_step`,
-`after_step`, `after_evaluation` and `before_save`. A hook that keeps state over a restart (an average of the weights,
-its own scheduler) stores an object with torch's `state_dict` and `load_state_dict` in `trainer.stateful`. Its state
-must consist of tensors and plain values, because a checkpoint is read without pickle, and be the same on every rank; a
-DTensor is saved whole.
+Hooks extend the loop without a fork. A hook is a function that is called with the trainer and is added to one of the
+lists `before_step`, `after_step`, `after_evaluation` and `before_save`. If a hook must keep state across a restart (an
+average of the weights, a scheduler), it adds an object with `state_dict` and `load_state_dict` to `trainer.stateful`.
+The state must be equal on every rank. It may contain only tensors and plain values, because a checkpoint is read
+without pickle. A DTensor is saved as a complete tensor.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_th
 from trainloop.state import RunState, Stateful, TrainState
 from trainloop.tasks import Task, build_task, imported
 
-#: A run that makes updates in a smaller fraction of its steps gets a warning at its end.
+# : If a smaller fraction of a run's steps made an update, a warning is logged at the end.
 LEAST_UPDATES = 0.9
 #: Decisions by which a step makes an update.
 MADE = ("step", "forced")
 
-#: Waits for all ranks, and returns the count for a step's mean loss, the number of ranks asked to stop, and the number
-#: of ranks short of memory.
+# : Waits for all ranks. Returns the count for a step's mean loss, the number of ranks that were asked to stop, and the
+# : number of ranks that are short of memory.
 Agreed = Callable[[], list[float]]
 Hook = Callable[["Trainer"], object]
 
@@ -97,8 +97,8 @@ class Trainer:
         carries = bool(self.delayed.named) or config.communication.compression in ("onebit", "powersgd")
         reduced, warn = self.replica.reduced, self.log.warn
         self.judge = Judge(config.anomaly, self.precision, world, warn, reduced=reduced, carries=carries)
-        # Read before any forward pass: after one without a backward FSDP2's root has its whole parameters, not its
-        # shards.
+        # Read before any forward pass, because after a forward without a backward FSDP2's root holds full parameters
+        # instead of shards.
         self.trained = self.delayed.immediate(self.replica.model)
         self.objectives = None
         if by_turns:
@@ -125,7 +125,7 @@ class Trainer:
         self._ended: Window | None = None  # its line is written once its numbers have arrived
 
     def _rate(self, update: int) -> float:
-        return self.schedule.factor(update)  # known once the data is
+        return self.schedule.factor(update)  # known once the data is known
 
     @property
     def run_state(self) -> RunState:
@@ -135,14 +135,14 @@ class Trainer:
         return RunState(self.world, self.config.seed.value, self.state, *parts, self.stateful)
 
     def run(self) -> bool:
-        """Trains to the end, or until SIGTERM stops any rank: then saves everything and returns True on all ranks."""
+        """Trains to the end and returns False. If SIGTERM stops any rank, saves and returns True on all ranks."""
         before = {number: signal.signal(number, self._request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.watchdog, self.memory:
                 self.prepare()
                 return self._train()
         except TrainingError as error:
-            # This adds it to the progress report, so that the operator can show it.
+            # A warning also appears in the progress report, so that the operator can show it.
             self.log.warn(str(error))
             raise
         finally:
@@ -151,7 +151,7 @@ class Trainer:
 
     @explaining_out_of_memory("continuing from a checkpoint")
     def prepare(self) -> None:
-        """Prepares the first step: the newest checkpoint, sizes, data."""
+        """Prepares the first step: loads the newest checkpoint, sets sizes, and starts to read data."""
         resumed, settings = False, self.config.checkpoint
         if settings.resume or settings.start_from:
             self.progress.enter("checkpoint", message="looking for a checkpoint")
@@ -243,9 +243,9 @@ class Trainer:
         return stops > 0
 
     def update(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed, at_once: bool) -> Update:
-        """Makes an update by `rule`, unless the verdict skips it; the verdict is read `at_once` or a step later."""
+        """Makes an update by `rule` unless the verdict is to skip it; the verdict is read `at_once` or a step later."""
         loss = self._forward_backward(rule, fetched, agreed)
-        if self._settle():  # The previous step has led back to a checkpoint, from which this one continues.
+        if self._settle():  # The previous step's verdict led back to a checkpoint, from which this step continues.
             loss = self._forward_backward(rule, fetched, agreed)
         self.precision.unscale(rule.optimizer)
         norm = clip_gradients(rule.parameters, rule.max_norm)
@@ -258,7 +258,7 @@ class Trainer:
 
     @explaining_out_of_memory("evaluating")
     def evaluate(self) -> bool:
-        """Measures on the evaluation set, if there is one; returns whether a stop was requested before the end."""
+        """Evaluates the model if there is an evaluation set; returns whether a stop was requested before the end."""
         if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
             return False
         self._enter("evaluate", self.config.evaluation.seconds)
@@ -278,7 +278,7 @@ class Trainer:
 
     @explaining_out_of_memory("saving a checkpoint")
     def save(self) -> None:
-        """Saves a checkpoint if a place is configured; a failure is reported, and training continues."""
+        """Saves a checkpoint if a directory is configured. A failure is reported, and training continues."""
         if self.checkpoints is None:
             return
         self._settle()
@@ -323,7 +323,7 @@ class Trainer:
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         """Accumulates the gradient of the mean loss over the global batch.
 
-        Returns this rank's own loss; its mean over ranks is the global mean.
+        Returns this rank's own loss. The mean of this loss over ranks is the global mean loss.
         """
         self.watchdog.at("forward and backward", self.state.step, waits=True)
         self.exchange.begin(self.state.step, self.precision.scale() if self._logs(self.state.step + 1) else None)
@@ -339,8 +339,8 @@ class Trainer:
     def compiling(self, step: RankStep) -> AbstractContextManager[Any]:
         """Returns the context of a step's passes.
 
-        An epoch's shorter last step is compiled for its own shapes: one graph for all shapes would replace the graph of
-        all other steps.
+        An epoch's shorter last step is compiled for its own shapes. Otherwise one graph for varying shapes would
+        replace the graph of all other steps.
         """
         shorter = step.all_samples < self.state.batch and self.loader.sampler.steady
         if not shorter or not self.config.blocks.compile:
@@ -350,10 +350,10 @@ class Trainer:
     def rehearse(self) -> None:
         """Makes a pass over a coming micro-batch and discards its results.
 
-        DDP orders its buckets again at the first forward after the first backward. An uninterrupted run did so long
-        before; a resumed one would reduce its first step in other chunks, and with four ranks (not with two) sums
-        differ. Blocks are compiled here for the shapes that most steps have, as in an uninterrupted run: if an
-        evaluation or an epoch's last step came first, all others would get a graph for shapes that vary.
+        DDP reorders its buckets at the first forward after the first backward. So without this pass a resumed run would
+        reduce its first step in other chunks than an uninterrupted run, and with four ranks (not with two) sums would
+        differ. Blocks are compiled here for the shapes of most steps, as in an uninterrupted run. If an evaluation or
+        an epoch's last step came first, all other steps would get a graph for varying shapes.
         """
         if self.objectives or not (self.replica.wrapped or self.config.blocks.compile):
             return
@@ -380,7 +380,7 @@ class Trainer:
                 with self.precision.autocast():
                     loss = rule.loss(self.replica.forward, on_device(batch, self.world.device))
                 if total is None:
-                    # Started before the forward, and first needed here.
+                    # The sum was started before the forward, and is needed from here on.
                     count = max((self.exchange.wait(agreed) if self.world.size > 1 else agreed())[0], 1.0)
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
@@ -393,9 +393,9 @@ class Trainer:
         return total
 
     def _settle(self) -> bool:
-        """Writes the last step's line and follows the device's verdict, if pending; returns whether the run went back.
+        """Writes the last step's line and applies the device's pending verdict; returns whether the run went back.
 
-        The next forward and backward are queued before, so the device has work in the meantime.
+        Call it when the next forward and backward are queued, so that the device has work in the meantime.
         """
         self._write_line()
         decision = self.judge.settle(self.detector, self.state.step)
@@ -403,7 +403,7 @@ class Trainer:
         return self._goes_back(decision)
 
     def _goes_back(self, decision: Decision | None) -> bool:
-        """Goes back to a checkpoint if that is the decision; returns whether it did."""
+        """Goes back to a checkpoint if the decision is `rollback`; returns whether the run went back."""
         if decision == "rollback":
             from trainloop.checkpoints.restoring import roll_back  # few runs need it
 
@@ -417,7 +417,7 @@ class Trainer:
         self.exchange.times.sent += sent
 
     def _skip(self) -> None:
-        """Drops everything that an odd step's gradients have changed."""
+        """Reverts everything that an odd step's gradients have changed."""
         self.precision.skip()
         self.exchange.skip()
 
@@ -432,7 +432,7 @@ class Trainer:
         return step in (self._started_at + 1, self.state.total) or step % self.config.metrics.every_steps == 0
 
     def _reads(self) -> bool:
-        """Returns whether this step's numbers are needed in any case: for an evaluation, a checkpoint, or the end."""
+        """Returns whether this step's numbers are needed at once: for an evaluation, a checkpoint, or the end."""
         step, others = self.state.step + 1, (self.config.evaluation.every_steps, self.config.checkpoint.every_steps)
         due = step == self.state.total or any(each and step % each == 0 for each in others)
         return due or self.objectives is not None
@@ -445,7 +445,7 @@ class Trainer:
             self.log.warn(problem)
 
     def _check_ranks(self, fetched: Fetched) -> None:
-        """Compares parameters that must be equal, and lets shares follow each rank's speed."""
+        """Compares parameters that must be equal, and adapts the ranks' shares to their speed."""
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
             compare_parameters(self.replica.model, self.world)
@@ -472,19 +472,19 @@ class Trainer:
         line.update(memory(self.world.device))
         line.update(self.objectives.line() if self.objectives else {})
         if peak := self.config.metrics.peak_tflops:
-            # 6 x parameters operations a token (Kaplan et al. 2020); a unit that isn't a token counts as one.
+            # A token needs 6 x parameters operations (Kaplan et al. 2020). Other units are counted like tokens.
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
         self.log.step(window.state.step, window.state.total, line)
         reported = {name: line[name] for name in ("epoch", "loss", "etaSeconds")}
         reported |= {"totalSteps": window.state.total, "learningRate": line["lr"], "gradNorm": own_norm}
-        # The line covers all ranks, the progress file this one: its readers add up and compare.
+        # The line covers all ranks, but the progress file covers only this rank, because its readers sum over ranks.
         reported["samplesPerSecond"] = line["samplesPerSecond"] * window.share / self.world.tensor
-        # With FSDP2 ranks wait for each other while they compute.
+        # With FSDP2, computing includes waits for other ranks, so the time isn't reported.
         reported["computeSeconds"] = None if self.replica.equal_passes else line["rankComputeSeconds"][self.world.rank]
         self.progress.step(window.state.step, **reported)
 
     def _due(self, every: int | None) -> bool:
-        """Returns whether an action that is due every `every` steps, and at the end, is due now."""
+        """Returns whether an action that runs every `every` steps is due now; the end of the run isn't included."""
         return every is not None and self.state.step % every == 0 and self.state.step < self.state.total
 
     def _end(self, stopped: bool) -> bool:
@@ -509,13 +509,13 @@ class Trainer:
     def _export(self) -> None:
         """Exports the trained weights alone, in a form that other programs read.
 
-        Raises TrainingError if nothing of the run's end could be saved, because the run must not count as a success.
+        Raises TrainingError if neither a checkpoint nor the weights could be saved, because the run has failed then.
         """
         if self.checkpoints is None:
             return
         left = self.checkpoints.has_saved(self.state.step)
         if self.config.checkpoint.export:
-            # Imported at a run's end, which not every attempt reaches.
+            # Imported here, because not every attempt reaches the run's end.
             from trainloop.checkpoints.export import export_weights
 
             left |= export_weights(self.replica.model, self.checkpoints, self.log.warn)
@@ -530,5 +530,5 @@ class Trainer:
         self.progress.enter(section, seconds=seconds)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Requests a stop after this step, or during an evaluation, at SIGTERM or Ctrl-C."""
+        """Handles SIGTERM and Ctrl-C by requesting a stop after this step, or during an evaluation."""
         self._stop_requested = True

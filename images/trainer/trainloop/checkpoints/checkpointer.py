@@ -1,11 +1,11 @@
-"""The checkpointer saves and loads for a group of ranks: which rank writes, when a save counts, what all ranks load.
+"""The checkpointer decides which rank writes, when a checkpoint counts as saved, and which one all ranks load.
 
-The directory may be one that all ranks share (an RWX volume) or each node's own disk (an emptyDir). Ranks find out
-which one it is: each leaves a file, and the lowest rank whose file a rank can see is its *writer*. Only the writer
-writes the state gathered from all ranks. Before loading, a complete copy is sent to the directories that lack it, so a
-pod that came back with an empty disk continues from its peers' checkpoint.
+The directory is either shared by all ranks (an RWX volume) or on each node's own disk (an emptyDir). To find out, each
+rank leaves a file; the lowest rank whose file a rank can see is the *writer* for that rank. Only writers write the
+state gathered from all ranks. Before loading, the checkpoint is sent to all directories that lack it. So a pod with an
+empty disk continues from the checkpoint of its peers.
 
-Training continues after the rename (`sync`), or after the copy to host memory (`thread`).
+With `sync` training continues after the rename, and with `thread` after the copy to host memory.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Checkpointer:
         self.parent: str | None = None
         self.parents: dict[str, str | None] = {}  # of the checkpoints in the directory
         self.start: Checkpoint | None = None  # the checkpoint that `start_from` names
-        self._damaged: set[str] = set()  # names of checkpoints that this rank passed over
+        self._damaged: set[str] = set()  # names of checkpoints that this rank has skipped
         self._thread: saving.WritingThread | None = None
         if settings.mode == "thread":
             self._thread = saving.WritingThread()
@@ -88,7 +88,7 @@ class Checkpointer:
 
     @classmethod
     def from_settings(cls, settings: CheckpointSettings, world: World) -> Checkpointer | None:
-        """Returns a checkpointer for the directory in the settings or the environment; None if none is named."""
+        """Returns a checkpointer for the directory in the settings or the environment; None if neither names one."""
         path = settings.path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR") or os.environ.get("SAVE_CHECKPOINT")
         if settings.start_from and not path:
             raise ConfigError(f"checkpoint.start_from is {settings.start_from!r} without a directory: set path too")
@@ -107,11 +107,12 @@ class Checkpointer:
         partial: Path | None = None,
         configuration: str = "",
     ) -> list[str]:
-        """Save `state`, the same on every rank, under `step`, with the files that ranks have written into `partial`;
-        `about` and `parent` go into the manifest. Returns sentences about problems with this or the previous
-        checkpoint.
+        """Save `state`, which is equal on every rank, as the checkpoint of `step`.
 
-        A checkpoint that can't be written is no reason to stop training: the caller reports it and continues.
+        The files that ranks have written into `partial` are included, and `about` and `parent` are added to the
+        manifest. Returns messages about problems with this or the previous checkpoint.
+
+        The caller reports these problems and continues, because a failed save is no reason to stop training.
         """
         problems = self.wait()
         version = max(self.world.gather(storage.next_version(self.path, step) if self.is_writer else 1))
@@ -126,14 +127,14 @@ class Checkpointer:
     def wait(self) -> list[str]:
         """Wait until the pending checkpoint is on the disk, then delete the superseded ones.
 
-        Returns problems as sentences, the same on every rank.
+        Returns messages about problems, equal on every rank.
         """
         pending, self._pending = self._pending, None
         written = problem = None
         try:
             if pending:
                 written = pending()
-                # The command, or another save on a full disk, may have deleted others since.
+                # Since the survey, `trainloop checkpoints` or a save on a full disk may have deleted checkpoints.
                 there = [one for one in self._found.whole if one.path.is_dir()]
                 best = retention.best([written, *there], self.settings.best, self.settings.best_is)
                 found = self._found._replace(whole=there)
@@ -154,11 +155,12 @@ class Checkpointer:
         return any(self.world.gather(any(storage.survey(self.path))))
 
     def to_go_on_from(self) -> Iterator[Checkpoint]:
-        """Yields the checkpoints that a start may continue from, the last written first, because it is where the run
-        was.
+        """Yields the checkpoints that a start may continue from.
 
-        With `start_from` these are the checkpoints saved since, and then the one that `start_from` names. A rank that
-        sees an unusable one names it.
+        The last written one comes first, because the run was there.
+
+        With `start_from` these are the checkpoints saved since, and then the one that `start_from` names. Each rank
+        logs the unusable checkpoints that it sees.
         """
         start, rows = self.settings.start_from, list[tuple[Any, ...]]()
         if self.is_writer:
@@ -166,7 +168,7 @@ class Checkpointer:
             rows = [(o.created, o.name, *map(o.about.get, ("parent", "start_from", "attempt"))) for o in whole]
             self._pass_over(*broken.values())
         rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda row: row[:2], reverse=True)
-        # Another line's checkpoint may have the name of a deleted parent: it was written later than its child.
+        # A checkpoint of another line may reuse the name of a deleted parent. It was then written after the child.
         when = {name: created for created, name, *_ in rows}
         self.parents = {name: parent for created, name, parent, *_ in rows if when.get(str(parent), 0) <= created}
         own = dict[str, Any]()
@@ -175,7 +177,7 @@ class Checkpointer:
                 own.setdefault(name, attempt)
         for name, attempt in own.items():
             if (checkpoint := storage.named(self.path, name)) is not None:
-                # The attempt is compared with that of a state in memory.
+                # The attempt is needed for comparing this checkpoint with a state in memory.
                 yield replace(checkpoint, about={"attempt": attempt})
         if start is not None:
             from trainloop.checkpoints.spreading import agreed  # few runs need it
@@ -184,13 +186,13 @@ class Checkpointer:
             yield self.start
 
     def valid(self, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-        """Yields the first of `candidates` that verifies, with its state; then the next one, and so on.
+        """Yields each of `candidates` that verifies, with its state.
 
-        Every rank gets the same sequence. Damaged ones are passed over. `parent` is the last one yielded.
+        Every rank gets the same sequence. Damaged checkpoints are skipped. `parent` is set to the last one yielded.
         """
         self.wait()
         for checkpoint in candidates:
-            # If it is in another directory, all ranks see it, so one of them reads it.
+            # All ranks can read a checkpoint in another directory, so one rank verifies it.
             own = checkpoint.directory == self.path
             there = (self.is_writer if own else self.world.is_main) and checkpoint.path.is_dir()
             problem = verify(checkpoint.path) if there else None
@@ -199,7 +201,7 @@ class Checkpointer:
             holders = [rank for rank in self.world.present if hold[rank]]
             lacks = self.is_writer and self.world.rank not in holders
             if holders and own and any(self.world.gather(lacks)):
-                from trainloop.checkpoints.spreading import spread  # for nodes with disks of their own
+                from trainloop.checkpoints.spreading import spread  # needed if nodes use their own disks
 
                 spread(self.world, checkpoint, holders[0], lacks=lacks)
             state, problem = self._read(checkpoint) if holders else ({}, None)

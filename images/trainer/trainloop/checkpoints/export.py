@@ -1,7 +1,8 @@
-"""The weights alone are written as safetensors, one tensor after the other: at a run's end, and by the command.
+"""The weights alone are exported as safetensors, one tensor at a time, at a run's end or by `trainloop checkpoints`.
 
-safetensors' own `save_file` needs all tensors in memory. The format is a JSON header with its length before it (8
-bytes, little-endian), then the tensors' bytes without gaps (https://github.com/huggingface/safetensors#format).
+The library's `save_file` isn't used, because it needs all tensors in memory. The format consists of the header's length
+(8 bytes, little-endian), a JSON header, and the tensors' bytes without gaps
+(https://github.com/huggingface/safetensors#format).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trainloop.checkpoints import retention, storage
 from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.storage import CheckpointError
 
-#: The format's names of torch's types.
+#: safetensors' name for each of torch's types.
 TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -38,14 +39,14 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-#: The number of elements that are written, or computed with, at once.
+#: The number of elements that are written or processed at once.
 CHUNK = 4 << 20
 
 
 class Layout:
-    """A layout describes a file for tensors of given types and shapes by name; `about` is text for the header.
+    """A layout describes a file for named tensors of given types and shapes; `about` is text for the header.
 
-    Raises CheckpointError for a type that the format lacks.
+    Raises CheckpointError for a type that the format doesn't support.
     """
 
     def __init__(self, forms: Mapping[str, tuple[torch.dtype, torch.Size]], about: dict[str, str]) -> None:
@@ -68,8 +69,9 @@ class Layout:
         self.bytes = len(self._head) + end
 
     def write(self, file: Path, partial: Path, tensors: Iterable[torch.Tensor]) -> list[str]:
-        """Write tensors, given in `order`, to `partial`, and rename it to `file` when it is complete. Returns the names
-        of tensors with numbers too large for their type in the layout. Raises OSError.
+        """Write tensors, given in `order`, to `partial`, and rename the complete file to `file`.
+
+        Returns the names of tensors that contain numbers too large for their type in the layout. Raises OSError.
         """
         infinite = []
         try:
@@ -100,10 +102,11 @@ def chunks(tensor: torch.Tensor, most: int = CHUNK) -> Iterator[torch.Tensor]:
 
 
 def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[str], None]) -> bool:
-    """Write the trained weights to `model.safetensors`; returns whether this rank has written them. A failure is a
-    warning.
+    """Write the trained weights to `model.safetensors`; returns whether this rank has written them.
 
-    Every rank takes part in gathering each tensor, and drops it unless it writes.
+    A failure is reported as a warning.
+
+    Every rank takes part in gathering each tensor, but only writers keep the tensor.
     """
     directory = checkpoints.path
     state = model.state_dict()
@@ -122,11 +125,11 @@ def export_weights(model: nn.Module, checkpoints: Checkpointer, warn: Callable[[
         why = retention.lacking(directory, error, layout.bytes)
         warn(f"model.safetensors can't be written to {directory}: {why}")
     for _ in gathered:
-        pass  # a rank that doesn't write, or can't any more, still takes part in each collective
+        pass  # a rank that doesn't or can't write still takes part in each collective
     return False
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """Returns a tensor on the host, gathered if it is sharded (a DTensor, whose module may not be imported here)."""
+    """Returns the complete tensor on the host. A DTensor is gathered without importing its module."""
     gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return gathered.detach().cpu()

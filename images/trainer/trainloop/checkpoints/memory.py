@@ -1,8 +1,7 @@
-"""The state of the last finished step outlives its rank in the pod's memory, if the operator provides a directory
-there.
+"""The last finished step's state outlives its rank in the pod's memory, if the operator provides a directory.
 
-A run without such a directory has `NothingInMemory`. `surviving` keeps a state, by `recovery`, which does so for any
-script.
+Without such a directory a run uses `NothingInMemory`. Otherwise `surviving` keeps the state with `recovery`, which
+works for any script.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ class MemorySettings(Settings):
 class NothingInMemory:
     """Nothing is kept in memory: the next attempt continues from a checkpoint. `surviving` keeps a state."""
 
-    #: Whether the run continues from a step whose evaluation and checkpoint may be missing.
+    #: Whether the run continues from a step after which the evaluation and the checkpoint may be missing.
     resumed = False
-    #: Why an unfinished step can't be taken back; None if it can.
+    #: Why an unfinished step can't be reverted; None if it can.
     obstacle: str | None = "no state is kept in memory"
     #: Whether a step has begun to change the state and hasn't ended.
     half_made = True
@@ -41,19 +40,19 @@ class NothingInMemory:
         """Record that the state begins to change; until `finished` it is incomplete."""
 
     def finished(self) -> None:
-        """Record that the step is made, so the run's whole state is that after the step."""
+        """Record that the step is made, so the run's state is complete again."""
 
     def hold(self) -> None:
-        """Keep the device from beginning any further step, because collectives are about to end."""
+        """Keep the device from beginning further steps, because collectives are about to be aborted."""
 
     def go_back(self) -> None:
-        """Wait for the device, and take back the run's changes since the last step that was made."""
+        """Wait for the device, and revert the run's changes since the last step that was made."""
 
     def loaded(self) -> None:
         """Record that the run has loaded another rank's complete state."""
 
     def random_after(self, step: int) -> torch.Tensor | None:
-        """Returns this rank's random state after `step`, which it may not have made; None if it isn't kept."""
+        """Returns this rank's random state after `step`, even if the step wasn't made; None if it isn't kept."""
         return None
 
     def forget(self) -> None:
@@ -69,4 +68,4 @@ class NothingInMemory:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """End the rank; after an error it leaves its state."""
+        """End the rank; after an error its state stays in memory."""

@@ -27,9 +27,7 @@ def restore_newest(
     log: MetricsLog,
     sample_loss: Callable[[], float],
 ) -> bool:
-    """Restore the first of `candidates` that verifies and computes the loss saved with it; returns whether there is
-    one.
-    """
+    """Restore the first of `candidates` that verifies and reproduces its saved loss; returns whether one did."""
     for checkpoint, saved in restored(run, checkpoints, candidates, log):
         if computes_the_same(run, saved["sampleLoss"], sample_loss):
             run.judge.can_return = True
@@ -44,7 +42,7 @@ def restore_newest(
 
 
 def computes_the_same(run: RunState, expected: float | None, sample_loss: Callable[[], float]) -> bool:
-    """Returns whether the loaded model computes the saved loss of the stored samples, on all ranks."""
+    """Returns whether the loaded model reproduces the saved sample loss on all ranks."""
     if expected is None:
         return True
     whole = {run.precision.compute, run.train.precision} <= {"fp32", "fp64", ""}
@@ -58,7 +56,7 @@ def computes_the_same(run: RunState, expected: float | None, sample_loss: Callab
 def restored(
     run: RunState, checkpoints: Checkpointer, candidates: Iterable[Checkpoint], log: MetricsLog
 ) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-    """Restore the first valid checkpoint of `candidates`, and yield it with its state; then the next one, and so on."""
+    """Restore each valid checkpoint of `candidates` in order, and yield it with its state."""
     for checkpoint, saved in checkpoints.valid(candidates):
         try:
             restore(run, checkpoint, saved, checkpoints.settings.format, log)
@@ -69,10 +67,11 @@ def restored(
 
 
 def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: str, log: MetricsLog) -> None:
-    """Restore a state from `capture`, to this or another number of ranks. `form` is the format that the configuration
-    allows.
+    """Restore a state from `capture`, which may come from another number of ranks.
 
-    Raises CheckpointError, on every rank alike, if parts of a sharded one can't be read.
+    `form` is the format that the configuration allows.
+
+    Raises CheckpointError on every rank if parts of a sharded checkpoint can't be read.
     """
     run.train.load(saved["train"])
     try:
@@ -84,7 +83,7 @@ def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: 
 
             load_shards(run, checkpoint)
         else:
-            # The configuration decides which format is read, not anyone who can write to the directory.
+            # The configuration decides which format is read, so that a writer to the directory can't.
             raise CheckpointError(f"{checkpoint.path} is sharded, and only checkpoint.format sharded reads such")
     except (CheckpointError, torch.OutOfMemoryError):
         raise
@@ -95,7 +94,7 @@ def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: 
         ) from error
     restore_stateful(run.stateful, saved["stateful"], log.warn)
     run.delayed.load(saved["delayed"], run.train.step)
-    if saved["scaler"]:  # else it was saved in another precision
+    if saved["scaler"]:  # empty if the state was saved in another precision
         run.precision.scaler.load_state_dict(saved["scaler"])
     run.history.load(saved["anomaly"])
     ranks, world = saved["ranks"], run.world
@@ -110,7 +109,7 @@ def restore(run: RunState, checkpoint: Checkpoint, saved: dict[str, Any], form: 
 def roll_back(
     run: RunState, checkpoints: Checkpointer | None, memory: NothingInMemory, log: MetricsLog, most: int
 ) -> None:
-    """Restore the newest checkpoint and continue with the data after this step; the data in between is skipped.
+    """Restore the newest checkpoint, but continue with the data after this step; the data in between is skipped.
 
     Raises Diverged if there is no checkpoint to return to, or the run has returned `most` times.
     """
@@ -125,7 +124,7 @@ def roll_back(
     memory.changing()
     memory.forget()  # drops the steps that are given up
     for checkpoint, _ in restored(run, checkpoints, ancestors(checkpoints), log):
-        # The checkpoint may be of an attempt with another length, batch or precision.
+        # The checkpoint may come from an attempt with another length, batch or precision.
         for name in ("position", "place", "total", "batch", "precision"):
             setattr(run.train, name, getattr(before, name))
         judge.rollbacks += 1
@@ -140,7 +139,7 @@ def roll_back(
 
 
 def ancestors(checkpoints: Checkpointer) -> Iterator[Checkpoint]:
-    """Yields the checkpoints that the current run has come from, the newest first."""
+    """Yields the current run's checkpoint and its ancestors, the newest first."""
     name, seen = checkpoints.parent, set[str]()
     while name is not None and name not in seen:
         seen.add(name)

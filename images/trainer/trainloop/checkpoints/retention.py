@@ -1,7 +1,7 @@
-"""Retention decides which checkpoints stay, usually and when the disk is full.
+"""Retention decides which checkpoints are kept, both usually and when the disk is full.
 
-Usually the last written ones, the best one, and those with a tag stay. On a full disk older ones make room for the
-next, and a refusal names the missing bytes.
+Usually the last written checkpoints, the best one, and those with a tag are kept. On a full disk, older checkpoints are
+deleted to make room for the next. If that isn't enough, a message gives the needed and the free bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from trainloop.checkpoints.storage import Checkpoint, Survey, named, remove, tag
 
 
 def best(newest_first: Sequence[Checkpoint], result: str | None, order: str) -> Checkpoint | None:
-    """Returns the checkpoint with the best `result`, the oldest of equal ones; the `order` is max or min. A result of
-    nan doesn't count.
+    """Returns the checkpoint with the best `result`, the oldest of equal ones; `order` is max or min.
+
+    A result of nan is ignored.
     """
     scored = [(one.results.get(result or "", math.nan), one) for one in reversed(newest_first)]
     sign = -1 if order == "min" else 1
@@ -39,8 +40,8 @@ def superseded(
 ) -> list[Checkpoint]:
     """Returns the checkpoints in `found` that aren't among the `keep` newest ones, the `best`, or those with a tag.
 
-    `written` stays, because it alone is known to be readable. Broken ones, by the survey or by their names in `broken`,
-    don't count; they are superseded when all that count have a later step.
+    `written` is kept, because only this checkpoint is known to be readable. Broken checkpoints, which the survey or
+    `broken` names, don't count. They are superseded when `keep` others have a later step.
     """
     whole, damaged = found
     usable = [one for one in whole if one.name not in broken and one != written]
@@ -52,11 +53,10 @@ def superseded(
 
 
 def make_room(directory: Path, error: BaseException, needed: int, parent: object = None) -> bool:
-    """If `error` shows a full disk, delete all checkpoints but a verified one, and those with a tag; returns whether
-    any was deleted.
+    """If `error` shows a full disk, delete checkpoints to free `needed` bytes; returns whether any was deleted.
 
-    The run's `parent` stays, or else the newest checkpoint that verifies. Nothing is deleted if none verifies, or if
-    `needed` bytes wouldn't be free even then.
+    Checkpoints with a tag are kept, and so is the run's `parent` or, if that doesn't verify, the newest one that does.
+    Nothing is deleted if none verifies, or if that wouldn't free enough bytes.
     """
     cause = _cause(error)
     if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -77,12 +77,12 @@ def make_room(directory: Path, error: BaseException, needed: int, parent: object
 
 
 def refusal(directory: Path, step: int, error: BaseException, needed: int) -> str:
-    """Returns the sentence about a checkpoint that couldn't be written."""
+    """Returns the message about a checkpoint that couldn't be written."""
     return f"checkpoint of step {step} can't be written to {directory}: {lacking(directory, error, needed)}"
 
 
 def lacking(directory: Path, error: BaseException, needed: int) -> str:
-    """Returns why a file of `needed` bytes couldn't be written, and how many are free."""
+    """Returns why a file of `needed` bytes couldn't be written, and how many bytes are free."""
     cause = _cause(error)
     why = cause.strerror if isinstance(cause, OSError) else None
     try:

@@ -1,8 +1,8 @@
-"""A checkpoint is written at once, or with `checkpoint.mode: thread` by a thread while training continues.
+"""A checkpoint is written at once, or with `checkpoint.mode: thread` in a thread while training continues.
 
-For the thread the state is first copied into buffers in host memory (pinned if there is an accelerator), which are
-allocated once. An accelerator copies on a separate stream, beside the next passes. The thread waits for the copy, and
-so does the optimizer's next step, on the device.
+For the thread, the state is first copied into host memory, which is allocated once, and pinned if there is an
+accelerator. The accelerator copies on a separate stream, in parallel with the next passes. The thread waits for the
+copy, and on the device the optimizer's next step waits for it too.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def write(
 ) -> Checkpoint:
     """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
 
-    `about` goes into the manifest, `configuration` (YAML) beside it; files already in `partial` become part of the
-    checkpoint. The default `version` is the next free one; `found` is the directory's survey if the caller has made
-    one. Raises CheckpointError if the disk refuses.
+    `about` is added to the manifest, and `configuration` (YAML) is written beside it. Files already in `partial` become
+    part of the checkpoint. The default `version` is the next free one. `found` is the directory's survey, if the caller
+    has made one. Raises CheckpointError if the disk refuses.
     """
     checkpoint = Checkpoint(step, version or storage.next_version(directory, step), directory)
     partial, needed = partial or storage.partial_name(directory, step), storage.size_of(state)
@@ -47,12 +47,12 @@ def write(
             partial.mkdir(parents=True, exist_ok=True)
             if not storage.has_room(partial, needed):
                 raise storage.disk_full()
-            # As a stream, because torch hides the disk's own error if it opens the file itself.
+            # Open the file here, because torch hides the disk's error if it opens the file itself.
             with (partial / STATE).open("wb") as stream:
                 torch.save(state, stream)
             if configuration:
                 (partial / CONFIGURATION).write_text(configuration)
-            # At least the newest one's time, because another node's clock may be ahead.
+            # The time must be later than the newest checkpoint's, because another node's clock may be ahead.
             created = max([time.time(), *(one.created + 0.001 for one in newest)])
             storage.write_manifest(partial, step, about, created)
             storage.place(partial, checkpoint)
@@ -61,7 +61,7 @@ def write(
                 needed = max(needed, (partial / STATE).stat().st_size)
                 (partial / STATE).unlink()  # frees its bytes for the next try
             if last or not retention.make_room(directory, error, needed, about.get("parent")):
-                # Before the ranks' earlier files are deleted: their bytes are free afterwards, but were needed too.
+                # Report before the ranks' files are deleted, because their bytes are needed too, but are free later.
                 sentence = retention.refusal(directory, step, error, needed)
                 shutil.rmtree(partial, ignore_errors=True)
                 raise CheckpointError(sentence) from error
@@ -74,15 +74,16 @@ class WritingThread:
     """A writing thread writes one checkpoint after another."""
 
     def __init__(self) -> None:
-        # torch's and hashlib's loops release the interpreter's lock.
+        # A thread suffices, because torch's and hashlib's loops release the interpreter's lock.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._copies = HostCopies()
 
     def save(self, directory: Path, step: int, state: dict[str, Any], *more: Any) -> Callable[[], Checkpoint]:
-        """Begin a `write` in the thread; returns a function that waits for its end. Tensors of `state` on an
-        accelerator mustn't change until the optimizer's next step.
+        """Begin a `write` in the thread; returns a function that waits for the end of the write.
 
-        Call it only when the previous checkpoint is written.
+        Tensors of `state` on an accelerator mustn't change until the optimizer's next step.
+
+        Call this only when the previous checkpoint is written.
         """
         copied, done = self._copies.begin(state)
 
@@ -99,18 +100,20 @@ class WritingThread:
 
 
 class HostCopies:
-    """Host copies are a state's tensors on the host, in the same memory each time."""
+    """This class copies a state's tensors to the host, and reuses the same memory each time."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
         self._stream: torch.Stream | None = None
-        self._done: torch.Event | None = None  # of the newest copy, until the device's own queue waits for it
+        self._done: torch.Event | None = None  # the newest copy's end, until the device's queue waits for that
         self._copied: Any = None  # the copied state, whose memory mustn't be reused before
         self._hook = register_optimizer_step_pre_hook(lambda *_: self.before_change())
 
     def begin(self, state: dict[str, Any]) -> tuple[dict[str, Any], torch.Event | None]:
-        """Begin to copy `state` behind the device's queued work; returns the copy, and the event at which it is
-        complete (None if it already is). Call it only when the previous copy is no longer needed.
+        """Begin to copy `state` after the device's queued work.
+
+        Returns the copy, and the event of its completion, or None if it is already complete. Call this only when the
+        previous copy is no longer needed.
         """
         device = next(iter(_devices(state)), None)
         if device is None:
@@ -123,7 +126,7 @@ class HostCopies:
         return copy, self._done
 
     def before_change(self) -> None:
-        """Makes later changes of the state wait for the copy on the device."""
+        """Makes later changes to the state wait, on the device, until the copy is complete."""
         if self._done is not None:
             self._done.wait()
             self._done = self._copied = None

@@ -1,9 +1,9 @@
-"""In a sharded checkpoint every rank writes its own part of weights and optimizer to its own file.
+"""In a sharded checkpoint every rank writes its own part of the weights and the optimizer's state to its own file.
 
-For loading, a rank reads its part from all files, whatever number of ranks wrote them. A rank's file is a list of
-pieces: name, whole shape, offset and data, read by torch's allow-list of tensors and plain values.
-torch.distributed.checkpoint isn't used, because its plans travel between ranks, and lie in the checkpoint, as pickles,
-which run code on reading.
+A rank loads its part from all files, so any number of ranks can load a checkpoint. A file is a list of pieces. Each
+piece contains name, full shape, offset and data, and is read with torch's allow-list of tensors and plain values.
+torch.distributed.checkpoint isn't used, because it sends and stores its plans as pickles, which can run code when they
+are read.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from trainloop.parallel import sharded
 from trainloop.parallel.strategies import NamedState, Replica
 from trainloop.state import RunState
 
-#: The folder in a sharded checkpoint's directory that all ranks write to.
+#: The folder of a sharded checkpoint that all ranks write to.
 SHARDS = "shards"
 
 
 def write_own(folder: Path, rank: int, pieces: list[dict[str, Any]]) -> None:
-    """Write this rank's pieces into `folder`, and sync them. Raises OSError or RuntimeError if the disk refuses."""
+    """Write and sync this rank's pieces in `folder`. Raises OSError or RuntimeError if the disk refuses."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"rank-{rank:05d}.pt"
     with file.open("wb") as stream:  # torch hides the disk's own error if it opens the file itself
         torch.save(pieces, stream)
-    # By the rank that wrote it, because on a network file system no other rank can.
+    # Each rank syncs its own file, because on a network file system no other rank can.
     storage.sync(file)
     storage.sync(folder)
 
 
 class Shards:
-    """Shards are all ranks' pieces of a checkpoint. Raises CheckpointError unless they look like `own_pieces`."""
+    """Shards hold all ranks' pieces of a checkpoint. Raises CheckpointError unless these look like `own_pieces`."""
 
     def __init__(self, folder: Path, ranks: Iterable[tuple[object, Any]] | None = None) -> None:
         """Reads a checkpoint's folder, or takes each rank's pieces, with a name for messages."""
@@ -60,8 +60,9 @@ class Shards:
             raise CheckpointError(f"{folder} has no files rank-*.pt that can be read: it is of another version")
 
     def model_state(self, replica: Replica, without: Container[str] = ()) -> dict[str, torch.Tensor]:
-        """Returns the model's state, sharded as `replica` is, `without` some names. Raises KeyError or RuntimeError if
-        it is another model's.
+        """Returns the model's state, sharded like `replica`, except the names in `without`.
+
+        Raises KeyError or RuntimeError if the state belongs to another model.
         """
         wanted = {name: own for name, own in replica.model.state_dict().items() if name not in without}
         return {name: self._like(f"model/{name}", own) for name, own in wanted.items()}
@@ -77,8 +78,9 @@ class Shards:
         return state
 
     def _like(self, name: str, own: torch.Tensor, *, moment: bool = False) -> Any:
-        """Returns the value of `name`, sharded like `own` if it has the same shape; a parameter's `moment` may have
-        another shape, and is then whole.
+        """Returns the value of `name`, sharded like `own` if the shapes are equal.
+
+        A parameter's `moment` with another shape is returned as a complete tensor.
         """
         first = self.pieces[name][0]
         if "value" in first:
@@ -112,20 +114,20 @@ class Shards:
 def own_pieces(
     model: Mapping[str, Any], optimizer: NamedState, world: World, writes: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the pieces that this rank writes of the model's and the optimizer's given state.
+    """Yields the pieces of the given model's and optimizer's state that this rank writes.
 
-    `writes` is for writing into memory rather than by torch; it returns whether this rank writes the whole value of a
-    name.
+    `writes` is given when the pieces are written to memory instead of by torch. It returns whether this rank writes the
+    complete value of a name.
     """
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in model.items()}
     for name, state in optimizer.items():
         named |= {f"optimizer/{name}/{key}": value for key, value in state.items()}
     for name, value in named.items():
-        # For a value that all ranks have, one rank writes it, a different one for each name.
+        # If all ranks have a value, only one rank writes it, and different names go to different ranks.
         mine = writes(name) if writes else is_mine(name, world)
         if isinstance(value, DTensor):
             local = value.to_local().detach()
-            # In memory even an empty part is kept, because a rank alone must find its own part again.
+            # In memory even an empty part is kept, because each rank must find its own part again.
             if (local.numel() or writes) and not _is_copy(value, world):
                 offset = [begin for begin, _ in sharded.region(value)]
                 data = local if writes else _alone(local)
@@ -138,18 +140,18 @@ def own_pieces(
 
 
 def is_mine(name: str, world: World) -> bool:
-    """Returns whether this rank of its replica writes the value of a name that all ranks have."""
+    """Returns whether this rank writes the value of `name`, which all ranks of its replica have."""
     return zlib.crc32(name.encode()) % world.unit == world.rank % world.unit
 
 
 def _is_copy(tensor: DTensor, world: World) -> bool:
-    """Returns whether an earlier one of the ranks that share each layer has the same part of the tensor."""
+    """Returns whether an earlier rank that shares the layer has the same part of the tensor."""
     placed = dict(zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True))
     return not hasattr(placed.get("tensor"), "dim") and world.rank % world.tensor > 0
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor with memory of its own, because torch.save writes all of a tensor's memory."""
+    """Returns the tensor with memory of its own, because torch.save writes all memory behind a tensor."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
@@ -168,8 +170,9 @@ def _is_piece(piece: Any) -> bool:
 
 
 def save_shards(run: RunState, checkpoints: Checkpointer) -> Path:
-    """Save weights and optimizer of the first replica by shards; returns their folder. Raises CheckpointError on every
-    rank alike.
+    """Save the first replica's weights and optimizer state as shards; returns their folder.
+
+    On failure, raises CheckpointError on every rank.
     """
     world, directory, step = run.world, checkpoints.path, run.train.step
     replica = run.replica

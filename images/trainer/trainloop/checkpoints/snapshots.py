@@ -22,21 +22,22 @@ from trainloop.state import RunState, stateful_states
 def capture(
     run: RunState, attempt: int, *, whole: bool, keep: bool, loss: Callable[[], float] | None
 ) -> dict[str, Any]:
-    """Returns the whole state that a run needs to continue to the bit; collective.
+    """Returns the state that a run needs to continue bit for bit; collective.
 
-    With `whole` it includes weights and the optimizer's state; ranks that don't `keep` them only help to gather. `loss`
-    computes the loss by which a loaded checkpoint is verified.
+    With `whole` the state includes weights and the optimizer's state. Ranks without `keep` only help to gather them.
+    `loss` computes the loss that is used to verify a loaded checkpoint.
     """
     run.replica.settle(run.optimizer)
     own = {
-        "rank": run.world.data_rank,  # an absent rank's place gets another rank's state
+        "rank": run.world.data_rank,  # because another rank's state is gathered for an absent rank
         "random": seeding.capture(run.world.device),
         "compression": {name: tensor.cpu() for name, tensor in run.exchange.memory.items()},
     }
     weights: dict[str, Any] = {}
     if whole:
         model, buffers = run.replica.model_state(keep=keep), run.replica.model.named_buffers()
-        # A forward pass may change buffers while a thread still saves; the rest changes only with the optimizer's step.
+        # Buffers are copied, because a forward pass may change them while a thread still saves. Other tensors change
+        # only in the optimizer's step.
         model |= {name: buffer.clone() for name, buffer in buffers if name in model}
         weights = {"model": model, "optimizer": run.replica.optimizer_state(run.optimizer, keep=keep)}
     return {
@@ -60,7 +61,7 @@ def save(
     configuration: str,
     sample_loss: Callable[[], float],
 ) -> list[str]:
-    """Save a checkpoint as set in the settings; returns sentences about problems. Collective."""
+    """Save a checkpoint as configured; returns messages about problems. Collective."""
     settings, problems, partial = checkpoints.settings, list[str](), None
     loss, whole = sample_loss if settings.verify_loss else None, settings.format == "full"
     state = capture(run, attempt, whole=whole, keep=checkpoints.is_writer, loss=loss)
@@ -86,10 +87,12 @@ def resume(
     log: MetricsLog,
     sample_loss: Callable[[], float],
 ) -> bool:
-    """Restore the state in memory, else the newest checkpoint that verifies and computes the loss saved with it, else
-    the one that `checkpoint.start_from` names; returns whether there was one.
+    """Restore the newest usable state; returns whether a state was restored.
 
-    Raises ConfigError if there are checkpoints and none is usable, because starting from scratch would be a surprise.
+    The order is: the state in memory, the newest checkpoint that verifies and reproduces the loss saved with it, and
+    the checkpoint that `checkpoint.start_from` names.
+
+    Raises ConfigError if checkpoints exist but none is usable, because starting from scratch would be a surprise.
     """
     candidates = checkpoints.to_go_on_from() if checkpoints else iter(())
     newest = next(candidates, None)

@@ -1,6 +1,6 @@
-"""All ranks load the same checkpoint: they agree on `start_from`'s, and send it to the ranks that lack it.
+"""All ranks load the same checkpoint, so they agree on that of `start_from`, and send it to ranks that lack it.
 
-Each node may have its own disk, so a rank may lack a checkpoint that another one has.
+A rank may lack a checkpoint of another rank, because each node may use its own disk.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CHUNK = 64 << 20
 
 
 def spread(world: World, checkpoint: Checkpoint, source: int, *, lacks: bool) -> None:
-    """Send a valid checkpoint from the rank `source` to every writer that `lacks` it (or has a damaged one).
+    """Send a valid checkpoint from the rank `source` to every writer whose copy is missing or damaged (`lacks`).
 
-    On a full disk older checkpoints make room for it. Raises ConfigError on every rank alike if that isn't enough.
+    On a full disk older checkpoints are deleted. Raises ConfigError on every rank if that doesn't free enough space.
     """
     partial, gives = storage.partial_name(checkpoint.directory, checkpoint.step), source == world.rank
     there = [file for file in checkpoint.path.iterdir() if file.is_file()] if gives else []
@@ -69,8 +69,9 @@ def _append(file: Path, chunk: bytes) -> OSError | None:
 
 
 def agreed(path: Path, start: str, world: World) -> Checkpoint:
-    """Returns the checkpoint that `checkpoint.start_from` names for a run in `path`; collective. Raises ConfigError on
-    every rank alike.
+    """Returns the checkpoint that `checkpoint.start_from` names for a run in `path`; collective.
+
+    On failure, raises ConfigError on every rank.
     """
     folder, _, name = start.rpartition("/")
     directory = Path(folder).expanduser() if folder else path
@@ -81,7 +82,8 @@ def agreed(path: Path, start: str, world: World) -> Checkpoint:
     except (CheckpointError, OSError) as error:
         problem = str(error)
     answers = world.gather((found, problem))
-    # A node's own disk may lack it, and then receives it; all ranks must see a directory other than the run's own.
+    # In the run's own directory a rank may lack the checkpoint, and receives it later. Any other directory must be
+    # visible to all ranks.
     names = [name for name, _ in answers if name]
     if not names or (directory != path and len(names) < len(answers)):
         rank, text = next((rank, text) for rank, (_, text) in enumerate(answers) if text)

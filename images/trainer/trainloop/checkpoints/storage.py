@@ -1,12 +1,12 @@
-"""A checkpoint is a directory that appears whole, by one rename, and is compared with its manifest before it is used.
+"""A checkpoint is a directory that appears complete by one rename, and is checked by its manifest before it is used.
 
-This module knows files only, neither ranks nor the tensors' meaning. A checkpoint is a directory
-`step-<step>.<version>`. Its files are written and synced under another name (`.saving-…`), which nobody reads; the
-rename is synced too. A step that is saved again (after a rollback) gets the next version, so nothing is overwritten.
-The newest checkpoint is the last one written, whatever its step.
+This module handles only files, and neither ranks nor the tensors' meaning. A checkpoint is a directory
+`step-<step>.<version>`. Its files are written and synced under another name (`.saving-…`), which nobody reads. The
+rename is synced too. If a step is saved again after a rollback, the next version is used, so nothing is overwritten.
+The newest checkpoint is the last one written, even if its step is lower.
 
-The manifest names every file with its size and SHA-256, and has a SHA-256 of its own. It is written after all other
-files. `verify` compares every byte with it. Hashes find damage; they are no signatures.
+The manifest lists every file with size and SHA-256, and includes a SHA-256 of itself. It is written after all other
+files. `verify` reads every byte and compares the hashes. Hashes detect damage, but they are no signatures.
 
 A tag is a file `tags/<tag>` whose content is a checkpoint's name. Runs resolve tags (`checkpoint.start_from`), and
 `trainloop checkpoints` sets and deletes them.
@@ -31,7 +31,7 @@ from trainloop.errors import listed
 STATE = "state.pt"
 CONFIGURATION = "config.yaml"
 MANIFEST = "manifest.json"
-#: The format's number, increased when a run can no longer read an older one's state.
+#: The format's number, which is increased when a run can no longer read the state of older formats.
 FORMAT = 2
 TAGS = "tags"
 TAG = re.compile(r"(?!step-)[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -50,7 +50,7 @@ class Checkpoint:
     step: int
     version: int
     directory: Path
-    #: The time of writing [s] and the origin, from the manifest if it was read.
+    #: The time of writing in seconds and the description, if the manifest was read.
     created: float = field(default=0.0, compare=False)
     about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -71,8 +71,9 @@ class Checkpoint:
 
 
 class Survey(NamedTuple):
-    """A survey lists a directory's complete checkpoints, the newest first, and the problem of every other `step-…`
-    directory, by name. It doesn't notice damage within a file.
+    """A survey lists a directory's complete checkpoints, the newest first, and the problems of other ones by name.
+
+    Damage within a file isn't detected.
     """
 
     whole: list[Checkpoint]
@@ -80,7 +81,7 @@ class Survey(NamedTuple):
 
 
 def named(directory: Path, name: str) -> Checkpoint | None:
-    """Returns the checkpoint of this name in `directory`, existing or not; None if the name isn't a checkpoint's."""
+    """Returns the checkpoint `name` in `directory`, existing or not; None if the name isn't valid for a checkpoint."""
     form = _NAME.fullmatch(name)
     checkpoint = Checkpoint(int(form[1]), int(form[2]), directory) if form else None
     return checkpoint if checkpoint and checkpoint.name == name else None
@@ -108,8 +109,10 @@ def complete(directory: Path) -> list[Checkpoint]:
 
 
 def next_version(directory: Path, step: int) -> int:
-    """Returns the next free version for a checkpoint of `step`. Tags count too, because the tag of a checkpoint deleted
-    by hand must not become another one's.
+    """Returns the next free version for a checkpoint of `step`.
+
+    Versions in tags are also in use, because the tag of a checkpoint deleted by hand must not point to a new
+    checkpoint.
     """
     names = [*(entry.name for entry in directory.glob("step-*")), *tags(directory).values()]
     taken = [named(directory, name) for name in names]
@@ -117,7 +120,7 @@ def next_version(directory: Path, step: int) -> int:
 
 
 def size_of(state: Any) -> int:
-    """Returns the bytes of the tensors in nested dicts and lists; shared memory counts once."""
+    """Returns the size of the tensors in nested dicts and lists in bytes; shared memory is counted once."""
     memory, todo = dict[int, int](), [state]
     while todo:
         value = todo.pop()
@@ -132,11 +135,11 @@ def size_of(state: Any) -> int:
 def has_room(directory: Path, needed: int) -> bool:
     """Returns whether the file system of `directory` reports `needed` free bytes for this user."""
     found = shutil.disk_usage(directory)
-    return found.free >= needed or not found.total  # some network file systems report 0 of 0
+    return found.free >= needed or not found.total  # some network file systems report 0 of 0 bytes
 
 
 def disk_full() -> OSError:
-    """Returns the error of a full disk, for a write that isn't begun because there is no room for it."""
+    """Returns a full disk's error, for a write that isn't begun because there is no room."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -146,14 +149,14 @@ def partial_name(directory: Path, step: int) -> Path:
 
 
 def inside(directory: Path, name: object) -> Path:
-    """Returns the path of a file that another rank names. Raises CheckpointError if it leads out of `directory`."""
+    """Returns the path of a file named by another rank. Raises CheckpointError if the path is outside `directory`."""
     if not isinstance(name, str) or name in ("", ".", "..") or name != Path(name).name:
         raise CheckpointError(f"another rank names a file in {directory} {name!r}, which is no file's name")
     return directory / name
 
 
 def place(partial: Path, checkpoint: Checkpoint) -> None:
-    """Give a complete directory the checkpoint's name, and sync its files, its directories' entries, and its own entry.
+    """Sync a complete directory with all its files, rename it to the checkpoint's name, and sync the rename.
 
     When this returns, the checkpoint survives a crash of the machine. Only then may an older one be deleted.
     """
@@ -173,8 +176,9 @@ def make_directory(directory: Path) -> None:
 
 
 def remove(checkpoint: Checkpoint) -> bool:
-    """Delete a checkpoint, renaming it first, so that half of one never looks complete. Returns whether it existed:
-    another program may have deleted it.
+    """Delete a checkpoint, which is renamed first, so that a partial one never looks complete.
+
+    Returns whether it still existed, because another program may have deleted it.
     """
     doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.path.name}-{time.monotonic_ns()}")
     try:
@@ -200,8 +204,9 @@ def load(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def load_file(file: Path, *, mapped: bool = False) -> Any:
-    """Returns the content of a torch.save file, on the CPU; if `mapped`, a tensor is read on use. Never runs code from
-    the file. Raises CheckpointError if it can't be read.
+    """Returns the content of a torch.save file, on the CPU. If `mapped`, each tensor is read when it is used.
+
+    Never runs code from the file. Raises CheckpointError if the file can't be read.
     """
     import torch
 
@@ -210,13 +215,13 @@ def load_file(file: Path, *, mapped: bool = False) -> Any:
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
-        # A program that can write to the volume chooses bytes and hashes, so torch's reader may fail in any way.
+        # A program that can write to the volume can choose bytes and hashes, so torch's reader may fail in any way.
         first = str(error).strip().partition("\n")[0][:300]
         raise CheckpointError(f"{file} can't be read as tensors and plain values: {first}") from error
 
 
 def sync(path: Path) -> None:
-    """Write a file's content, or a directory's entries, to the disk before this returns."""
+    """Write a file's content, or a directory's entries, to the disk before returning."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -236,7 +241,7 @@ def write_manifest(folder: Path, step: int, about: dict[str, Any], created: floa
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the manifest. Raises CheckpointError if it isn't usable, OSError if it can't be read."""
+    """Returns the manifest. Raises OSError if it can't be read, and CheckpointError if its content is invalid."""
     file = folder / MANIFEST
     if folder.is_dir() and not file.is_file():
         raise CheckpointError(f"{folder} has no {MANIFEST}: something of it was deleted, or never copied")
@@ -253,7 +258,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of a checkpoint after comparing its files' sizes with it, without reading them.
+    """Returns a checkpoint's manifest after comparing the sizes of the files with it; doesn't read the files.
 
     Raises CheckpointError with the problem.
     """
@@ -284,7 +289,7 @@ def verify(folder: Path) -> str | None:
 
 
 def _is_entry(name: str, entry: dict[str, Any]) -> bool:
-    """Returns whether a manifest's entry is a file of its own checkpoint, with size and hash."""
+    """Returns whether a manifest's entry names a file of the same checkpoint, with size and hash."""
     own = name not in ("", MANIFEST) and not {"", "..", "."} & set(name.split("/")) and "\0" not in name
     return own and isinstance(entry["bytes"], int) and isinstance(entry["sha256"], str)
 
@@ -299,14 +304,14 @@ def _digest_of_json(body: dict[str, Any]) -> str:
 
 
 def tags(directory: Path) -> dict[str, str]:
-    """Returns the checkpoints' names by tag; files that aren't tags are left out."""
+    """Returns the checkpoints' names by tag, and ignores files that aren't tags."""
     files = [file for file in sorted((directory / TAGS).glob("*")) if TAG.fullmatch(file.name) and file.is_file()]
     contents = {file.name: file.read_text(errors="replace").strip() for file in files}
     return {tag: name for tag, name in contents.items() if named(directory, name)}
 
 
 def set_tag(checkpoint: Checkpoint, tag: str) -> None:
-    """Give a checkpoint a tag, which another one may have had. Raises CheckpointError for an invalid tag."""
+    """Give a checkpoint a tag, and move the tag if it exists. Raises CheckpointError for an invalid tag."""
     if not TAG.fullmatch(tag):
         raise CheckpointError(
             f"{tag!r} can't be a tag: up to 100 letters, digits, '.', '_' and '-' can, that don't begin with '.', '-' "

@@ -1,8 +1,8 @@
-"""A run's state is kept in memory by `recovery`, and restored from there, to the bit.
+"""A run's state is kept in memory with `recovery`, and restored from there bit for bit.
 
-If each rank has a part of the state (ZeRO-1, FSDP2), all parts of a step are needed, and snapshots have them. With
-FSDP2 a rank needs only its own part; any other number of ranks assembles its shards from all parts, as from a sharded
-checkpoint. With ZeRO-1 every rank needs the weights, and each rank writes a share of them.
+If each rank holds a part of the state (ZeRO-1, FSDP2), all parts of a step are needed, and snapshots contain them. With
+FSDP2 a rank needs only its own part if the number of ranks is unchanged. Otherwise each rank assembles its shards from
+all parts, as from a sharded checkpoint. With ZeRO-1 every rank needs all weights, and writes a share of them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ from trainloop.state import RunState, TrainState, restore_stateful
 def build(
     run: RunState, strategy: str, log: MetricsLog, checkpoints: Checkpointer | None, after_step: Sequence[object]
 ) -> NothingInMemory:
-    """Returns the object that keeps a run's state in memory; it keeps nothing if that isn't possible to the bit.
-    `after_step` are the hooks that may change the state when a step is made.
+    """Returns the object that keeps a run's state in memory.
+
+    If the state can't be restored bit for bit, the object keeps nothing. `after_step` contains the hooks that may
+    change the state after a step.
     """
     directory, settings = memory_directory(_say(run.world.rank)), run.exchange.settings
     unsuited = {
@@ -57,9 +59,9 @@ def build(
 
 
 class InMemory(NothingInMemory):
-    """This class keeps the state of a model that every rank has whole."""
+    """This class keeps the state of a model that is complete on every rank."""
 
-    #: Whether each rank has a part of the state, and whether every rank needs all parts to continue.
+    #: Whether each rank holds only a part of the state, and whether every rank needs all parts to continue.
     divided = False
     all_parts = False
 
@@ -78,13 +80,13 @@ class InMemory(NothingInMemory):
         self._group = Group(self._place)
         self._source: int | None = None  # the attempt whose state in memory the run continues from
         model, members = run.replica.model, getattr(run.optimizer, "members", [run.optimizer])
-        # Looked up between steps: within one FSDP2 replaces the root's parameters by whole copies.
+        # Looked up between steps, because within a step FSDP2 replaces the root's parameters by full copies.
         self._parameters = dict(model.named_parameters())
         self._buffers = Buffers(model, model.state_dict(keep_vars=True))
-        #: The optimizers that make the steps; for ZeRO-1 those of this rank's part.
+        #: The optimizers that make the steps; for ZeRO-1 those for this rank's part.
         self._optimizers = [getattr(each, "optim", each) for each in members]
         self._states = [OptimizerState(each, world.device) for each in self._optimizers]
-        # A scaler changes its scale too, and hooks may change state of their own.
+        # Otherwise a scaler changes its scale too, or hooks may change their own state.
         alone = not (run.precision.scaler.is_enabled() or run.stateful or after_step)
         kept = Kept(self._host, self._state, self._buffers, self._optimizers, alone, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
@@ -110,7 +112,7 @@ class InMemory(NothingInMemory):
     def go_back(self) -> None:
         made, results = self._keeper.newest(), self._run.train.results
         self._load_host(self._host_after(made.host))
-        self._run.train.results = results  # an evaluation waits for the device, and follows a step
+        self._run.train.results = results  # an evaluation waits for the device, and runs after a step
         self._keeper.put_back_own(made.step)
 
     def random_after(self, step: int) -> torch.Tensor | None:
@@ -127,7 +129,7 @@ class InMemory(NothingInMemory):
         self._keeper.changing()
 
     def finished(self) -> None:
-        # Only hooks draw random numbers between an update's begin and its end.
+        # During an update, only hooks draw random numbers.
         self._keeper.finished(self._run.train.step, as_before=not self._after_step)
 
     def forget(self) -> None:
@@ -138,14 +140,15 @@ class InMemory(NothingInMemory):
         self._ended = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # A run that has diverged would do so again from here. A stopped run may continue in this pod.
+        # A diverged run would diverge again from this state. A stopped run may continue in this pod.
         if not self._ended and not isinstance(error, Diverged) and (error is None or isinstance(error, Exception)):
             self._keeper.save()
         self._keeper.close()
 
     def _host(self) -> dict[str, Any]:
-        """Returns the host's part of the state, which the next step changes before the weights. It includes hooks'
-        states, which change after a step and not within one.
+        """Returns the host's part of the state, which the next step changes before the weights.
+
+        The part includes the states of hooks, which change only after a step.
         """
         run = self._run
         return {
@@ -173,7 +176,7 @@ class InMemory(NothingInMemory):
         """Returns the host's part after the step of `host`, with the device's verdict applied."""
         run, updates, anomaly, verdict = self._run, host["train"]["updates"], host["anomaly"], host["verdict"]
         if verdict is not None and isinstance(run.history, AnomalyDetector):
-            # The host hasn't applied the device's verdict on that step yet.
+            # Apply the device's verdict on that step, because the host hasn't done so yet.
             detector = AnomalyDetector(run.history.settings)
             detector.load(anomaly)
             loss, norm = verdict.read()
@@ -198,7 +201,7 @@ class InMemory(NothingInMemory):
     def resume(self, newest_on_disk: Checkpoint | None) -> bool:
         world, least = self._run.world, (0, 0)
         if newest_on_disk is not None:
-            # Without an agent all attempts have the same number.
+            # Without an agent all attempts use the same number.
             attempt = newest_on_disk.about.get("attempt") if has_agent() else self._place.attempt
             least = (attempt if isinstance(attempt, int) else 0, newest_on_disk.step)
         memory, all_parts = self._keeper.directory, self.all_parts
@@ -278,7 +281,7 @@ class PartsInMemory(InMemory):
 
     def __init__(self, run: RunState, *rest: Any, sharded: bool) -> None:
         self._sharded = sharded
-        # Ranks that share each layer (tensor parallelism) have some parts in common, which one of them writes.
+        # Ranks that share each layer (tensor parallelism) have some parts in common, which only one of them writes.
         self.all_parts = not sharded or run.world.tensor > 1
         super().__init__(run, *rest)
         # Looked up once, like `_parameters`: a writing thread's `state_dict` would free whole copies that the training
@@ -301,7 +304,7 @@ class PartsInMemory(InMemory):
         if not pauses or run.train.step == self._first:
             super().finished()
         else:
-            # A snapshot that lacks a rank's part is useless, and would replace a complete one.
+            # A snapshot without some rank's part is useless, and would replace a complete one.
             self._keeper.made(run.train.step, as_before=not self._after_step)
 
     def tensors(self, host: dict[str, Any]) -> dict[str, Any]:
@@ -323,7 +326,7 @@ class PartsInMemory(InMemory):
         parts = [(f"the part of rank {rank}", found.state(rank)["pieces"]) for rank in sorted(found.parts)]
         shards = Shards(self._keeper.directory, parts)
         first = min(found.parts)
-        # A part of FSDP2's contains the buffers too, but those may be from the middle of a step.
+        # A part of an FSDP2 state contains the buffers too, but those may come from the middle of a step.
         lost = self._sharded and found.own_of_part(first) is None
         left = {} if lost else self.buffers(found.buffers(first))
         model = {**shards.model_state(replica, left), **left}

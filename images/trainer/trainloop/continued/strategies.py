@@ -1,17 +1,17 @@
-"""DDP, ZeRO-1 and FSDP2 each get their ranks to the same step after a fault in their own way.
+"""After a fault, DDP, ZeRO-1 and FSDP2 each bring the ranks to the same step in their own way.
 
-With DDP (`Replicated`) each rank has the whole state, after the last step that it has made. A rank that is a step
-behind, or joins, receives the state.
+With DDP (`Replicated`) each rank holds the full state after the last step that it has made. A rank that is a step
+behind, or that joins, receives the state.
 
 With ZeRO-1 (`InCopies`, on `parallel.copies`) ranks need each other's weights after the update. A step is made when all
-weights have arrived. If the group breaks before that, ranks differ: some have updated their shards, and some haven't.
-No vote precedes the update, because a rank that has begun it still has the whole gradients. In the next group these go
-to the ranks that lack them, those make the update too, and all weights are sent again. So all ranks of the next group
-make the step that one rank has begun.
+weights have arrived. If the group breaks earlier, ranks differ, because only some of them have updated their shards. No
+vote is needed before the update, because a rank that has begun the update still holds the full gradients. In the next
+group that rank sends the gradients to the ranks that lack them. These make the update too, and all weights are sent
+again. So all ranks of the next group make the step that one rank has begun.
 
-With FSDP2 (`Sharded`) the ranks of a replica belong together (`continuing.membership`). When one is lost, the others of
-its replica wait, and the complete replicas train on. A rank receives its part of the state from the rank at the same
-place in another replica.
+With FSDP2 (`Sharded`) the ranks of a replica belong together (`continuing.membership`). When a rank is lost, the other
+ranks of its replica wait, and the complete replicas continue training. A rank receives its part of the state from the
+rank at the same place in another replica.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainloop.parallel.copies import members_of, parameters_of
 from trainloop.parallel.strategies import Replica
 from trainloop.recovery.tensors import cloned, local, spread_as
 
-#: torch's optimizers whose step needs other ranks if a parameter is sharded.
+#: torch's optimizers that communicate in their step if a parameter is sharded.
 _REDUCING = ("Adafactor", "LBFGS", "Muon")
 
 
@@ -60,11 +60,11 @@ def obstacle(config: Config, device: torch.device) -> str | None:
 
 
 class Replicated:
-    """With DDP every rank has the whole state."""
+    """With DDP every rank holds the full state."""
 
-    #: Whether the newest step only lacks weights that lost ranks haven't sent.
+    #: Whether the newest step is complete except for weights that lost ranks haven't sent.
     unfinished = False
-    #: The reason if this optimizer's steps can't be repeated.
+    #: The reason why this optimizer's steps can't be repeated; None if they can.
     obstacle: str | None = None
     #: The number of neighbouring ranks that hold a state together.
     unit = 1
@@ -73,27 +73,28 @@ class Replicated:
         self.replica, self.optimizer, self.world = replica, optimizer, world
 
     def stepped(self, *, is_last: bool) -> None:
-        """Record that the optimizer has made a step; `is_last` for the last one in the run's step."""
+        """Record that the optimizer has made a step; `is_last` is true for the last one in the run's step."""
 
     def advanced(self) -> None:
         """Record that the run's step is made."""
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
-        """Interrupt training after `updates` updates; `whole` is true if the state is that after a step. Returns
-        whether the ranks will make the step that was cut off, because its update has begun.
+        """Interrupt training after `updates` updates; `whole` is true if the state is complete after a step.
+
+        Returns whether the ranks will make the interrupted step, because its update has begun.
         """
         return False
 
     def number(self, step: int, *, whole: bool) -> int:
-        """Returns the number by which ranks find the newest state."""
+        """Returns the number that ranks compare to find the newest state."""
         return step if whole else NO_STATE
 
     def drop_pass(self, rehearse: Callable[[], None]) -> None:
-        """Drop a forward pass without a backward; DDP expects its backward."""
+        """Drop a forward pass without a backward, because DDP would expect the backward."""
         rehearse()
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Returns the optimizer's state for a rank that lacks it; of a sharded one this rank's part."""
+        """Returns the optimizer's state (this rank's part if it is sharded), for a rank that lacks it."""
         named: dict[str, Any] = local(Replica.optimizer_state(self.replica, self.optimizer))
         return named
 
@@ -109,11 +110,11 @@ class Replicated:
         self.replica.load_model({**spread(model, self.replica.model.state_dict()), **own})
 
     def seeds_again(self, *, anew: bool) -> bool:
-        """Returns whether a rank that received the state draws other random numbers; `anew`: its unit had no state."""
+        """Returns whether a rank that received the state is seeded again; `anew` is true if its unit had no state."""
         return anew
 
     def mend(self, updates: int) -> None:
-        """Bring the ranks of a new group, which are after the same step, to the same state; collective."""
+        """Bring the ranks of a new group, which have made the same step, to the same state; collective."""
 
 
 class Sharded(Replicated):
@@ -137,35 +138,35 @@ class Sharded(Replicated):
 
 
 class InCopies(Replicated):
-    """With ZeRO-1 two ranks hold each shard, and present ranks bring their shards and weights to the same update."""
+    """With ZeRO-1 two ranks hold each shard; present ranks bring their shards and weights to the same update."""
 
     def __init__(self, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> None:
         super().__init__(replica, optimizer, world)
         self._members = members_of(optimizer)
-        #: Whether this rank has updated its shards, and may lack the others' weights.
+        #: Whether this rank has updated its shards, but may lack the weights of other ranks.
         self._updated = False
         self._mended = not world.is_alone
-        #: The number of updates in this rank's shards; None if it has no shards, or half updated ones.
+        #: The number of updates in this rank's shards; None if it has no shards, or partly updated ones.
         self._at: int | None = None
-        #: The gradients of that update, until all ranks have made it.
+        #: The gradients of the last update, until all ranks have made that update.
         self._gradients: list[torch.Tensor | None] | None = None
 
     def stepped(self, *, is_last: bool) -> None:
-        self._updated = is_last  # else others' updates will still come
-        start.check()  # the others' weights may not have come
+        self._updated = is_last  # otherwise more updates follow in this step
+        start.check()  # raises if the others' weights may not have arrived
 
     def advanced(self) -> None:
         self._updated = False
 
     def interrupt(self, updates: int, *, whole: bool) -> bool:
-        if self._mended:  # else another fault came before the first one was mended
+        if self._mended:  # false if another fault came before the first one was mended
             self._mended, self.unfinished = False, self._updated
             self._at = updates + self._updated if whole or self._updated else None
             self._gradients = [each.grad for each in self._parameters()] if self._updated else None
         return self._updated
 
     def number(self, step: int, *, whole: bool) -> int:
-        # A rank that has all weights after a step is ahead of one that lacks some.
+        # A rank with all weights after a step is ahead of a rank that lacks some.
         if self.unfinished:
             return 2 * step - 1
         return 2 * step if whole else NO_STATE
@@ -177,14 +178,14 @@ class InCopies(Replicated):
         self.unfinished = unfinished
         own = dict[str, Any]()
         if unfinished:
-            # Weights of this step come later, and this rank's own change in its update, which may still be due.
+            # The weights of this step arrive later. This rank's own weights change in its update, which may be due.
             held = set(self._parameters())
             named = self.replica.model.named_parameters()
             own = {name: parameter for name, parameter in named if parameter in held}
         self._load_model(model, own)
 
     def seeds_again(self, *, anew: bool) -> bool:
-        return self.world.is_alone  # the groups compare other numbers than steps
+        return self.world.is_alone  # because groups compare other numbers than steps
 
     def mend(self, updates: int) -> None:
         """Bring the ranks of a new group to the same update. Raises TrainingError if no present rank has a shard."""
@@ -196,7 +197,7 @@ class InCopies(Replicated):
             self._give_gradients(giving[0])
             if world.rank in behind:
                 self._update(updates)
-            at, _ = self._gather()  # no rank continues, dropping its gradients, before all have them
+            at, _ = self._gather()  # no rank drops its gradients and continues before all ranks have them
         current = [rank for rank in world.present if at[rank] == updates]
         for member in self._members:
             for shard in range(world.size):
@@ -207,7 +208,7 @@ class InCopies(Replicated):
                         f"{second} held: the run can't continue, and restarts from memory or a checkpoint"
                     )
         if world.rank not in current:
-            self._at = None  # an interruption may leave its shards half loaded
+            self._at = None  # because an interruption may leave the shards partly loaded
         for member in self._members:
             for shard in range(world.size):
                 lacking = [rank for rank in member.holders(shard) if rank in world.present and rank not in current]
@@ -227,7 +228,7 @@ class InCopies(Replicated):
         return [at for at, _ in found], [gives for _, gives in found]
 
     def _give_gradients(self, source: int) -> None:
-        """Send the update's gradients and rates to all ranks."""
+        """Send the update's gradients and learning rates to all ranks."""
         own, groups = self._gradients or [], [group for member in self._members for group in member.param_groups]
         about = ([each is not None for each in own], [group["lr"] for group in groups])
         there, rates = self.world.from_rank(source, about)
@@ -256,13 +257,13 @@ class InCopies(Replicated):
 
 
 def strategy_of(name: str, replica: Replica, optimizer: torch.optim.Optimizer, world: ContinuingWorld) -> Replicated:
-    """Returns the class's instance that continues a run with this `parallel.strategy`."""
+    """Returns the object that continues a run with the `parallel.strategy` `name`."""
     kinds: dict[str, type[Replicated]] = {"zero1": InCopies, "fsdp": Sharded}
     return kinds.get(name, Replicated)(replica, optimizer, world)
 
 
 def spread(parts: Any, own: Any) -> Any:
-    """Returns nested values with parts of tensors turned into tensors that are sharded like this rank's own."""
+    """Returns nested values in which parts of tensors became tensors that are sharded like this rank's own."""
     if isinstance(parts, dict) and isinstance(own, dict):
         return {key: spread(value, own.get(key)) for key, value in parts.items()}
     if type(own) in (list, tuple) and isinstance(parts, list | tuple) and len(own) == len(parts):

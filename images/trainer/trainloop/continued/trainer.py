@@ -1,13 +1,13 @@
-"""A run continues in its own processes when ranks are lost, and lets new ones join, if the agent can assign that.
+"""A run continues in its own processes when ranks are lost, and lets new ranks join, if the agent can assign attempts.
 
-A step is made only after everything that it needs from other ranks has arrived and is good. So when the group breaks,
-each present rank is after the last step that it has made, or receives the state from one that is a step ahead. They
-form the group of the next attempt (`continuing`), share out the lost ranks' samples, and repeat the interrupted step
-with the same samples, so that the batch stays whole. An interrupted evaluation or save is repeated too.
+A step is made only after all data from other ranks has arrived and is valid. So when the group breaks, each present
+rank has the state after the last step that it has made, or receives the state from a rank that is a step ahead. The
+ranks form the group of the next attempt (`continuing`) and share out the lost ranks' samples. Then they repeat the
+interrupted step with the same samples, so that the batch is unchanged. An interrupted evaluation or save is repeated
+too.
 
-A joining rank builds everything that a run has, makes a few passes whose results are thrown away, and waits. It joins
-at the end of the same step on all ranks, because a sum that they make in each step reports that there is a newer
-attempt.
+A joining rank builds the model and everything else, makes a few passes without using the results, and waits. All ranks
+let it join after the same step, because the sum that they compute in each step reports a newer attempt.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from trainloop.state import restore_stateful
 from trainloop.tasks import Task
 from trainloop.trainer import Agreed, Hook, Trainer
 
-#: Passes of a joining rank: DDP orders its buckets again, which is collective, in the second one's forward.
+#: Passes of a joining rank. DDP reorders its buckets in the second pass's forward, which is collective.
 _REHEARSALS = 2
 
 
 def ways(
     config: Config,
 ) -> tuple[Callable[..., AbstractContextManager[World]], Callable[[Config, Any], Trainer]]:
-    """Returns a context in which ranks join for this run, and its trainer; both can continue if the run can."""
+    """Returns the context in which ranks join, and the trainer's class; both can continue if the run can."""
     _, size, local_rank, _ = environment()
     if size == 1:
         return joined_for_good, Trainer
@@ -83,9 +83,9 @@ class ContinuedTrainer(Trainer):
         self.continuing.train_by(self.strategy.unit)
         self.continuing.obstacle = self.continuing.obstacle or self.strategy.obstacle
         self.memory.changing = partial(self._change, self.memory.changing)  # type: ignore[method-assign]
-        self._summed: Summed | None = None  # of the newest step
-        self._cut_off = False  # a pass has begun and hasn't ended
-        self._hooks_due = False  # the step is made, and `after_step` is still to be called
+        self._summed: Summed | None = None  # the newest step's sum
+        self._cut_off = False  # whether a pass has begun and hasn't ended
+        self._hooks_due = False  # whether the step is made, but `after_step` hasn't been called
         #: The last step after which this rank has evaluated, and the last one after which all ranks have.
         self._evaluated = self._all_evaluated = -1
         self._all_saved = -1
@@ -99,7 +99,7 @@ class ContinuedTrainer(Trainer):
         config = self.config  # the state comes from the ranks that train
         anew = config.checkpoint.model_copy(update={"resume": False, "start_from": None})
         self.config, memory = config.model_copy(update={"checkpoint": anew}), self.memory
-        self.memory = NothingInMemory()  # its own begins when there is a state
+        self.memory = NothingInMemory()  # until this rank has a state
         super().prepare()
         self.config, self.memory = config, memory
         self.progress.enter("setup", message="rehearses, to join the ranks that train")
@@ -121,7 +121,7 @@ class ContinuedTrainer(Trainer):
             try:
                 return self._go_on(again)
             except Exception as error:
-                # A broken collective's garbage can lead to other errors too, such as one in a hook's own collectives.
+                # Garbage from a broken collective can cause other errors too, such as in a hook's own collectives.
                 if not self.continuing.broken:
                     raise
                 print(f"rank {self.world.rank}: interrupted after step {self.state.step}: {error!r}", file=sys.stderr)
@@ -130,8 +130,8 @@ class ContinuedTrainer(Trainer):
             again = True
 
     def _go_on(self, again: bool) -> bool:
-        """Train to the end; with `again` the work between steps may be due after the last one."""
-        # An attempt's first step may follow one whose evaluation and checkpoint exist already.
+        """Train to the end; with `again` an evaluation or a save may be due before the next step."""
+        # If this attempt hasn't made a step yet, the evaluation and the checkpoint may exist already.
         between = self.memory.resumed or self.state.step > self._started_at
         stop = again and between and self._between_steps()
         while self.state.step < self.state.total and not stop:
@@ -143,7 +143,7 @@ class ContinuedTrainer(Trainer):
             stop = stop or self._between_steps()
         while True:
             stopped = self._end(stopped=stop or self.evaluate())
-            # A rank that has left can't help others to get here, and a rank that joined must get here too.
+            # No rank leaves before all ranks get here, because it may have to help others, such as ranks that join.
             last = self.world.summing([])
             last()
             if stopped or not last.newer:
@@ -154,17 +154,17 @@ class ContinuedTrainer(Trainer):
                 return True
 
     def _others_join(self) -> bool:
-        """Returns whether a newer attempt begins after this step, the same on all ranks."""
+        """Returns whether a newer attempt begins after this step; the result is equal on all ranks."""
         if self.continuing.able and self.memory.obstacle is not None:
             self._say_whether_able()
-        # First DDP orders its buckets, among the ranks that have begun together.
+        # Before that, DDP must reorder its buckets among the ranks that have begun together.
         return self._summed is not None and self._summed.newer and self.state.step > self._started_at + 1
 
     def _agree(self, fetched: Fetched) -> Agreed:
         summed = super()._agree(fetched)
         assert isinstance(summed, Summed)
         self._summed = summed
-        # Unchecked, because DDP expects a backward after a forward; the check comes after it.
+        # Unchecked, because DDP expects a backward after a forward. The check follows the backward.
         return summed.unchecked
 
     def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
@@ -172,9 +172,9 @@ class ContinuedTrainer(Trainer):
         self._fetched = fetched
         loss = super()._forward_backward(rule, fetched, agreed)
         if self._reads() and self.world.device.type != "cpu":
-            torch.accelerator.synchronize()  # its numbers are read now, and may be garbage
+            torch.accelerator.synchronize()  # because the device's numbers are read now, and may be garbage
         if self.judge.loss is not None and self.world.replicas > 1:
-            mean = self.judge.loss()  # it needs all replicas, while the rest of the step needs only this one
+            mean = self.judge.loss()  # needs all replicas, while the rest of the step needs only this replica
             self.judge.loss = lambda: mean
         self.continuing.commit()  # before the step is judged or made: the gradients may be garbage
         return loss
@@ -200,7 +200,7 @@ class ContinuedTrainer(Trainer):
         self.continuing.committed()
         self.strategy.advanced()
         known = (self._evaluated, self._all_evaluated, self._all_saved)
-        # A run that went back to a checkpoint repeats steps that are in these numbers.
+        # After a rollback, steps that these numbers include are repeated.
         self._evaluated, self._all_evaluated, self._all_saved = (n if n < self.state.step else -1 for n in known)
         self._hooks_due = bool(self.after_step)
 
@@ -215,7 +215,7 @@ class ContinuedTrainer(Trainer):
         if self._all_evaluated == self.state.step:
             return False
         if self._evaluated == self.state.step:
-            # Others haven't, and need this rank's part. It has already written the results.
+            # Other ranks haven't evaluated, and need this rank's part. This rank has already written the results.
             self._enter("evaluate", self.config.evaluation.seconds)
             self.replica.settle(self.optimizer)
             stopped = self.evaluator.evaluate(lambda: self._stop_requested) is None
@@ -254,7 +254,7 @@ class ContinuedTrainer(Trainer):
                     raise
 
     def _make_whole(self) -> bool:
-        """Go back to the end of the last step that was made; returns whether this rank has the state after it."""
+        """Go back to the end of the last step that was made; returns whether this rank has the state at that point."""
         if self.world.is_alone:
             return False
         whole = self._hooks_due or not self.memory.half_made
@@ -274,11 +274,11 @@ class ContinuedTrainer(Trainer):
         self.exchange.skip()
         self.judge.loss = None
         if self._cut_off:
-            # A task's own failed collective left it set.
+            # A failed collective of the task may have left this flag set.
             self._cut_off = False
             self.strategy.drop_pass(self.rehearse)
         if self.continuing.broken and self.replica.wrapped and self.state.step <= self._started_at + 1:
-            # A joining rank has ordered its buckets already. This rank may not have made the steps that do so.
+            # A joining rank has already reordered its buckets, but this rank may not have made enough steps for that.
             for _ in range(_REHEARSALS):
                 self.rehearse()
         if not self.memory.half_made and not self.strategy.unfinished:
@@ -292,7 +292,7 @@ class ContinuedTrainer(Trainer):
         changing()
 
     def _give(self) -> dict[str, Any]:
-        """Returns the state for a rank that lacks it; of a sharded one this rank's part."""
+        """Returns the state (this rank's part if it is sharded), for a rank that lacks it."""
         return {
             "model": local(self.replica.model.state_dict()),
             "optimizer": self.strategy.optimizer_state(),
@@ -332,20 +332,20 @@ class ContinuedTrainer(Trainer):
             self.memory.loaded()
 
     def _begin_anew(self) -> None:
-        """Prepare for the first step in a new group; all ranks are after the same step."""
+        """Prepare for the first step in a new group, in which all ranks have made the same step."""
         attempt, present, state = self.continuing.attempt, self.world.present, self.state
         os.environ["TRAINMASTER_ATTEMPT"] = str(attempt)
-        self.continuing.able = self.continuing.obstacle is None  # keeping in memory begins below
+        self.continuing.able = self.continuing.obstacle is None  # the state in memory is set up below
         self._mend()
         self.progress.joined_again(state.step)
         if self.log.main != self.world.is_main:
             self.log.become(self.world.is_main)
             if self.world.is_main and self._evaluated == state.step and not self._is_written():
-                self._evaluated = -1  # the rank that should have written the results is lost
+                self._evaluated = -1  # because the rank that should have written the results is lost
         self.log.attempt = attempt
         self._share_out(present)
         self.loader.start(state.position, state.place)
-        # The lost ranks' numbers since the last line are gone.
+        # The window restarts, because the lost ranks' numbers since the last line are lost.
         self._window, self._ended = Window(), None
         nodes, absent = self.world.gather(platform.node()), sorted(set(range(self.world.size)) - set(present))
         if not absent:
@@ -371,7 +371,7 @@ class ContinuedTrainer(Trainer):
         return any(line.get("kind") == "evaluation" and line.get("step") == self.state.step for line in lines)
 
     def _mend(self) -> None:
-        """Bring this rank's shards to the step of all ranks; this completes a step that only lacked some weights."""
+        """Bring this rank's shards to the step of all ranks; this completes a step that lacked only some weights."""
         unfinished = self.strategy.unfinished
         self.strategy.mend(self.state.updates)
         if unfinished:
@@ -381,7 +381,7 @@ class ContinuedTrainer(Trainer):
             self.memory.loaded()
 
     def _share_out(self, present: Sequence[int]) -> None:
-        """Share out absent ranks' samples among the present ones, in proportion to their own."""
+        """Share out absent ranks' samples among the present ranks, in proportion to those ranks' own samples."""
         weights = self.balancer.weights
         everyone = len(present) == self.world.size
         self.balancer = build_balancer(self.config.balance, self.world) if everyone else Balancer(weights)
@@ -390,10 +390,10 @@ class ContinuedTrainer(Trainer):
         self.loader.weights = [weight if rank in there else 0.0 for rank, weight in enumerate(weights)]
 
     def _adopt_checkpoint(self, checkpoints: Checkpointer) -> None:
-        """Count this step's checkpoint as saved if all ranks know it is, or all writers have completed it."""
+        """Count this step's checkpoint as saved if all ranks know that, or if all writers have completed it."""
         step, own = self.state.step, ""
         if checkpoints.is_writer:
-            # A checkpoint left by an older run isn't this run's.
+            # Checkpoints from an older run don't count.
             here = [one for one in storage.survey(checkpoints.path).whole if one.step == step]
             own = here[0].name if here and here[0].created >= self._began else "none"
         known, found = zip(*self.world.gather((checkpoints.has_saved(step), own)), strict=True)

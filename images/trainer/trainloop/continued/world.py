@@ -1,8 +1,8 @@
-"""The world of a continued run stays as it is while ranks are lost and others join, as the agent assigns.
+"""The world of a continued run stays constant while ranks are lost and others join, as the agent assigns.
 
-`rank` and `size` never change (see `continuing`). `World`'s collectives raise GroupLostError once the group has broken,
-so that nobody uses their results. In a gather absent ranks get the lowest present rank's values; in a sum they count as
-nothing. A joining rank is alone until then: it sums and gathers only its own values.
+`rank` and `size` never change (see `continuing`). Once the group has broken, `World`'s collectives raise
+GroupLostError, so that nobody uses their results. In a gather, absent ranks get the lowest present rank's values. In a
+sum, absent ranks count as zero. Until a joining rank has joined, it sums and gathers only its own values.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from trainloop.distributed.world import DistributedSettings, PreflightCheck, Wor
 from trainloop.progress import Progress
 
 T = TypeVar("T")
-#: Seconds between two checks whether the run has ended, and seconds that all idle ranks get to learn of it.
+#: Seconds between two checks whether the run has ended, and seconds in which all idle ranks must notice that.
 _PAUSE, _KNOWN_WITHIN = 0.2, 5.0
 
 
 class Summed:
-    """A sum over the present ranks is under way, and a call waits for it. `newer` is then the same on all of them."""
+    """This is a running sum over the present ranks. A call waits for the sum; then `newer` is equal on all ranks."""
 
     def __init__(self, waited: Callable[[], list[float]]) -> None:
         self._waited = waited
@@ -57,7 +57,7 @@ class Summed:
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuingWorld(World):
-    """A continuing world is one whose ranks may be absent."""
+    """In a continuing world ranks may be absent."""
 
     continuing: Continuing
 
@@ -113,11 +113,12 @@ class ContinuingWorld(World):
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[ContinuingWorld]:
-    """Join as `world.joined` does, in a group that can be formed again. A rank that joins a running attempt meets
-    nobody yet.
+    """Join as `world.joined` does, in a group that can be formed again.
 
-    The group isn't left at the end: the first rank to leave would break collectives that others wait for. The process
-    ends anyway.
+    A rank that joins a running attempt starts alone.
+
+    The group isn't left at the end, because the first rank to leave would break collectives that others wait for. The
+    process ends anyway.
     """
     start.install()
     rank, size, local_rank, local_size = environment()
@@ -135,11 +136,11 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
 
 
 class Idle:
-    """This class keeps a rank idle while its unit is incomplete."""
+    """This class lets a rank wait while its unit is incomplete."""
 
     def __init__(self, continuing: Continuing, progress: Progress) -> None:
         self._continuing, self._progress = continuing, progress
-        self._attempt = 0  # the attempt in which it is idle
+        self._attempt = 0  # the attempt in which the rank is idle
         self._ended: Store | None = None
 
     def __call__(self, order: Order) -> None:
@@ -155,7 +156,7 @@ class Idle:
             raise SystemExit(0)
 
     def _attend(self, order: Order) -> None:
-        with suppress(RuntimeError, OSError):  # the serving rank is lost, and another attempt follows
+        with suppress(RuntimeError, OSError):  # if the serving rank is lost, another attempt follows
             store = self._continuing.serve_or_find(order, time.monotonic() + WAITING)
             while not store.check(["ended"]):
                 if self._continuing.superseded(order):

@@ -1,8 +1,8 @@
 """The present ranks form a group again, in their own processes, and send the state to the ranks that lack it.
 
-They meet in a store that the lowest living rank serves, at the attempt's address and port. Nobody connects before all
-have come, so a rank that dies before costs no timeout: the next attempt's assignment ends the waiting. A rank with an
-incomplete unit (`membership`) meets nobody, and waits for an attempt in which its unit is complete.
+They meet in a store that the lowest living rank serves at the attempt's address and port. Ranks connect only when all
+have arrived. So if a rank dies earlier, the others needn't wait for a timeout, because the next attempt's assignment
+ends the waiting. A rank whose unit (`membership`) is incomplete waits for an attempt in which the unit is complete.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from trainloop.recovery.encoding import Encoded, decode
 
 #: Seconds that a rank with a broken group waits for the next attempt. Its agent stops it sooner if none comes.
 PATIENCE = 20.0
-#: Seconds that a rank waits for the others of an attempt, each of which first ends its current step, evaluation or
-#: save. A newer attempt ends the waiting.
+#: Seconds that a rank waits for the other ranks of an attempt, each of which first ends its current step, evaluation
+#: or save. A newer attempt ends the waiting.
 WAITING = 600.0
 #: Seconds that ranks get to connect after they have met.
 MEETING = 15.0
@@ -40,37 +40,37 @@ _LOOK_AGAIN, _RARELY = 0.002, 0.05
 
 
 class Continuing:
-    """This class holds a process's groups, and takes them from one attempt to the next."""
+    """This class holds a process's groups, and moves them from one attempt to the next."""
 
     def __init__(
         self, rank: int, size: int, attempt: int, file: Path, *, joins: bool, accelerator: str, timeout: timedelta
     ) -> None:
-        """`accelerator` is the backend for the accelerator's tensors, empty without one."""
+        """`accelerator` is the backend for the accelerator's tensors, or "" if there is no accelerator."""
         self.rank, self.size, self.joins = rank, size, joins
         self.groups = list[Group]()
         self.membership = Membership(rank, None if joins else Order(attempt, size))
-        #: Whether a loop checks after each step that it was made; only then are failures swallowed.
+        #: Whether a loop checks after each step that the step was made. Failures are swallowed only in that case.
         self.able = False
-        #: Whether a loop already takes part.
+        #: Whether a loop already uses this object.
         self.has_loop = False
-        #: Called from any thread before a fault ends collectives, so that the work queued behind them changes nothing.
+        #: Called from any thread before a fault ends collectives, so that work queued behind them changes nothing.
         self.hold: Callable[[], None] = lambda: None
-        #: Whether a rank of this rank's unit had no state, or an old one, when it met the others.
+        #: Whether some rank of this rank's unit had no state or an old one when the ranks met.
         self.anew = joins
         self._unit = 1
-        #: Whether this rank is making a step with its unit, and the order that has to wait for that.
+        #: Whether this rank is committed to a step with its unit, and the order that must wait until the step ends.
         self.commits = False
         self._put_off: Order | None = None
-        #: The reason if this rank's groups keep it from continuing.
+        #: The reason if this rank can't continue because of its groups.
         self.obstacle: str | None = None
         self._accelerator, self._timeout = accelerator, timeout
-        #: Set when a group is formed, because a script may choose its device after it has made its group.
+        #: Set when a group is formed, because a script may choose its device after creating the group.
         self._device: torch.device | None = None
         self._reals = list[Real]()
         self._forming: Sequence[Real] | None = None
-        #: The store in which the group's ranks met; None if they began together, with torch's store.
+        #: The store in which the group's ranks met; None if they began together and use torch's store.
         self.store: Client | None = None
-        #: The reason why the group broke; not the exception, whose traceback would keep the real group.
+        #: Why the group broke, as text, because an exception's traceback would keep the real group alive.
         self._error = ""
         self._changed = threading.Condition()
         self._orders = Orders(file, rank, self._received)
@@ -82,18 +82,19 @@ class Continuing:
 
     @property
     def attempt(self) -> int:
-        """Returns the attempt of this rank's group; 0 without one."""
+        """Returns the attempt of this rank's group, or 0 if there is no group."""
         return 0 if self.membership.group is None else self.membership.group.attempt
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Returns the ranks that train now; all ranks before this one has joined, because it rehearses its own part."""
+        """Returns the ranks that train now, or all ranks until this rank has joined, because it rehearses its part."""
         group = self.membership.group
         return tuple(range(self.size)) if group is None else group.present
 
     def create(self, store: Store, ranks: Sequence[int]) -> Group:
-        """Returns a new group of these global ranks, including this one. Ranks that begin together connect; a joining
-        rank is alone until it joins.
+        """Returns a new group of these global ranks, which include this rank.
+
+        Ranks that begin together connect. A joining rank is alone until it joins.
         """
         group = Group(ranks.index(self.rank), ranks, self._failed, self._hindered, lambda: self.able)
         if not self.joins:
@@ -115,15 +116,15 @@ class Continuing:
     ) -> int:
         """Leave the group, and form the newest attempt's; returns the step after which all ranks continue.
 
-        `step` is the last one that this rank has made, or `NO_STATE`. `give` returns the state after it, of plain
-        values and tensors; `load` loads another rank's. While the rank's unit is incomplete, `idle` is called
-        repeatedly with the order. Raises GroupLostError if no attempt comes, ValueError if no complete unit has the
-        state, and SystemExit if the rank was replaced or `stopped`.
+        `step` is the last step that this rank has made, or `NO_STATE`. `give` returns the state after that step, made
+        of plain values and tensors, and `load` loads another rank's state. While the rank's unit is incomplete, `idle`
+        is called repeatedly with the order. Raises GroupLostError if no attempt comes, ValueError if no complete unit
+        has the state, and SystemExit if the rank was replaced or `stopped`.
         """
         self.committed()
         while True:
             if self.membership.broken:
-                self._leave()  # takes its time, as the operator does
+                self._leave()  # takes some time, and so does the operator
             order, self._device = self._next(stopped, idle), self._current_device()
             self._finish_together()
             self._leave()
@@ -179,8 +180,9 @@ class Continuing:
             return order
 
     def _finish_together(self) -> None:
-        """Wait until all ranks have finished with the group, unless it is broken: NCCL's messages may still be on their
-        way when their sender has finished.
+        """Wait until all ranks have finished with the group, unless it is broken.
+
+        NCCL's messages may still be on their way when the sender has finished.
         """
         if self._accelerator and self._reals and not self.membership.broken:
             gloo = self._reals[0].of(torch.device("cpu"))
@@ -190,9 +192,10 @@ class Continuing:
                 self._failed(error)
 
     def _unless(self, is_over: Callable[[], bool], do: Callable[[], Any]) -> Any:
-        """Returns the result of `do`, run in a thread because gloo can't be interrupted, and can miss a broken
-        connection (see `real`). Raises RuntimeError if `do` fails, or as soon as `is_over`; the thread then ends by its
-        timeout.
+        """Returns the result of `do`.
+
+        `do` runs in a thread, because gloo can't be interrupted and can miss a broken connection (see `real`). Raises
+        RuntimeError if `do` fails, or as soon as `is_over` returns true; the thread then ends by its timeout.
         """
         made, problem = list[Any](), list[str]()
 
@@ -231,12 +234,12 @@ class Continuing:
         return store, reals
 
     def _name(self, group: Group) -> str:
-        """Returns a group's name, which is the same on all its members; their other groups differ."""
+        """Returns a group's name, which is equal on all its members and differs between their groups."""
         before = self.groups[: self.groups.index(group)] if group in self.groups else self.groups
         return f"{group.ranks}-{sum(each.ranks == group.ranks for each in before)}"
 
     def _connected(self, store: Store, members: Sequence[int], timeout: timedelta) -> Real:
-        """Returns the real group of these global ranks; a rank's number in it is its place among them."""
+        """Returns the real group of these global ranks, which are numbered in the given order."""
         listener, place = Listener(), members.index(self.rank)
         store.set(f"address-{place}", listener.address)
         addresses = store.multi_get([f"address-{each}" for each in range(len(members))])
@@ -253,8 +256,9 @@ class Continuing:
         )
 
     def serve_or_find(self, order: Order, until: float) -> Client:
-        """Returns the store of an attempt, which the lowest living rank serves. Raises OSError if it isn't there by
-        `until`.
+        """Returns the store of an attempt, which the lowest living rank serves.
+
+        Raises OSError if the store isn't reachable by `until`.
         """
         serves, pause = self.rank == order.server, _LOOK_AGAIN
         while True:
@@ -288,7 +292,7 @@ class Continuing:
                 _send(gloo, order.present.index(rank), data)
             own = sources.get(self.rank)
             taken = None if own is None else _receive(gloo, order.present.index(own))
-            # A rank that loads drops its own state, so it first waits until all have received theirs.
+            # Loading drops a rank's own state, so the rank first waits until all ranks have received a state.
             _reduce(gloo, torch.zeros(1))
             return taken
 
@@ -300,16 +304,18 @@ class Continuing:
         return newest is not None and newest.attempt > order.attempt
 
     def train_by(self, unit: int) -> None:
-        """Set the number of neighbouring ranks that have a state together. Call it before this rank is able to
-        continue.
+        """Set the number of neighbouring ranks that hold a state together.
+
+        Call this before the rank is able to continue.
         """
         with self._changed:
             self._unit, newest = unit, self.membership.newest
             self.membership = replace(self.membership, newest=newest and replace(newest, unit=unit))
 
     def commit(self) -> None:
-        """Commit to the step: this rank has received everything from other units, and makes the step unless its own
-        unit is lost. Raises GroupLostError if the group has broken.
+        """Commit to the step, because this rank has received everything from other units.
+
+        The step will be made unless the rank's own unit is lost. Raises GroupLostError if the group has broken.
         """
         with self._changed:
             start.check()
@@ -333,7 +339,7 @@ class Continuing:
             self.membership = before.received(order)
             news = self.membership is not before
             breaks = self.membership.broken and not before.broken and self.able
-            # The current groups, because the main thread may form the next ones at the same time.
+            # Read the current groups first, because the main thread may form the next ones at the same time.
             lost = self._in_use()
             self._changed.notify_all()
         if breaks:
@@ -352,7 +358,7 @@ class Continuing:
             if first:
                 self._error = str(error)
             lost = self._in_use()
-        self.hold()  # even if another thread was first, because it may not have reached this
+        self.hold()  # even if another thread was first, because that thread may not have called it yet
         if first:
             self._break(str(error), *lost)
             shown = str(error).partition("\n")[0][:200]
@@ -366,7 +372,7 @@ class Continuing:
         return [(group, group.uses) for group in self.groups], list(self._reals)
 
     def _break(self, why: str, groups: Sequence[tuple[Group, int]], reals: Sequence[Real]) -> None:
-        """End all collectives: no group begins another one, and nobody waits for one any longer."""
+        """End all collectives, so that no group begins another one and nobody waits any longer."""
         self.hold()  # before anything ends that a device waits for
         for group, uses in groups:
             group.fail(RuntimeError(why), uses)
@@ -376,7 +382,7 @@ class Continuing:
             group.give_up(RuntimeError(why), uses)
 
     def _leave(self) -> None:
-        """Drop the real groups; when their last reference is gone, they no longer touch memory."""
+        """Drop the real groups, which no longer access memory once their last reference is gone."""
         for group in self.groups:
             group.leave()
         for real in self._reals:
@@ -388,7 +394,7 @@ class Continuing:
             real.end()
 
     def _current_device(self) -> torch.device | None:
-        """Returns the calling thread's accelerator; threads other than the main one have the first."""
+        """Returns the calling thread's accelerator, which is the first one in all threads but the main one."""
         present = torch.accelerator.current_accelerator() if self._accelerator else None
         return present and torch.device(present.type, torch.accelerator.current_device_index())
 
@@ -411,5 +417,5 @@ def _receive(gloo: Any, place: int) -> torch.Tensor:
 
 
 def _wait_for(message: Any) -> None:
-    """Wait for a message for longer than ranks may need to connect, which gloo uses as its own limit."""
+    """Wait for a message. The limit is longer than the time for connecting, which gloo would use as its limit."""
     message.wait(timedelta(seconds=WAITING))

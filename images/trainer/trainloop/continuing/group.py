@@ -1,12 +1,13 @@
 """The process group that torch, DDP and the script see stays the same while the real one behind it changes.
 
-Its size and its rank never change. Each collective goes to the real group of the present ranks. If a loop checks
-whether a step was made, a failure is swallowed: this collective and all later ones return at once, with whatever their
-tensors contain, until there is a real group again. So a backward pass ends, and the step isn't made.
+The group's size and rank never change. Each collective is passed to the real group of the present ranks. If a loop
+checks whether a step was made, a failure is swallowed. The failed collective and all later ones then return at once,
+with whatever their tensors contain, until there is a real group again. So a backward pass ends, and the step isn't
+made.
 
-Absent ranks count as nothing in a reduction. In a gather their places get the lowest present rank's values. Collectives
-in which each rank has its own part (messages to one rank, all-to-all) need all ranks: they raise, and a script that
-uses them can't continue.
+Absent ranks count as zero in a reduction. In a gather their places get the lowest present rank's values. Collectives in
+which each rank has its own part (messages to one rank, all-to-all) need all ranks. They raise if a rank is absent, and
+a script that uses them can't continue.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from trainloop.continuing import start
 from trainloop.continuing.real import Real
 from trainloop.continuing.start import BACKEND
 
-#: The interval of checks whether an awaited collective was given up.
+#: The interval of checks whether an awaited collective was abandoned.
 _LOOK_AGAIN = timedelta(milliseconds=20)
 
 Tensors = list[torch.Tensor]
-#: torch calls a group's methods with lists and options; its stubs also describe other forms, for people.
+#: Typed as Any, because torch's stubs also describe other forms of the methods than torch itself calls.
 Base: Any = ProcessGroup
 
 
 class Done(Work):
-    """A collective that is skipped counts as done."""
+    """This is the finished work of a skipped collective."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class Done(Work):
 
 
 class Swallowed(Work):
-    """A collective of the real group reports a failure to the group alone."""
+    """This is a collective of the real group that reports a failure only to the group."""
 
     def __init__(
         self,
@@ -80,11 +81,11 @@ class Swallowed(Work):
         self._group, self._work, self._result, self._after, self._instead = group, work, result, after, instead
         self.uses = group.uses
         self._devices: list[Any] = [device] if device.type != "cpu" else []
-        # NCCL waits on its stream. gloo allows no second wait for a message. reduce_scatter consists of several
-        # collectives, and only `wait` observes its end.
+        # NCCL waits on its stream. gloo doesn't allow a second wait for a message. reduce_scatter consists of several
+        # collectives, and only `wait` observes the end of all.
         self._can_be_given_up = is_simple and device.type == "cpu"
         self._future: Future[Any] | None = None
-        self._over = threading.Lock()  # taken once it has ended or was given up, and never released
+        self._over = threading.Lock()  # taken when the collective ends or is abandoned, and never released
         self._given_up = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -105,7 +106,7 @@ class Swallowed(Work):
         return True
 
     def _wait(self, timeout: timedelta | None) -> None:
-        """Wait until it has ended, or was given up. A timeout of zero means none, as in torch's C++."""
+        """Wait until the collective has ended or was abandoned. A timeout of zero means none, as in torch's C++."""
         until = time.monotonic() + timeout.total_seconds() if timeout else math.inf
         while not self._given_up:
             if self._work.is_completed():
@@ -130,7 +131,7 @@ class Swallowed(Work):
             future: Future[Any] = self._work.get_future()
             return future  # torch's own future; DDP raises its error
         if self._future is None:
-            # On the device, so that the work that waits for it waits there.
+            # The future is on the device, so that work that needs the result waits there.
             self._future = Future[Any](devices=self._devices)
             self._group.begun(self)
             self._work.get_future().add_done_callback(self._done)
@@ -146,7 +147,7 @@ class Swallowed(Work):
             self._resolve()
 
     def give_up(self, error: Exception) -> None:
-        """Give the collective up, because the group has broken and nothing touches the tensors any more."""
+        """Abandon the collective, because the group has broken and nothing accesses the tensors any more."""
         if not self._work.is_completed() and self._over.acquire(blocking=False):
             self._fail(error)
             self._given_up = True
@@ -176,7 +177,7 @@ class Swallowed(Work):
 
 
 class Group(Base):  # type: ignore[misc]
-    """This group passes collectives on to the real one. `ranks` are its global ranks, this process' among them."""
+    """This group passes collectives on to the real one. `ranks` are its global ranks, which include this rank."""
 
     def __init__(
         self,
@@ -186,8 +187,10 @@ class Group(Base):  # type: ignore[misc]
         hindered: Callable[[str], None],
         swallows: Callable[[], bool],
     ) -> None:
-        """`failed` is called for a failed collective, and returns whether the failure is swallowed; `swallows` answers
-        the same in advance. `hindered` is called with the reason why the script can't continue.
+        """`failed` is called for a failed collective, and returns whether the failure is swallowed.
+
+        `swallows` returns in advance whether a failure would be. `hindered` is called with the reason why the script
+        can't continue.
         """
         super().__init__(rank, len(ranks))
         self.ranks = tuple(ranks)
@@ -197,13 +200,13 @@ class Group(Base):  # type: ignore[misc]
         self.uses = 0
         #: The real group; None if this rank is alone, or its real group has broken.
         self._real: Real | None = None
-        #: This group's present ranks, by its own numbers, ascending.
+        #: The present ranks, as numbers within this group, ascending.
         self.members: tuple[int, ...] = ()
         self._under_way = set[Swallowed]()
-        self._given_up = 0  # `uses` of the newest real group that was given up
+        self._given_up = 0  # `uses` of the newest real group that was abandoned
 
     def use(self, real: Real, members: Sequence[int]) -> None:
-        """Pass later collectives on to `real`, whose ranks are `members`."""
+        """Pass later collectives on to `real`, which consists of the ranks `members`."""
         self.uses += 1
         self.members, self._real = tuple(members), real
 
@@ -213,15 +216,16 @@ class Group(Base):  # type: ignore[misc]
         return real
 
     def fail(self, error: Exception, uses: int) -> bool:
-        """Handle a failed collective of the real group numbered `uses`; returns whether the failure is swallowed, and
-        later collectives are skipped.
+        """Handle a failed collective of the real group numbered `uses`.
+
+        Returns whether the failure is swallowed, in which case later collectives are skipped.
         """
         if self._real is not None and uses == self.uses and self._failed(error):
             self._real = None
         return self._real is None or uses != self.uses
 
     def begun(self, work: Swallowed) -> None:
-        """Record that somebody may wait for this collective from now on."""
+        """Record that this collective has begun and may be awaited."""
         self._under_way.add(work)
         if work.uses <= self._given_up:
             work.give_up(RuntimeError("the group has broken"))
@@ -255,7 +259,7 @@ class Group(Base):  # type: ignore[misc]
     getSize, getRank = size, rank
 
     def getBackendName(self) -> str:
-        return BACKEND  # with gloo's or NCCL's name, torch would look in this group for their own
+        return BACKEND  # given gloo's or NCCL's name, torch would expect this group to contain their groups
 
     def setGroupName(self, name: str) -> None:
         self._names[0] = name
@@ -276,7 +280,7 @@ class Group(Base):  # type: ignore[misc]
     def shutdown(self) -> None:
         self.leave()
 
-    # Collectives, with torch's names for them.
+    # Collectives, under torch's names.
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         opts, after = self._reduction(opts, tensors)
@@ -296,7 +300,7 @@ class Group(Base):  # type: ignore[misc]
         return self._pass(tensors, tensors, lambda real: real.broadcast(tensors, opts))
 
     def barrier(self, opts: Any = None) -> Work:
-        # A reduction of one number, because NCCL's own barrier needs to know a device.
+        # A barrier is a reduction of one number, because NCCL's own barrier needs to know a device.
         number = torch.zeros(1)
         return self._pass([number], [number], lambda real: real.allreduce([number], dist.AllreduceOptions()))
 
@@ -353,7 +357,7 @@ class Group(Base):  # type: ignore[misc]
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
 
     def _each(self, collective: Callable[..., Work], outputs: list[Any], inputs: list[Any], *opts: Any) -> Work:
-        """Repeat a collective of lists for each tensor, because not all backends support several."""
+        """Run a collective of lists for each tensor, because not all backends support several tensors."""
         works = [collective([output], [value], *opts) for output, value in zip(outputs, inputs, strict=True)]
         for work in works[:-1]:
             work.wait()
@@ -393,7 +397,7 @@ class Group(Base):  # type: ignore[misc]
             raise RuntimeError(f"{what} needs all ranks, and not all are present")
 
     def _filled(self, outputs: list[Tensors]) -> Callable[[], None] | None:
-        """Returns a function that fills the absent ranks' places afterwards; None if all are present."""
+        """Returns a function to call later that fills the absent ranks' places; None if all ranks are present."""
         if self.is_whole or not self.members:
             return None
 
@@ -408,9 +412,9 @@ class Group(Base):  # type: ignore[misc]
     def _reduction(
         self, opts: Any, tensors: Tensors, kind: Any = dist.AllreduceOptions
     ) -> tuple[Any, Callable[[], None] | None]:
-        """Returns the options of a reduction among the present ranks, and a function that turns its sum into a mean.
+        """Returns the options of a reduction among the present ranks, and a function that turns a sum into a mean.
 
-        A mean is over all ranks, because the present ones have the absent ones' samples.
+        A mean divides by the number of all ranks, because the present ranks process the absent ranks' samples.
         """
         opts = kind() if opts is None else opts
         if self.is_whole or opts.reduceOp != dist.ReduceOp.AVG:
@@ -447,7 +451,7 @@ class Group(Base):  # type: ignore[misc]
                     real.begun(work, has_end=is_simple)
                 return Swallowed(self, work, device, result, after, alone, is_simple=is_simple)
             except RuntimeError as error:
-                # When called, gloo raises only for bad arguments, except for messages; NCCL also raises for a lost
+                # When called, gloo raises only for bad arguments (except for messages), but NCCL also raises for a lost
                 # peer.
                 if not is_message and device.type == "cpu":
                     raise

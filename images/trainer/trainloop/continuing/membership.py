@@ -1,24 +1,25 @@
-"""A rank's knowledge of attempts decides which group it forms next. Pure: no clock, no thread, no socket.
+"""A rank's knowledge of attempts decides which group it forms next. This module uses no clock, thread or socket.
 
-Two rules keep two groups from training both. A rank only ever forms the newest attempt that it knows, each at most
-once, and then takes no part in an older one. A group's step needs all of its members. Every attempt shares a member
-with the one before, so of two groups one lacks a member that has left for the other.
+Two rules prevent two groups from training at the same time. First, a rank forms only the newest attempt that it knows,
+each at most once, and then takes no part in older attempts. Second, a group's step needs all of its members. Every
+attempt shares a member with the previous attempt. So of two groups, one lacks a member that has left for the other.
 
-Ranks of one group may be a step apart when it breaks, because only some completed the last reduction. They compare
-steps when they have met: the newest counts, and ranks that lack it receive it. If only a lost rank had made a step, the
-step is repeated.
+When a group breaks, its ranks may be a step apart, because only some have completed the last reduction. When they have
+met, they compare steps: the newest state is used, and ranks that lack it receive it. If only a lost rank had made a
+step, the step is repeated.
 
-If a state is sharded, the ranks of a unit hold it together, and an incomplete unit doesn't train. Its ranks keep a
-state that gets old, unnoticed if the order was missed, so that state counts for nothing: only units all of whose ranks
-have a state are asked for the newest step. A lost rank comes back without a state. So a unit with a state on all ranks
-was complete in each attempt since it got that state; it serves as the member that every attempt shares with the one
-before.
+If a state is sharded, the ranks of a unit hold it together, and an incomplete unit doesn't train. The state of its
+ranks becomes old, and a rank that missed an order doesn't notice that. So only units in which all ranks have a state
+are asked for the newest step. A lost rank comes back without a state. So if all ranks of a unit have a state, the unit
+was complete in each attempt since it got that state. Such a unit is the member that an attempt shares with the previous
+one.
 
-A rank that lacks its part of a state gets it from the rank at the same place in another unit. If no unit had the newest
-step at some place (a torn step), nobody could continue. A unit prevents that by making a step together. When a rank has
-received everything from other units, it commits, and then makes one more collective with its own unit (the gradient's
-norm). It makes the step if that succeeds, which needs the commit of the whole unit. Until then a rank puts off orders
-that leave its unit complete, so that only the loss of a member breaks the collective, and with it the unit.
+A rank that lacks its part of a state gets the part from the rank at the same place in another unit. If no unit had the
+newest step at some place (a torn step), nobody could continue. To prevent that, a unit makes each step together. When a
+rank has received everything from other units, it commits, and then runs one more collective within its unit (for the
+gradient's norm). The rank makes the step if the collective succeeds, which means that the complete unit has committed.
+Until then a rank postpones orders that leave its unit complete. So only the loss of a member can break the collective,
+and then the unit is incomplete.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ NO_STATE = -1
 
 @dataclass(frozen=True)
 class Membership:
-    """A membership is one rank's knowledge; each method returns the next one."""
+    """A membership is one rank's knowledge of attempts; methods that change it return a new membership."""
 
     rank: int
-    #: The group that this rank trains in; None while it has none.
+    #: The group that this rank trains in, if any.
     group: Order | None = None
     #: The newest attempt that was assigned.
     newest: Order | None = None
-    #: The newest attempt that this rank has met for, even if no group was formed.
+    #: The newest attempt for which this rank tried to meet the others, even if no group was formed.
     tried: int = 0
-    #: Whether a collective of the group has failed, or a member of it is lost.
+    #: Whether a collective of the group has failed or a member is lost.
     broken: bool = False
 
     def received(self, order: Order) -> Membership:
-        """Handle an order, which may be new, old, or already known."""
+        """Process an order, which may be new, old, or already known."""
         if self.newest is not None and order.attempt <= self.newest.attempt:
             return self
         lost = self.group is not None and not {*self.group.present} <= {*order.present}
@@ -59,18 +60,18 @@ class Membership:
 
     @property
     def known(self) -> int:
-        """Returns the newest known attempt, which members exchange in each step."""
+        """Returns the number of the newest known attempt, which members exchange in each step."""
         return max(0 if each is None else each.attempt for each in (self.group, self.newest))
 
     def forms(self) -> Order | None:
-        """Returns the attempt to meet for at the end of this step; None if there is none yet."""
+        """Returns the attempt to form at the end of this step; None if there is none yet."""
         newest = self.newest
         if newest is None or newest.attempt <= self.tried or self.rank not in newest.present:
             return None
         return None if self.group is not None and newest.attempt <= self.group.attempt else newest
 
     def is_over(self) -> bool:
-        """Returns whether this rank was replaced: the newest attempt continues without it."""
+        """Returns whether this rank was replaced, so that the newest attempt continues without it."""
         return self.group is not None and self.newest is not None and self.rank in self.newest.absent
 
     def meets(self, order: Order) -> Membership:
@@ -78,7 +79,7 @@ class Membership:
         return replace(self, tried=order.attempt, broken=True)
 
     def formed(self, order: Order) -> Membership:
-        """Record that the group of `order` is formed; a newer order may have come before."""
+        """Record that the group of `order` is formed; a newer order may already be known."""
         newest = self.newest
         superseded = newest is not None and newest.attempt > order.attempt
         lost = superseded and newest is not None and not {*order.present} <= {*newest.present}
@@ -86,8 +87,9 @@ class Membership:
 
 
 def exchange(steps: Mapping[int, int], unit: int = 1) -> tuple[int, dict[int, int]]:
-    """Returns the newest step of the complete units that have met, and the source for each rank that lacks its state:
-    the lowest rank at the same place with that state. Raises ValueError if no rank has the state.
+    """Returns the newest step of the complete units that have met, and a source for each rank that lacks its state.
+
+    The source is the lowest rank at the same place with that state. Raises ValueError if no rank has the state.
     """
     lacking = {rank // unit for rank, step in steps.items() if step == NO_STATE}
     known = {rank: step for rank, step in steps.items() if rank // unit not in lacking}

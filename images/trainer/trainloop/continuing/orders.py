@@ -1,6 +1,6 @@
-"""The agent assigns the next attempt to running ranks through a file, and wakes each through a FIFO (docs/protocol.md).
+"""The agent assigns the next attempt to running ranks by a file, and wakes each rank by a FIFO (docs/protocol.md).
 
-The file contains the newest attempt, so a missed or repeated wake-up does no harm.
+The file contains the newest attempt, so missed or repeated wake-ups do no harm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_RANKS = 1_000_000
 
 @dataclass(frozen=True)
 class Order:
-    """An order is one attempt: its group's ranks, and their meeting point.
+    """An order describes one attempt: the ranks of its group, and their meeting point.
 
     Neighbouring ranks that hold a state together are a `unit`: they train together, or not at all.
     """
@@ -33,7 +33,7 @@ class Order:
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Returns the ranks that train, all of them in complete units."""
+        """Returns the ranks that train, which all belong to complete units."""
         incomplete = {rank // self.unit for rank in self.absent}
         return tuple(rank for rank in range(self.size) if rank // self.unit not in incomplete)
 
@@ -44,7 +44,7 @@ class Order:
 
     @property
     def server(self) -> int:
-        """Returns the rank that serves the store: the lowest one that isn't absent, whose address the agents know."""
+        """Returns the lowest rank that isn't absent, which serves the store at the address that the agents know."""
         return min(frozenset(range(self.size)) - self.absent)
 
 
@@ -63,11 +63,11 @@ def parse(text: str) -> Order | None:
 
 
 class Orders:
-    """A thread reads orders here, and calls `received` with each."""
+    """This class reads orders in a thread, and calls `received` with each."""
 
     def __init__(self, file: Path, rank: int, received: Callable[[Order], None]) -> None:
         self._file, self._received = file, received
-        # Open for writing too, so it opens without a writer, and doesn't end when a writer closes it.
+        # The FIFO is opened for writing too, so that opening doesn't wait for a writer, and reading never ends.
         self._fifo = os.open(f"{file}.{rank}", os.O_RDWR | os.O_CLOEXEC)
         threading.Thread(target=self._follow, daemon=True, name="orders").start()
 

@@ -1,13 +1,13 @@
-"""A real group is gloo's, and on a GPU NCCL's too, among the present ranks. Any thread can end it.
+"""A real group connects the present ranks by gloo, and on a GPU also by NCCL. Any thread can end it.
 
-The end has to wake a thread that waits in a collective. NCCL's abort does so. Gloo's doesn't (torch 2.13), so the
-group's own connections are shut down, which fails running collectives here and at the peers. The connections are
-identified by gloo's listening ports, which the ranks exchange before they connect.
+Ending the group must wake threads that wait in a collective. NCCL's abort wakes them, but gloo's doesn't (torch 2.13).
+So the group's own connections are shut down, which makes running collectives fail here and at the peers. The
+connections are identified by gloo's listening ports, which the ranks exchange before they connect.
 
-Gloo forgets a message that was half sent or half received when its connection broke (torch 2.13, `signalException` in
-tcp/pair.cc): the collective doesn't fail before its timeout. So nobody waits for gloo alone. When a group's connections
-are closed, nothing touches a tensor any more, and `Group.give_up` ends the remaining collectives. The real group is
-then kept, because its destructor would wait for the forgotten collective.
+Gloo forgets a message that is partly sent or received when its connection breaks (torch 2.13, `signalException` in
+tcp/pair.cc). The collective then doesn't fail before its timeout, so nobody relies on gloo alone. When a group's
+connections are closed, nothing accesses a tensor any more, and `Group.give_up` ends the remaining collectives. The real
+group is then kept, because its destructor would wait for the forgotten collective.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-#: The maximum number of devices to create until one has a known address.
+#: The maximum number of gloo devices to create until the address of one is known.
 _TRIES = 3
 #: Seconds that gloo may need to close connections after their shutdown, and to fail the collectives on them.
 _CLOSING, _FAILING = 0.25, 0.02
 
 
 class Listener:
-    """A listener is a gloo device, which listens as soon as it is made, before there is a group."""
+    """A listener is a gloo device, which listens from its creation on, before there is a group."""
 
     def __init__(self) -> None:
         interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
@@ -41,14 +41,14 @@ class Listener:
             before = set(_listening())
             self.device: Any = gloo.create_device(interface=interface) if interface else gloo.create_default_device()
             new = set(_listening()) - before
-            #: The listening address; empty if it is unclear, because others began to listen at the same time.
+            #: The listening address, or "" if it is unknown because other sockets began to listen at the same time.
             self.address = new.pop() if len(new) == 1 else ""
             if self.address:
                 break
 
 
 class Real:
-    """A real group has a backend for each device type."""
+    """A real group contains a backend for each device type."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Real:
         timeout: timedelta,
         waits: timedelta,
     ) -> None:
-        """Connect to all ranks of the group, which do the same, within `timeout`; a collective `waits` that long.
+        """Connect to all ranks of the group, which also connect, within `timeout`; `waits` is a collective's timeout.
 
-        `addresses` are all ranks' `Listener.address`. `backend` is the one for an accelerator's tensors; it connects
-        now if the `device` is known, else with its first collective. Raises RuntimeError.
+        `addresses` are all ranks' `Listener.address`. `backend` handles an accelerator's tensors. It connects now if
+        the `device` is known, else in its first collective. Raises RuntimeError.
         """
         self.rank, self.size = rank, size
         self._addresses, self._own = frozenset(addresses), listener.address
@@ -96,22 +96,23 @@ class Real:
         for name, connection in _connections(self._own, self._addresses):
             self._closing.add(name)
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # if gloo fails a message that it sends now, it forgets it
+                connection.shutdown(socket.SHUT_RD)  # not writing: gloo forgets a message that fails during sending
 
     def begun(self, work: Any, *, has_end: bool) -> None:
-        """Record that a collective of gloo's is running; `has_end` is true if its end can be observed."""
+        """Record that gloo runs a collective; `has_end` is true if the end can be observed."""
         if has_end:
             self._works = [*self._under_way(), work]
         else:
             self._are_all = False
 
     def close(self) -> None:
-        """End the group, and wait until gloo's collectives have failed or its connections are closed, so that it
-        touches no tensor any more.
+        """End the group, and wait until gloo no longer accesses tensors.
+
+        Its collectives have then failed, or its connections are closed.
         """
         self.end()
         self._closed_by = self._closed_by or time.monotonic() + _CLOSING
-        # gloo leaves a connection open and unread if it received a message for a collective that has failed.
+        # gloo leaves a connection open and unread if it receives a message for a collective that has failed.
         while self._closing & {name for name, _ in _links()} and time.monotonic() < self._closed_by:
             if self._are_all and not self._under_way():
                 break
@@ -133,8 +134,8 @@ _kept = list[Real]()
 
 
 def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
-    """Returns a store of torch's, served by the first rank: NCCL's threads use it, even after Python has ended."""
-    # With this variable torch takes any listener on the port for the store (torch 2.13, TCPStore.cpp).
+    """Returns torch's own store, served by the first rank; NCCL's threads use it even after Python has ended."""
+    # With this variable, torch would assume that any listener on the port is the store (torch 2.13, TCPStore.cpp).
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     if rank == 0:
         host = listener.address.partition(" ")[0] or socket.gethostbyname(socket.gethostname())
@@ -146,14 +147,14 @@ def torchs_store(store: Store, rank: int, listener: Listener) -> Store:
 
 
 def _nccl(store: Store, rank: int, size: int, device: torch.device | None, timeout: timedelta) -> Any:
-    # After an error NCCL's watchdog would wait a minute, with a lock that collectives need, and then end the process,
-    # even if the group was aborted before (torch 2.11 to 2.13). The agent detects hangs here.
+    # Otherwise, after an error, NCCL's watchdog would hold a lock that collectives need for a minute and then end the
+    # process, even if the group was aborted (torch 2.11 to 2.13). The agent detects hangs instead.
     os.environ |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "25"}
     options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     if device is not None:
         torch.cuda.set_device(device)  # for this thread
-        options.config.blocking = False  # so that an abort ends it
+        options.config.blocking = False  # so that an abort ends calls
     nccl: Any = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
     if device is not None:
         nccl.eager_connect_single_device(device)
@@ -168,7 +169,7 @@ def _links() -> Iterator[tuple[str, int]]:
 
 
 def _sockets() -> Iterator[tuple[str, socket.socket]]:
-    """Yields this process's sockets by name, each as a duplicate that is closed when the next one is requested."""
+    """Yields this process's sockets by name. Each is a duplicate, which is closed when the next one is requested."""
     for name, number in _links():
         if not name.startswith("socket:"):
             continue
@@ -179,7 +180,7 @@ def _sockets() -> Iterator[tuple[str, socket.socket]]:
         try:
             duplicate = socket.socket(fileno=descriptor)
         except OSError:
-            os.close(descriptor)  # another file has this number now
+            os.close(descriptor)  # because another file uses this number now
             continue
         with duplicate:
             if duplicate.family in (socket.AF_INET, socket.AF_INET6) and duplicate.type == socket.SOCK_STREAM:
@@ -198,7 +199,7 @@ def _connections(own: str, addresses: frozenset[str]) -> Iterator[tuple[str, soc
         try:
             ours, theirs = _text(each.getsockname()), _text(each.getpeername())
         except OSError:
-            continue  # it listens, or is no longer connected
+            continue  # the socket listens, or is no longer connected
         if ours == own or theirs in addresses:
             yield name, each
 

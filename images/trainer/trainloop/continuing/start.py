@@ -1,7 +1,7 @@
-"""`init_process_group` makes a group that can continue if there is an agent that assigns attempts.
+"""If there is an agent that assigns attempts, `init_process_group` creates a group that can continue.
 
-Scripts call torch's own function, so it is wrapped when `recovery` is imported. That may be before a rank is forked, so
-the wrapper checks for an agent when it is called. `new_group` is wrapped for additional groups.
+Scripts call torch's own function, so it is wrapped when `recovery` is imported. A rank may be forked after the import,
+so the wrapper checks for an agent only when it is called. `new_group` is wrapped too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _wrapped = False
 
 
 def continuing() -> Continuing | None:
-    """Returns this process's object for the next attempt; None if its group is torch's own."""
+    """Returns this process's Continuing; None if the process uses torch's own group."""
     return _current
 
 
@@ -47,12 +47,12 @@ class _Messages(threading.local):
     own = False
 
 
-#: Whether this thread's messages belong to a recovery, and so don't keep a script from continuing.
+#: Whether this thread's messages belong to a recovery, because other messages prevent a script from continuing.
 messages = _Messages()
 
 
 class GroupLostError(RuntimeError):
-    """The group has broken, so a collective's result is worthless."""
+    """The group has broken, so a collective's result can't be used."""
 
 
 def check() -> None:
@@ -72,7 +72,7 @@ def install() -> None:
     for name, wrapper in wrappers.items():
         original = getattr(dist, name)
         function = functools.wraps(original)(functools.partial(wrapper, original))
-        # Other modules have imported it by name, such as torch's device meshes and the script's own.
+        # Other modules have imported the function by name, such as torch's device meshes and the script's modules.
         for module in list(sys.modules.values()):
             if getattr(module, "__dict__", {}).get(name) is original:
                 setattr(module, name, function)
@@ -111,7 +111,7 @@ def _init_process_group(
     joins = JOINS_VARIABLE in os.environ
     _current = Continuing(number, size, attempt, file, joins=joins, accelerator=accelerator, timeout=timeout)
     if joins:
-        # It is alone until it joins, so it meets nobody.
+        # The rank is alone until it joins, so it needs no store to meet others.
         original(BACKEND, store=HashStore(), rank=number, world_size=size, timeout=timeout, **options)
     else:
         original(BACKEND, init_method, timeout, world_size, rank, **options)
@@ -138,8 +138,10 @@ def _new_group(
 
 
 def _objects(original: Any, *arguments: Any, **options: Any) -> None:
-    """Run a collective of pickled objects. A skipped one leaves the script's list as it is, because no received bytes
-    can be unpickled. The lowest present rank sends its objects in place of an absent one.
+    """Run a collective of pickled objects.
+
+    If the collective is skipped, the script's list stays unchanged, because no bytes were received. The lowest present
+    rank sends its objects in place of an absent rank.
     """
     given = inspect.signature(original).bind(*arguments, **options)
     group = given.arguments.get("group") or dist.group.WORLD
@@ -166,8 +168,9 @@ def _create(options: Any, _backend_options: Any) -> Group:
 
 
 def _accelerator(backend: str | None) -> str | None:
-    """Returns the accelerator's backend that `backend` requests, empty for none; None if it requests one that can't
-    continue.
+    """Returns the accelerator's backend in the request `backend`, or "" if there is none.
+
+    Returns None if the request includes a backend that can't continue.
     """
     if backend is None:
         return "nccl" if torch.cuda.is_available() else ""

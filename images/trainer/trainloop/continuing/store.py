@@ -1,7 +1,7 @@
 """The ranks of a continued attempt meet in a store that one of them serves.
 
-It isn't torch's store (2.13), which looks up the name of each connecting address, on both sides. If no DNS answers, for
-example because its node was lost, each lookup takes five seconds, and all ranks wait.
+Torch's store (2.13) isn't used, because it looks up the name of each connecting address, on both sides. If no DNS
+server responds, for example because its node was lost, each lookup takes five seconds, and all ranks wait.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Server:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._answer, sock=self._socket, limit=_LONGEST)
         await self._closed.wait()
-        server.close()  # without waiting: from Python 3.12 on that would last until all ranks have disconnected
+        server.close()  # without waiting, which from Python 3.12 on would last until all ranks have disconnected
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The client has gone, or isn't a rank, or the store is closed.
+        # These occur if the client has gone or isn't a rank, or if the store is closed.
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, asyncio.CancelledError):
             while line := await reader.readline():
                 answer = await self._do(*json.loads(line))
@@ -59,7 +59,7 @@ class Server:
         writer.close()
 
     async def _do(self, what: str, keys: list[str], values: list[str], seconds: float) -> Any:
-        """Handle a rank's request; returns the values, which are None for keys that weren't set within `seconds`."""
+        """Process a rank's request; returns the values, which are None for keys that weren't set within `seconds`."""
         if what == "wait":
             with suppress(TimeoutError):
                 async with self._changed, asyncio.timeout(seconds):
@@ -79,13 +79,13 @@ class Server:
 
 
 class Client(Store):
-    """A client uses the store of one attempt, from any thread, by the methods of torch's stores that its groups call.
+    """A client accesses the store of one attempt from any thread, by the methods of torch's stores that groups call.
 
-    A PrefixStore around it is usable only as long as this object exists.
+    A PrefixStore around a client is usable only while the client exists.
     """
 
     def __init__(self, host: str, port: int, attempt: int, server: Server | None = None) -> None:
-        """`server` is closed when this object is dropped. Raises OSError if nobody serves."""
+        """`server` is closed when this object is dropped. Raises OSError if no server responds."""
         super().__init__()
         self._address, self._prefix = (host, port), f"{attempt}/"
         self._seconds = 300.0
@@ -138,7 +138,7 @@ class Client(Store):
             line = self._of_thread.lines.readline()
         finally:
             if not line:
-                del self._of_thread.connection  # a late response must not be taken for the next one's
+                del self._of_thread.connection  # so that a late response isn't used for the next request
         if not line:
             raise ConnectionError("the rank that serves the store has gone")
         found: list[Any] = json.loads(line)
@@ -149,8 +149,8 @@ class Client(Store):
         if not hasattr(self._of_thread, "connection"):
             made = socket.create_connection(self._address, timeout=1.0)
             if made.getsockname() == made.getpeername():
-                # TCP connects a socket to itself if nobody listens on the port and it got that port as its own. It
-                # closes without lingering, so that the server gets the port.
+                # If nobody listens, TCP may give this socket the same port and connect it to itself. The socket is
+                # closed without lingering, so that the server gets the port.
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 made.close()
                 raise ConnectionRefusedError("nobody serves the store yet")

@@ -1,4 +1,4 @@
-"""This module chooses a rank's device and backend, and measures the device's asynchronous work."""
+"""This module chooses a rank's device and backend, and measures the asynchronous work of the device."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def choose_device(kind: str, local_rank: int) -> torch.device:
 
 
 def choose_backend(name: str, device: torch.device) -> str:
-    """Returns the backend for `device`: `name`, or with `auto` the operator's choice or else the device's default.
+    """Returns the backend for `device`: `name` or, if that is `auto`, the operator's choice or the device's default.
 
-    Raises ConfigError for a backend that this build of torch lacks.
+    Raises ConfigError if this build of torch lacks the backend.
     """
     name = os.environ.get("TRAINMASTER_BACKEND", "auto") if name == "auto" else name
     name = dist.get_default_backend_for_device(device) if name == "auto" else name
@@ -48,8 +48,8 @@ def choose_backend(name: str, device: torch.device) -> str:
 class Clock:
     """The clock measures a device's work.
 
-    An accelerator works asynchronously, so its moments are events in the device's own queue. The seconds between two
-    events are read only when they are reported, because reading waits for the device.
+    An accelerator works asynchronously, so a moment is an event in the device's queue. The seconds between two events
+    are read only when they are reported, because reading waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -64,7 +64,7 @@ class Clock:
 
 
 def seconds_between(begin: float | torch.Event, end: float | torch.Event) -> float:
-    """Returns the seconds from one moment to another; waits for the device to reach the second one."""
+    """Returns the seconds between two moments; waits until the device reaches the second moment."""
     if isinstance(begin, float):
         assert isinstance(end, float)
         return end - begin
@@ -74,7 +74,7 @@ def seconds_between(begin: float | torch.Event, end: float | torch.Event) -> flo
 
 
 class Numbers:
-    """Scalars are copied from a device to the host asynchronously, into memory that torch pins for them."""
+    """This class copies scalars from a device to the host asynchronously, into memory that torch pins."""
 
     def __init__(self, *scalars: Tensor) -> None:
         self.there = torch.stack(scalars)

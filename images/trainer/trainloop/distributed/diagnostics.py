@@ -1,8 +1,8 @@
-"""A rank gives the agent its stacks and torch's flight recorder, even while it hangs.
+"""A rank provides its stacks and torch's flight recorder to the agent, even while the rank hangs.
 
-See docs/protocol.md, "A stalled rank". At SIGUSR2 faulthandler prints the stacks of all threads, in C, so it works
-while the interpreter is stuck. NCCL's process groups dump torch's flight recorder when a byte is written to a named
-pipe; for gloo, a thread here does the same.
+See docs/protocol.md, "A stalled rank". At SIGUSR2 faulthandler prints the stacks of all threads. It is written in C, so
+it works while the interpreter is stuck. NCCL's process groups dump torch's flight recorder when a byte is written to a
+named pipe. For gloo, a thread in this module does that.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 
 
 def dump_stacks_on_signal(rank: int) -> None:
-    """Prints this process's stacks at each SIGUSR2 from now on, to the file that the agent named, else to stderr."""
+    """Prints this process's stacks at each later SIGUSR2, to the file named by the agent or else to stderr."""
     named, flags = os.environ.get("TRAINMASTER_STACKS_FILE"), os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    # A descriptor stays open, whereas faulthandler doesn't keep a file object alive.
+    # A descriptor is used, because faulthandler doesn't keep a file object alive.
     file = os.open(f"{named}.{rank}", flags, 0o644) if named else sys.stderr
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
 
 
 def serve_flight_recorder(rank: int, backend: str) -> None:
-    """Dumps the flight recorder whenever the agent asks for it; for NCCL torch itself does so."""
+    """Dumps the flight recorder whenever the agent asks for it; with NCCL, torch itself dumps it."""
     pipe, dump = os.environ.get(PIPE_VARIABLE), os.environ.get(DUMP_VARIABLE)
     if not pipe or not dump or "nccl" in backend:
         return
     path = Path(f"{pipe}{rank}.pipe")
     path.unlink(missing_ok=True)
     os.mkfifo(path, 0o600)
-    # Opened for writing too, so that reading never ends between two requests.
+    # The pipe is opened for writing too, so that reading doesn't end between two requests.
     fd = os.open(path, os.O_RDWR)
     threading.Thread(target=_serve, args=(fd, Path(f"{dump}{rank}")), daemon=True, name="flight recorder").start()
 
@@ -79,7 +79,7 @@ def announce(
 
 
 def describe(device: torch.device) -> str:
-    """Returns the environment of a rank on this device. It doesn't initialise CUDA, which is in use already."""
+    """Returns the environment of a rank on this device. If CUDA is used, it is already initialised."""
     if device.type == "cuda":
         parts = _cuda(device)
     elif device.type == "cpu":

@@ -1,10 +1,10 @@
 """The preflight compares the ranks' code and settings before the first collective, through the rendezvous' store.
 
-Ranks that differ hang in a collective or, worse, train something else. Rank 0 compares the fingerprints of all ranks
-and publishes the differences; every rank ends with the same text.
+Ranks that differ hang in a collective or, even worse, train different things. Rank 0 compares the fingerprints of all
+ranks and publishes the differences. If there are any, every rank ends with the same message.
 
-Trainmaster's agents compare their workers' installed packages before the ranks start. Under them the preflight compares
-only facts that the rank alone knows: its imported code, its whole configuration, its device.
+Trainmaster's agents compare the installed packages of their workers before the ranks start. With agents, the preflight
+therefore compares only facts that just the rank knows: imported code, complete configuration, and device.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PreflightSettings(Settings):
 def fingerprint(config: str, modules: Sequence[str]) -> dict[str, str]:
     """Returns this rank's fingerprint.
 
-    `code` is a hash of trainloop's sources and the user's `modules`; `config` is a hash of the whole configuration.
+    `code` is a hash of trainloop's sources and the user's `modules`; `config` is a hash of the complete configuration.
     """
     cuda = torch.cuda.is_available()
     driver = Path("/proc/driver/nvidia/version")
@@ -72,7 +72,7 @@ def _code_hash(modules: tuple[str, ...]) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """Returns a module's file, or None if it has none: importing the module will report that."""
+    """Returns a module's file, or None if there is none, which importing the module will report."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -81,7 +81,7 @@ def _source(module: str) -> Path | None:
 
 
 def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
-    """Returns a line for each part that differs, with its values and ranks; the most frequent value comes first."""
+    """Returns a line for each differing part, with all values and their ranks; the most frequent value comes first."""
     found = {}
     for part in fingerprints[0]:
         values = Counter(one.get(part, "missing") for one in fingerprints)
@@ -95,7 +95,7 @@ def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
 
 
 def check(settings: PreflightSettings, mine: dict[str, str], store: Store, rank: int, size: int) -> None:
-    """Compares the ranks between rendezvous and the first collective. Raises PreflightMismatch on every rank alike."""
+    """Compares all ranks before the first collective. Raises PreflightMismatch on every rank if they differ."""
     if not settings.enabled:
         return
     store.set(f"preflight/{rank}", json.dumps(mine))
@@ -103,7 +103,7 @@ def check(settings: PreflightSettings, mine: dict[str, str], store: Store, rank:
         all_ranks = [json.loads(store.get(f"preflight/{other}")) for other in range(size)]
         store.set("preflight/differences", json.dumps(differences(all_ranks)))
     found: dict[str, str] = json.loads(store.get("preflight/differences"))
-    # Rank 0 serves the store, so it may only leave when every rank has read the result.
+    # Rank 0 serves the store, so it must not leave until every rank has read the result.
     store.set(f"preflight/read/{rank}", "")
     if rank == 0:
         store.wait([f"preflight/read/{other}" for other in range(size)])

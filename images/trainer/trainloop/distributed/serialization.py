@@ -1,11 +1,12 @@
 """Ranks exchange values as JSON, with raw bytes for tensors.
 
-Unlike the pickles of torch's object collectives, a message can't run code in its receiver.
+Unlike the pickles of torch's object collectives, a message can't run code when it is received.
 
-A message is 8 bytes with the length of a JSON text, that text, and raw bytes. The text has the value and the lengths of
-the pieces of raw bytes. An object with one key represents a type that JSON lacks: `{"tuple": […]}`, `{"dict": [[key,
-value], …]}` (keys of any kind), `{"tensor": [type, shape, number of its piece]}` and `{"bytes": such a tensor}`.
-Numbers are as Python writes them: floats exact to the bit, NaN and Infinity too, integers of up to 4,300 digits.
+A message consists of the length of a JSON text (8 bytes), that text, and raw bytes. The text contains the value, and
+the lengths of the pieces of raw bytes. An object with one key represents a type that JSON lacks: `{"tuple": […]}`,
+`{"dict": [[key, value], …]}` (keys of any kind), `{"tensor": [type, shape, number of its piece]}` and `{"bytes": such a
+tensor}`. Numbers are written as Python writes them. So floats are exact, NaN and Infinity are allowed, and integers
+have up to 4,300 digits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def encode(value: Any) -> torch.Tensor:
 
 
 def decode(message: torch.Tensor) -> Any:
-    """Returns a message's value; tensors are on the CPU.
+    """Returns the value in a message; tensors are on the CPU.
 
     Raises TrainingError for a message that `encode` can't produce.
     """
@@ -43,7 +44,7 @@ def decode(message: torch.Tensor) -> Any:
 
 
 def _plain(value: Any, pieces: list[torch.Tensor]) -> Any:
-    """Returns the value in JSON's types and appends the tensors' bytes to `pieces`."""
+    """Returns the value as JSON's types, and appends the tensors' bytes to `pieces`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -74,7 +75,7 @@ def _value(plain: Any, pieces: tuple[torch.Tensor, ...]) -> Any:
         return _value(content, pieces).numpy().tobytes()
     if kind == "tensor":
         name, shape, number = content
-        # A copy, because the piece may begin at any address and a tensor of its type may not.
+        # Copied, because a piece may begin at any address, but a tensor of this type must be aligned.
         return pieces[number].clone().view(TYPES[name]).reshape(shape)
     raise ValueError(f"{kind!r} is not a kind of value")
 

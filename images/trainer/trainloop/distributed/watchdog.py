@@ -1,12 +1,12 @@
-"""The watchdog names the rank that all others wait for, if no agent does.
+"""The watchdog names the rank that all others wait for, if no agent does that.
 
-If a step takes too long, every rank publishes its current activity in the rendezvous' store. Rank 0 (or the next one,
-if rank 0 doesn't) prints which ranks wait and for which: a rank that is stuck in its own code names the place, and one
-that doesn't answer at all is stopped or gone. On NCCL torch's flight recorder, which `joined` turns on, writes its own
+If a step takes too long, every rank publishes its current activity in the rendezvous' store. Rank 0 (or the next rank,
+if rank 0 doesn't respond) prints which ranks wait for which. A rank that is stuck in its own code names the place, and
+a rank without an answer is stopped or gone. With NCCL, torch's flight recorder, which `joined` turns on, writes its own
 dump when a collective times out.
 
-Under Trainmaster's agent the watchdog stays off: the agents diagnose stalls from the ranks' progress, stacks and flight
-recorders (`diagnostics`), and one hang has one message.
+With Trainmaster's agent the watchdog is off, so that a hang causes only one message. The agents diagnose stalls from
+the ranks' progress, stacks and flight recorders (`diagnostics`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WatchdogSettings(Settings):
 
 @dataclass(frozen=True)
 class Activity:
-    """An activity is a rank's current work and its start; `waits` is true if it may be waiting for other ranks."""
+    """An activity is a rank's current work and the start time; `waits` is true if the rank may wait for other ranks."""
 
     what: str
     step: int
@@ -45,7 +45,7 @@ class Activity:
 
 
 class Watchdog:
-    """The watchdog observes this rank's activity from a thread; it costs nothing while steps are on time."""
+    """The watchdog observes this rank's activity from a thread, and costs nothing while steps are on time."""
 
     def __init__(self, settings: WatchdogSettings, world: World) -> None:
         alone = world.size == 1 or has_agent()
@@ -55,7 +55,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
-        """Records that the training thread now does `what`; `limit` (seconds) is given if that may exceed a step."""
+        """Records the training thread's activity `what`; `limit` (seconds) is needed if it may exceed a step."""
         if self._limit is not None:
             self._activity = Activity(what, step, time.monotonic(), max(self._limit, limit or 0.0), waits)
 
@@ -85,7 +85,7 @@ ANSWER_SECONDS = 3.0
 
 
 def report(activity: Activity, world: World, ended: threading.Event) -> None:
-    """Publishes this rank's activity, and prints which ranks delay the others unless another rank does.
+    """Publishes this rank's activity; prints which ranks delay the others, unless another rank prints that.
 
     Returns early if the run has `ended`.
     """
@@ -102,10 +102,10 @@ def report(activity: Activity, world: World, ended: threading.Event) -> None:
 
 
 def stall_message(answers: Sequence[str | None]) -> str:
-    """Returns a sentence that names the ranks that delay the others.
+    """Returns a message that names the ranks that delay the others.
 
-    These are the ranks without an answer (None) and those in their own code. `answers` are by rank; an empty one means
-    that the rank waits for others.
+    These are the ranks without an answer (None) and those that are in their own code. `answers` is indexed by rank; an
+    empty answer means that the rank waits for others.
     """
     parts = [
         f"rank {rank} doesn't answer: its process is stopped, swapped out or gone"

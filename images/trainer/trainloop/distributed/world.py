@@ -1,9 +1,9 @@
-"""A rank has its place in the group, a device and a backend, and the few collectives that everything else builds on.
+"""A world describes a rank's place, device and backend, and provides the collectives that all other modules use.
 
-Ranks come from the environment, which torchrun or the Trainmaster agent sets; without them there is one process.
-`World`'s collectives are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the
-accelerator's own backend, so that they never queue behind gradients on the device's stream. `average` is for tensors,
-on their own device.
+Ranks are read from the environment, which torchrun or the Trainmaster agent sets; otherwise there is one process.
+`World`'s collectives are for control (counts, flags, reports). They use CPU tensors over gloo instead of the
+accelerator's backend, so that they never queue behind gradients on the device's stream. `average` processes tensors on
+their own device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainloop.settings import Settings
 
 T = TypeVar("T")
 
-#: The largest message is a rank's part of an optimizer's state (ZeRO-1), which must fit on its host.
+# : The size limit of a message. The largest one is a rank's part of an optimizer's state (ZeRO-1).
 MAX_MESSAGE_BYTES = 1 << 40
 
 
@@ -47,7 +47,7 @@ PreflightCheck = Callable[[Store, int, int], None]
 
 @dataclass(frozen=True)
 class World:
-    """The world holds a rank's place in the group.
+    """The world describes a rank's place in the group.
 
     If `size` is 1 there is no process group, and collectives do nothing.
     """
@@ -59,8 +59,8 @@ class World:
     device: torch.device
     backend: str
     store: Store | None = None  # the rendezvous' key-value store, which needs no collective
-    tensor: int = 1  # neighbouring ranks that share each layer, and so use the same data
-    replicas: int = 1  # copies of a sharded state; each copy's ranks are neighbours
+    tensor: int = 1  # number of neighbouring ranks that share each layer, and so use the same data
+    replicas: int = 1  # number of copies of a sharded state; the ranks of each copy are neighbours
 
     @property
     def present(self) -> Sequence[int]:
@@ -78,7 +78,7 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """Returns which of the `data_size` parts of the data this rank reads."""
+        """Returns the index of the data part that this rank reads, out of `data_size` parts."""
         return self.rank // self.tensor
 
     @property
@@ -87,19 +87,19 @@ class World:
 
     @property
     def unit(self) -> int:
-        """Returns how many neighbouring ranks hold a whole state together, if it is sharded."""
+        """Returns the number of neighbouring ranks that together hold a complete state, if the state is sharded."""
         return self.size // self.replicas
 
     def barrier(self) -> None:
-        """Waits for all ranks, on the host."""
+        """Waits on the host for all ranks."""
         self.sum([0.0])
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Returns the element-wise sum over ranks, in double precision; every rank gets the same numbers to the bit."""
+        """Returns the element-wise sum over ranks in double precision, which is bit for bit equal on every rank."""
         return self.summing(values)()
 
     def summing(self, values: Sequence[float]) -> Callable[[], list[float]]:
-        """Starts a sum over ranks on the host, as in `sum`; returns a function that waits for it."""
+        """Starts a sum over ranks on the host, as in `sum`; returns a function that waits for the result."""
         if self.size == 1:
             return lambda: list(values)
         waited = _all_reduced(torch.tensor(values, dtype=torch.float64))
@@ -108,12 +108,12 @@ class World:
     def averaging(self, number: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Starts to average a scalar tensor over ranks, on its device; returns a function that waits for the mean.
 
-        On an accelerator the device waits, and the host doesn't.
+        With an accelerator, the device waits for the mean, and the host doesn't.
         """
         return _all_reduced(number / self.size) if self.size > 1 else lambda: number
 
     def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns every rank's `values` in rank order, on every rank; all ranks must pass equally many."""
+        """Returns every rank's `values` in rank order, on every rank; all ranks must pass the same number of values."""
         count = len(values)
         others = self.size - 1 - self.rank
         flat = self.sum([0.0] * count * self.rank + list(values) + [0.0] * count * others)
@@ -122,7 +122,7 @@ class World:
     def gather(self, value: T) -> list[T]:
         """Returns every rank's `value` in rank order, on every rank.
 
-        Values are plain or tensors (see `serialization`), which arrive on the CPU.
+        A value consists of plain values and tensors (see `serialization`). Received tensors are on the CPU.
         """
         if self.size == 1:
             return [value]
@@ -147,7 +147,7 @@ class World:
 
 
 def _all_reduced(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Starts a sum over ranks in place; returns a function that waits for it."""
+    """Starts a sum over ranks in place; returns a function that waits for the result."""
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
 
@@ -166,14 +166,15 @@ def _plausible(size: float) -> int:
 
 
 def ring_bytes(numbers: int, size: int, element: int) -> int:
-    """Returns the bytes that a rank sends in a ring all-reduce of `numbers` elements of `element` bytes among `size`
-    ranks.
+    """Returns the bytes that a rank sends in a ring all-reduce among `size` ranks.
+
+    The reduced tensor has `numbers` elements of `element` bytes.
     """
     return 2 * numbers * element * (size - 1) // size
 
 
 def average(tensors: Iterable[torch.Tensor]) -> int:
-    """Replaces floating-point `tensors` by their mean over ranks, in one all-reduce; returns the bytes sent."""
+    """Replaces floating-point `tensors` with their means over ranks in one all-reduce; returns the bytes sent."""
     floats = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or not dist.is_initialized():
         return 0
@@ -187,7 +188,7 @@ def average(tensors: Iterable[torch.Tensor]) -> int:
 def environment() -> tuple[int, int, int, int]:
     """Returns rank, world size, local rank and local world size from the environment.
 
-    Without torchrun or agent they are (0, 1, 0, 1). Raises ConfigError if the variables contradict each other.
+    Without torchrun or an agent the result is (0, 1, 0, 1). Raises ConfigError if the variables contradict each other.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
@@ -200,27 +201,27 @@ def environment() -> tuple[int, int, int, int]:
 
 
 def has_agent() -> bool:
-    """Returns whether Trainmaster's agent runs this rank; the agent then judges hangs and compares the environments."""
+    """Returns whether Trainmaster's agent runs this rank; if so, the agent detects hangs and compares environments."""
     return "TRAINMASTER_ATTEMPT" in os.environ
 
 
-#: Groups that this process has left. DDP's reducer holds the group too. If its reference is the last one, the group's
-#: destructor waits for gloo's threads while it holds the interpreter's lock, which a thread that frees a tensor may
-#: need: one run in forty hung at its end (torch 2.13). With Python's reference here, the destructor runs without the
-#: lock.
+# : Groups that this process has left. DDP's reducer refers to a group too. If that reference is the last one, the
+# : group's destructor waits for gloo's threads while it holds the interpreter's lock. A thread that frees a tensor may
+# : need this lock, so one run in forty hung at its end (torch 2.13). With a reference here, the destructor runs without
+# : the lock.
 _left: list[object] = []
-# Cleared before the interpreter shuts down, because a group that still exists then aborts the process.
+# The list is cleared early, because a group that still exists when the interpreter shuts down aborts the process.
 atexit.register(_left.clear)
 
 
 @contextmanager
 def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[World]:
-    """Joins the group of ranks for the body, and leaves it cleanly if the body succeeds.
+    """Joins the group of ranks for the body, and leaves the group cleanly if the body succeeds.
 
-    `check` is called before the first collective, with the rendezvous' store, rank and world size.
+    `check` is called with the rendezvous' store, rank and world size before the first collective.
 
-    If the body raises, the process group is left as it is: destroying it could wait for peers that are gone, and the
-    process ends anyway.
+    If the body raises, the process group isn't destroyed, because that could wait for lost peers, and the process ends
+    anyway.
     """
     rank, size, local_rank, local_size = environment()
     device = choose_device(settings.device, local_rank)
@@ -248,11 +249,11 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
 
 
 def hand_over(settings: DistributedSettings) -> None:
-    """Passes interface and debug level to the communication libraries, which read them from the environment."""
+    """Sets the interface and the debug level in the environment, where the communication libraries read them."""
     if settings.interface:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, settings.interface)
-    # torch's flight recorder keeps each rank's last collectives and dumps them when one times out.
+    # torch's flight recorder keeps each rank's last collectives, and dumps them if one times out.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     if settings.debug != "off":

@@ -1,11 +1,11 @@
-"""If loss or gradients jump, all ranks decide together, before the step, to skip it or to go back.
+"""If the loss or the gradients jump, all ranks decide together, before the step, to skip the step or to go back.
 
-A step is odd when its loss or gradient norm isn't finite, or exceeds the recent ones by a robust z-score: the distance
-from the median in units of the median absolute deviation (Iglewicz and Hoaglin 1993). A loss that falls is no anomaly.
-First an odd step is skipped; after several in a row the run goes back to a checkpoint and passes over the data since
-(Chowdhery et al. 2022, section 5.1, found that the same data from another state doesn't spike).
+A step is odd if its loss or gradient norm isn't finite, or exceeds recent ones by a robust z-score. This score is the
+distance from the median in units of the median absolute deviation (Iglewicz and Hoaglin 1993). A falling loss is never
+odd. Single odd steps are skipped. After several in a row, the run goes back to a checkpoint and skips the data since
+(Chowdhery et al. 2022, section 5.1, found that the same data doesn't cause a spike from another state).
 
-The host turns the accepted steps into `Limits`, two numbers that a step is compared with (`verdict`).
+From the accepted steps, the host computes `Limits`, which are compared with a step's numbers (`verdict`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pydantic import Field
 
 from trainloop.settings import Settings
 
-#: `forced` is an odd step that is made because no checkpoint exists to go back to.
+# : `forced` means that an odd step is made because there is no checkpoint to go back to.
 Decision = Literal["step", "forced", "skip", "rollback"]
 
-#: For normally distributed numbers the median absolute deviation is this times the standard deviation.
+# : For normally distributed numbers, the median absolute deviation divided by the standard deviation.
 NORMAL_MAD = 0.6745
-#: A deviation below this fraction of the median counts as none, because a converged loss may hardly vary.
+# : The minimum deviation as a fraction of the median, because a converged loss may hardly vary.
 LEAST_DEVIATION = 0.01
 #: Numbers above this aren't finite in single precision.
 LARGEST = torch.finfo(torch.float32).max
@@ -48,7 +48,7 @@ class AnomalySettings(Settings):
 
 @dataclass(frozen=True)
 class Limits:
-    """A step with a global mean loss or a gradient norm above its limit is odd."""
+    """A step is odd if its global mean loss or its gradient norm is above the limit."""
 
     loss: float = LARGEST
     norm: float = LARGEST
@@ -56,13 +56,13 @@ class Limits:
     def keep(self, loss: float, norm: float) -> bool:
         """Returns whether the step is made.
 
-        Limits are single-precision numbers, which compare the same on host and device.
+        Limits are single-precision numbers, for which comparisons on host and device give equal results.
         """
         return -LARGEST <= loss <= self.loss and norm <= self.norm
 
 
 class History:
-    """The history holds the numbers of the newest accepted steps, sorted by time and by size."""
+    """The history holds the numbers of the newest accepted steps, both in order of time and sorted by size."""
 
     def __init__(self, window: int, values: Iterable[float] = ()) -> None:
         self.values = deque(values, window)
@@ -75,15 +75,15 @@ class History:
         insort(self._ordered, value)
 
     def limit(self, threshold: float, ratio: float, number: float = LARGEST) -> float:
-        """Returns the largest number that doesn't stand out.
+        """Returns the largest number that isn't odd.
 
-        Its z-score is at most `threshold`, or it is at most `ratio` times the median. The ratio alone is used if it
-        suffices for `number`.
+        A number isn't odd if its z-score is at most `threshold`, or if it is at most `ratio` times the median. If the
+        ratio already accepts `number`, the z-score isn't computed.
         """
         count = len(self._ordered)
         median = (self._ordered[(count - 1) // 2] + self._ordered[count // 2]) / 2
         far = (ratio - 1) * abs(median)
-        # In the usual case more than half of the numbers are as near as this. The deviation then gives no larger limit.
+        # Usually more than half of the numbers are within this distance. Then the deviation wouldn't raise the limit.
         near = far * NORMAL_MAD / threshold
         inside = bisect_right(self._ordered, median + near) - bisect_left(self._ordered, median - near)
         usual = inside > count // 2 and LEAST_DEVIATION * abs(median) <= near
@@ -93,10 +93,10 @@ class History:
         return min(c_float(median + far).value, LARGEST)
 
     def _distance(self, center: float, nearest: int) -> float:
-        """Returns the `nearest`-th smallest distance from `center`, by bisection, in a tenth of the time of sorting.
+        """Returns the `nearest`-th smallest distance from `center` by bisection, ten times as fast as sorting.
 
-        The nearest numbers are contiguous: the first run of that many whose far end is no longer the left one, or the
-        run before it.
+        The nearest numbers are contiguous in the sorted list. They are the first run of that length whose farthest
+        number is at the right end, or the run before that.
         """
         ordered, low, high = self._ordered, 0, len(self._ordered) - nearest
         while low < high:
@@ -110,7 +110,7 @@ class History:
 
 
 class AnomalyDetector:
-    """The detector judges steps one by one. Given the same numbers, every rank decides the same."""
+    """The detector judges steps one by one. All ranks judge by the same numbers and make the same decision."""
 
     def __init__(self, settings: AnomalySettings) -> None:
         self.settings, self.odd_in_a_row = settings, 0
@@ -119,10 +119,10 @@ class AnomalyDetector:
     def limits(self, can_return: bool = True, loss: float = LARGEST, norm: float = LARGEST) -> Limits:
         """Returns the limits for the next step.
 
-        If its numbers are already known, the limits need only be valid for them.
+        If `loss` and `norm` are already known, the limits need only be valid for these numbers.
 
-        If the run would go back and can't, the limits only exclude numbers that aren't finite: skipping leaves the
-        weights unchanged, so the next step would be odd too, and clipping bounds this one.
+        If the run should go back but can't, the limits exclude only numbers that aren't finite. Otherwise the weights
+        would stay unchanged, so the next step would be odd too. Clipping bounds the odd step.
         """
         settings = self.settings
         if len(self._losses.values) < settings.least or (self._is_last() and not can_return) or not settings.enabled:
@@ -135,7 +135,7 @@ class AnomalyDetector:
     def judge(self, loss: float, norm: float, limits: Limits) -> Decision:
         """Returns the decision on a step from the global mean `loss` and the gradient `norm` before clipping.
 
-        With `limits` it returns the decision that was made by these.
+        `limits` are the limits that were used for this step.
         """
         if not limits.keep(loss, norm):
             last = self._is_last()
@@ -150,7 +150,7 @@ class AnomalyDetector:
         return "step"
 
     def _is_last(self) -> bool:
-        """Returns whether one more odd step reaches the maximum."""
+        """Returns whether the next odd step reaches the maximum in a row."""
         return self.odd_in_a_row + 1 >= self.settings.rollback_after
 
     def end_row(self) -> None:

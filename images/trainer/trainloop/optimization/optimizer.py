@@ -1,7 +1,7 @@
 """The optimizer steps on gradients that were clipped by their global norm.
 
-A step's order is: accumulate and reduce all gradients, unscale, clip, check, step. Clipping after the step, as in some
-recipes, does nothing.
+In each step, all gradients are accumulated and reduced, unscaled, clipped and checked before the optimizer steps.
+Clipping after the step, as in some recipes, has no effect.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class UpdateRule:
 
     loss: Callable[[Callable[..., Any], Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
-    #: Judges an update by this rule's earlier updates.
+    # : Judges an update by comparing it with this rule's earlier updates.
     detector: AnomalyDetector
-    #: The gradient of these is clipped to `max_norm`.
+    # : The parameters whose gradient is clipped to `max_norm`.
     parameters: list[nn.Parameter]
     max_norm: float | None
-    #: Multiplies each group's rate, as a function of the update's number from 0.
+    # : Returns the factor for each group's learning rate from the update's number (from 0).
     factor: Callable[[int], float]
     #: Names of parameters that another rule updates, and that needn't get a gradient.
     elsewhere: frozenset[str] = frozenset()
@@ -59,7 +59,7 @@ Update = tuple[torch.Tensor, torch.Tensor, float, Decision | None]
 #: Kinds of devices for which torch has fused optimizers.
 FUSED = ("cpu", "cuda", "xpu")
 
-#: The classes, each with the names of the settings that are its arguments.
+# : Each algorithm's class, with the names of the settings that are passed as arguments.
 _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
     "adamw": (torch.optim.AdamW, {"lr", "betas", "eps"}),
     "adam": (torch.optim.Adam, {"lr", "betas", "eps"}),
@@ -68,7 +68,7 @@ _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
 
 
 def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Returns the task's own optimizer if it makes one (or several, in a list), else the one that `settings` choose."""
+    """Returns the task's own optimizer (or a list combined) if it defines one, else the one chosen by `settings`."""
     optimizer = getattr(task, "optimizer", chosen)(model, settings)
     if isinstance(optimizer, list):
         optimizer = Optimizers(optimizer)
@@ -78,7 +78,7 @@ def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -
 def check_complete(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Returns the optimizer.
 
-    Raises ConfigError if it lacks a parameter that isn't frozen, which would never be trained.
+    Raises ConfigError if a parameter that isn't frozen is missing from it, because that would never be trained.
     """
     has = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if left := [name for name, each in model.named_parameters() if each.requires_grad and each not in has]:
@@ -90,7 +90,7 @@ def check_complete(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.
 
 
 def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Returns the optimizer that `settings` choose. Only matrices decay; vectors and scalars don't."""
+    """Returns the optimizer chosen by `settings`. Weight decay applies only to matrices, not to vectors and scalars."""
     kind, names = _ALGORITHMS[settings.name]
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
@@ -98,8 +98,8 @@ def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
         {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
     ]
     # A fused optimizer uses one kernel for all parameters and can skip a step without the host. On the CPU it reads
-    # numbers in memory order, which is wrong for differing strides; contiguous parameters stay contiguous. Fused SGD
-    # supports no DTensors (both torch 2.13).
+    # numbers in memory order, so it is used only for contiguous parameters, as others may differ in strides. Fused SGD
+    # doesn't support DTensors (both torch 2.13).
     takes = FUSED if settings.name != "sgd" or not any(hasattr(p, "full_tensor") for p in trainable) else ()
     fused = all(p.is_contiguous() and p.device.type in takes for p in trainable)
     arguments = settings.model_dump(include=names) | {"fused": fused}
@@ -107,10 +107,9 @@ def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 
 
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
-    """Sets every group's learning rate to its own times `factor`; returns the first group's.
+    """Sets every group's learning rate to its initial rate times `factor`; returns the first group's new rate.
 
-    A group's own rate is its initial one. It is stored under the same key as torch's schedulers use, and not in a
-    checkpoint.
+    The initial rate is stored under the key that torch's schedulers use, but not in checkpoints.
     """
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
@@ -123,10 +122,10 @@ def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def step_unless(optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None) -> None:
-    """Makes a step unless `left_out` is 1 on the device (this needs `can_leave_out`); None always makes it."""
+    """Makes a step unless `left_out` is 1 on the device, which requires `can_leave_out`; with None always makes it."""
     own = _own(optimizer)
-    # The fused SGD (torch 2.13) doesn't accept momentum for only some parameters, and starts with uninitialised numbers
-    # if its very first step is skipped. With zeros that step is the same.
+    # The fused SGD (torch 2.13) doesn't accept momentum for only some parameters, and its momentum is uninitialised if
+    # the very first step is skipped. Starting with zeros gives an equal first step.
     for group in own.param_groups if isinstance(own, torch.optim.SGD) else ():
         for p in group["params"] if group["fused"] and group["momentum"] and not group["dampening"] else ():
             if p not in own.state:
@@ -136,14 +135,14 @@ def step_unless(optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None)
 
 
 def _own(optimizer: torch.optim.Optimizer) -> Any:
-    """Returns the optimizer that makes the step; for ZeRO-1 this is the one for the rank's part."""
+    """Returns the optimizer that makes the step; for ZeRO-1 this is the optimizer of the rank's part."""
     return getattr(optimizer, "optim", optimizer)
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Clips to `max_norm` in place and returns the global L2 norm before clipping.
+    """Clips gradients to `max_norm` in place and returns the global L2 norm before clipping.
 
-    The norm is a scalar tensor on the gradients' device. For sharded gradients (FSDP2) it is over all ranks.
+    The norm is a scalar tensor on the gradients' device. For sharded gradients (FSDP2) the norm covers all ranks.
     """
     parameters = list(parameters)
     # DTensors are recognised by their mesh, because importing the class takes half a second and only FSDP2 needs it.
@@ -152,8 +151,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros((), device=parameters[0].device if parameters else None)
-    # Equals torch.nn.utils.clip_grad_norm_ to the bit, but doesn't sort by device and type, which takes longer than a
-    # small model's norm.
+    # The result equals torch.nn.utils.clip_grad_norm_ bit for bit. That function also sorts by device and type, which
+    # takes longer than computing a small model's norm.
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_norm is not None:
         torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
@@ -161,7 +160,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
 
 
 def by_mesh(parameters: Iterable[Any]) -> list[list[nn.Parameter]]:
-    """Returns sharded parameters grouped by mesh, because torch's operations on several need a common mesh."""
+    """Returns sharded parameters grouped by mesh, because torch's operations on several tensors need a common mesh."""
     found: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         found.setdefault(parameter.device_mesh, []).append(parameter)
@@ -184,7 +183,7 @@ class Optimizers(torch.optim.Optimizer):
     """Several optimizers act as one: each steps its own parameters."""
 
     def __init__(self, members: list[torch.optim.Optimizer]) -> None:
-        # Torch's own constructor would copy the groups, which are replaced when a state is loaded.
+        # Torch's constructor isn't called, because it would copy the groups, which are replaced when a state is loaded.
         self.members, self.defaults = members, {}
 
     @property

@@ -1,10 +1,10 @@
-"""Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs.
+"""Mixed precision uses autocast around forward and loss, and for fp16 the gradient scaler.
 
-It is the default on a device that computes in bf16.
+On a device that computes in bf16, bf16 is the default.
 
-bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is skipped, which lowers the
-scale and must not advance the schedule. Repeated overflows end the run, because gradients that overflow at any scale
-would cost all steps.
+bf16 has the range of fp32 and needs no scaler. With fp16, a step is skipped if its gradients overflow. That lowers the
+scale, and must not advance the schedule. Repeated overflows end the run, because if gradients overflowed at any scale,
+no step would ever be made.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PrecisionSettings(Settings):
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Returns whether the device computes in bf16 natively, so that it is faster than fp32. Few CPUs do."""
+    """Returns whether the device computes natively in bf16, so that bf16 is faster than fp32. Few CPUs do."""
     supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
     if device.type == "cpu" or supported is None:
         return False
@@ -72,44 +72,44 @@ class Precision:
         return nullcontext() if self._autocast is None else torch.autocast(self._device.type, dtype=self._autocast)
 
     def scale(self) -> torch.Tensor:
-        """Returns the current factor of losses, and so of gradients; it stays on the device."""
+        """Returns the current factor of losses, and therefore of gradients, as a tensor on the device."""
         return self.scaler.scale(torch.ones((), device=self._device))
 
     def backward(self, loss: torch.Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Restores the gradients' own scale; call this before clipping or reading them."""
+        """Divides the gradients by the scale; call this before clipping or reading gradients."""
         self.scaler.unscale_(optimizer)
 
     def overflows(self, warn: Callable[[str], None]) -> Overflows | None:
-        """Returns the counter of the steps that the scaler skips; None without scaling."""
+        """Returns the counter for steps that the scaler skips, or None if there is no scaler."""
         return Overflows(self.scaler, self._most_overflows, warn) if self.scaler.is_enabled() else None
 
     def skip(self) -> None:
-        """Skips a step after `unscale`."""
+        """Skips the step after `unscale` was called."""
         self.scaler.update()
 
     def step(self, optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None = None) -> None:
         """Makes a step unless `left_out` is 1 on the device, and updates the scale in any case.
 
-        The gradients are equal on all ranks, so the scaler decides the same everywhere.
+        The gradients are equal on all ranks, so the scaler makes the same decision everywhere.
         """
         step_unless(optimizer, left_out)
         self.skip()
 
 
 class Overflows:
-    """This counter allows at most `most` consecutive steps that the scaler skips."""
+    """This counter allows the scaler to skip at most `most` consecutive steps."""
 
     def __init__(self, scaler: torch.amp.GradScaler, most: int, warn: Callable[[str], None]) -> None:
         self._scaler, self._most, self._warn, self.in_a_row = scaler, most, warn, 0
 
     def add(self, loss: float, norm: float, judged: bool) -> bool:
-        """Returns whether the scaler skips a step: its gradients aren't finite, but the loss is.
+        """Returns whether the scaler skips a step because the gradients aren't finite although the loss is.
 
-        If steps aren't `judged` by their loss, any such step is the scaler's. The fourth in a row causes a warning, and
-        then each doubling of their number. Raises Diverged after too many.
+        If steps aren't `judged` by their loss, the loss isn't considered. A warning is logged after the fourth skipped
+        step in a row, and then at each doubling of their number. Raises Diverged after too many.
         """
         overflowed = not math.isfinite(norm) and (math.isfinite(loss) or not judged)
         self.in_a_row = row = self.in_a_row + 1 if overflowed else 0

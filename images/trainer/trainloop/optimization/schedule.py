@@ -1,7 +1,7 @@
 """The learning rate is a pure function of the number of optimizer updates.
 
-Only the count of updates is stored, so the sequence is the same across a resume and a change of world size. A step that
-GradScaler or the anomaly check skipped doesn't advance it.
+Only the number of updates is stored, so the rates don't depend on resumes or the world size. A step that GradScaler or
+the anomaly check skipped isn't counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ScheduleSettings(Settings):
 
 @dataclass(frozen=True)
 class Schedule:
-    """`factor(update)` multiplies every parameter group's own lr; updates count from 0."""
+    """`factor(update)` is the factor for the lr of every parameter group; updates are numbered from 0."""
 
     settings: ScheduleSettings
     total: int

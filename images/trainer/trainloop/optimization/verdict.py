@@ -1,9 +1,9 @@
-"""Each step gets a verdict, the same on every rank, from its loss over all ranks and its gradient's norm.
+"""Each step gets a verdict, equal on every rank, that is based on the loss over all ranks and the gradient norm.
 
-The host judges by these numbers before the step. On an accelerator it would have to wait for them, so the device
-compares them with the limits and skips the step. The host reads its `Verdict` after it has queued the next forward and
-backward, so that neither waits for the other, and before any number of the run is used. The result is the same as if
-the host had decided at once.
+The host judges these numbers before the step. With an accelerator the host would have to wait for the numbers, so the
+device compares them with the limits and skips an odd step. The host reads this `Verdict` after it has queued the next
+forward and backward, so that neither waits for the other, and before any of the run's numbers is used. The result is
+equal to that of an immediate decision by the host.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainloop.optimization.precision import Precision
 
 
 class Verdict:
-    """The device makes a step's verdict: `left_out` is 1 if the optimizer should skip the step."""
+    """This is the device's verdict on a step: `left_out` is 1 if the optimizer should skip the step."""
 
     def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
         self.limits, self._numbers = limits, Numbers(loss, norm)
-        # Three kernels, because each takes longer than its work. The excess over a limit is 0 if there is none, and NaN
-        # if a number is NaN or infinite.
+        # Only three kernels are used, because starting one takes longer than its work. The excess over a limit is 0 if
+        # there is none, and NaN if a number is NaN or infinite.
         numbers = list(self._numbers.there.unbind())
         loss, norm = torch._foreach_sub(numbers, torch._foreach_clamp_max(numbers, [limits.loss, limits.norm]))
         self.left_out = torch.logical_or(loss, norm, out=torch.empty_like(loss, dtype=torch.float32))
@@ -51,23 +51,23 @@ class Judge:
     ) -> None:
         """Sets up the judge of a run.
 
-        `reduced`: the backward pass reduces gradients, so their norm is the same on every rank. `carries`: the next
-        step's gradients begin with those that this step skips.
+        `reduced` is true if the backward pass reduces gradients, so that their norm is equal on every rank. `carries`
+        is true if gradients of a skipped step are included in the next step's gradients.
         """
         self._judges, self._world, self._warn, self._reduced = settings.enabled, world, warn, reduced
         self._overflows = precision.overflows(warn)
-        #: Whether steps are judged by their loss over all ranks; with fp16 they always are, because of overflows.
+        # : Whether steps are judged by their loss over all ranks, which fp16 always requires because of overflows.
         self.active = self._judges or self._overflows is not None
-        #: Whether the device skips odd steps, if the optimizer can, and the host reads its verdict a step later.
+        # : Whether the device skips odd steps, if the optimizer can, and the host reads the verdict a step later.
         self.on_device = world.device.type != "cpu" and not carries
-        #: Whether a checkpoint exists to go back to, and how often this process went back.
+        # : Whether there is a checkpoint to go back to, and how often this process has gone back.
         self.can_return, self.rollbacks = False, 0
-        #: Waits for the loss over all ranks of the current step.
+        # : Waits for the current step's loss over all ranks, and returns it.
         self.loss: Callable[[], torch.Tensor] | None = None
-        self.verdict: Verdict | None = None  # the newest step's, until the host has read it
+        self.verdict: Verdict | None = None  # on the newest step, until the host has read it
 
     def decide(self, rule: UpdateRule, step: int, norm: torch.Tensor, at_once: bool) -> Decision | None:
-        """Returns the decision on a step; None where the device decides, and `settle` returns it later."""
+        """Returns the decision on a step, or None if the device decides and `settle` returns the decision later."""
         if self.loss is None:
             return "step"
         loss, detector = self.loss(), rule.detector
@@ -80,7 +80,7 @@ class Judge:
         return self._decide(detector, step, *numbers, detector.limits(self.can_return, *numbers))
 
     def settle(self, detector: AnomalyDetector, step: int) -> Decision | None:
-        """Returns the decision on the last step if the device made it and it hasn't been read."""
+        """Returns the decision on the last step if the device made the decision and the host hasn't read it."""
         verdict, self.verdict = self.verdict, None
         return None if verdict is None else self._decide(detector, step, *verdict.read(), verdict.limits)
 

@@ -1,7 +1,7 @@
-"""Local SGD, objectives by turns and a delayed group average over ranks by themselves, in place of DDP.
+"""Local SGD, several objectives and a delayed group average over ranks without DDP.
 
-Local SGD is the strategy for a slow network. Objectives take turns, each with some of the parameters, and DDP would
-wait for all of them. A delayed group of parameters is described in `delayed`.
+Local SGD is the strategy for a slow network. Objectives are minimised one after the other, each with some of the
+parameters, but DDP would wait for all parameters. `delayed` describes a delayed group of parameters.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from trainloop.parallel.strategies import Replica
 
 
 class LocalSteps(Replica):
-    """With local SGD no gradient is sent: ranks step by themselves and average weights every `local_steps`.
+    """With local SGD no gradient is sent: ranks step independently and average weights every `local_steps`.
 
-    See Stich 2019. Between two averages ranks differ, so everything that reads the model as a whole (evaluation, a
-    checkpoint) averages first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
+    See Stich 2019. Between two averages ranks differ, so weights are averaged before an evaluation or a checkpoint. A
+    checkpoint also averages the optimizer's moments, so ranks resume from equal moments.
     """
 
     replicated = False
@@ -49,7 +49,7 @@ class LocalSteps(Replica):
 
 
 class DelayedGroup(NothingDelayed):
-    """The group holds its parameters, which the run's optimizer steps, and their gradient sums on this rank."""
+    """The group holds parameters, which the run's optimizer steps, and the sums of their gradients on this rank."""
 
     def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
         assert settings.pattern is not None
@@ -62,7 +62,7 @@ class DelayedGroup(NothingDelayed):
                 f"trainable parameters' names, it must be in some of {listed(list(trainable))}"
             )
         self._sums = {name: torch.zeros_like(parameter) for name, parameter in self.named.items()}
-        self._steps = 0  # summed so far
+        self._steps = 0  # number of steps summed so far
         # This is the only way to exclude parameters from DDP (torch's own comment calls it a prototype).
         ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(model, list(self.named))
@@ -90,7 +90,7 @@ class DelayedGroup(NothingDelayed):
         self.load({}, step)
 
     def state(self) -> dict[str, Any]:
-        """Returns the sums averaged over ranks: loading the mean keeps the mean."""
+        """Returns the sums averaged over ranks; if all ranks load these, the mean is unchanged."""
         sums = {name: total.clone() for name, total in self._sums.items()}
         average(sums.values())
         return {"sums": sums, "steps": self._steps}
@@ -103,7 +103,7 @@ class DelayedGroup(NothingDelayed):
 
 
 class ByTurns(Replica):
-    """Every rank has everything, and gradients are averaged after an objective's last backward.
+    """Every rank holds the full model, and gradients are averaged after each objective's last backward.
 
     DDP would wait for the gradients of all parameters, and send them all.
     """
@@ -125,13 +125,13 @@ class ByTurns(Replica):
 
 
 def build_by_turns(strategy: str, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
-    """Returns the model, whole on every rank; if `strategy` is zero1 its optimizers are sharded."""
+    """Returns the model, complete on every rank; if `strategy` is zero1, its optimizers are sharded."""
     if strategy == "ddp" or world.size == 1:
         return ByTurns(model, world, exchange)
     # Imported when used, because it takes a second.
     from trainloop.parallel.sharded import ZeroRedundancy
 
     class ZeroByTurns(ByTurns, ZeroRedundancy):
-        """Gradients are averaged by turns, and the state of each objective's optimizer is spread over the ranks."""
+        """Gradients are averaged for each objective, and each objective's optimizer state is split among the ranks."""
 
     return ZeroByTurns(model, world, exchange)

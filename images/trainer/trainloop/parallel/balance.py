@@ -1,6 +1,6 @@
 """The global batch is divided among the ranks in shares, which may follow their speed.
 
-The gradient doesn't change: it is normalised by the global batch, however that is divided.
+The shares don't change the gradient, because it is normalised by the global batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Balancer:
         self.weights = weights
 
     def add(self, times: StepTimes, samples: int) -> list[float] | None:
-        """Records a step of this rank; returns new weights for all ranks when it is time and they differ enough."""
+        """Records a step of this rank; returns new weights for all ranks when they are due and differ enough."""
         return None
 
 
@@ -44,7 +44,7 @@ def build_balancer(settings: BalanceSettings, world: World) -> Balancer:
 
 
 class SpeedBalancer(Balancer):
-    """This balancer measures the ranks' speed, and proposes new shares, the same on every rank."""
+    """This balancer measures the ranks' speed, and proposes new shares, which are equal on every rank."""
 
     def __init__(self, settings: BalanceSettings, world: World, weights: list[float]) -> None:
         super().__init__(weights)
@@ -72,7 +72,7 @@ class SpeedBalancer(Balancer):
 
 
 def shares(speeds: list[float], least: float) -> list[float]:
-    """Returns shares in proportion to `speeds` (samples/s), none below `least` of an equal one; their sum is 1."""
+    """Returns shares (sum 1) in proportion to `speeds` (samples/s); the minimum is `least` times an equal share."""
     floor = least / len(speeds)
     raised = [max(speed / sum(speeds), floor) for speed in speeds]
     above = sum(share - floor for share in raised)

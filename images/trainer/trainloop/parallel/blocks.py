@@ -36,15 +36,15 @@ class BlockSettings(Settings):
 def blocks(model: nn.Module) -> list[nn.Module]:
     """Returns the repeated blocks, each once, nested ones before those that contain them.
 
-    These are the members of ModuleLists (transformers' layers, T5's parts of a layer, a stage's blocks). Members of
-    ModuleDicts and Sequentials count if they have layers of their own and a sibling of their class (torchtitan's
+    Blocks are the members of ModuleLists (transformers' layers, T5's parts of a layer, a stage's blocks). Members of
+    ModuleDicts and Sequentials are blocks if they contain layers and have a sibling of the same class (torchtitan's
     layers, ResNet's).
     """
     found: dict[nn.Module, None] = {}
     for child in model.children():
         found.update(dict.fromkeys(blocks(child)))
     members = list(model.children()) if isinstance(model, nn.ModuleList) else _alike(model)
-    # A container among them is never called itself, and its content was found above.
+    # Exclude containers, which are never called themselves, and whose content was found above.
     whole = [member for member in members if not isinstance(member, nn.ModuleList | nn.ModuleDict)]
     found.update((member, None) for member in whole if next(member.parameters(), None) is not None)
     return list(found)
@@ -59,7 +59,7 @@ def _alike(container: nn.Module) -> list[nn.Module]:
 
 
 def prepared(settings: BlockSettings, model: nn.Module) -> nn.Module:
-    """Returns the model, its blocks changed in place as `settings` say. Raises ConfigError."""
+    """Returns the model after changing its blocks in place by `settings`. Raises ConfigError."""
     if settings == BlockSettings():
         return model
     # Imported when used: few runs need it.
@@ -69,7 +69,7 @@ def prepared(settings: BlockSettings, model: nn.Module) -> nn.Module:
 
 
 def prepare(settings: BlockSettings, model: nn.Module) -> nn.Module:
-    """Returns the model, its outermost blocks changed in place as `settings` say. Raises ConfigError."""
+    """Returns the model after changing its outermost blocks in place by `settings`. Raises ConfigError."""
     found = blocks(model)
     inner = {module for block in found for module in block.modules() if module is not block}
     outermost = [block for block in found if block not in inner]

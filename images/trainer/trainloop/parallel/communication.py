@@ -1,10 +1,10 @@
 """DDP's communication hook sends gradients between ranks, and measures how long that takes.
 
-DDP calls the hook for each bucket as its gradients become ready, in the same order on every rank. At the last call this
-rank's own computing is done; the rest of the backward is communication that nothing hides. Only the hook sees a rank's
-own gradients: afterwards they are the mean over the ranks.
+DDP calls the hook for each bucket when its gradients are ready, in the same order on every rank. At the last call, this
+rank has finished its own computing, and the rest of the backward is exposed communication. Only the hook sees a rank's
+own gradients, because afterwards they contain the mean over the ranks.
 
-Annotations are evaluated in this module, because DDP compares those of `reduce`.
+Annotations are evaluated in this module, because DDP compares the annotations of `reduce`.
 """
 
 from collections.abc import Callable
@@ -41,24 +41,24 @@ class CommunicationSettings(Settings):
 
 @dataclass
 class StepTimes:
-    """These measurements are one step's communication on this rank, as moments of its `Clock` and in bytes."""
+    """This class holds one step's communication on this rank, as moments of its `Clock` and in bytes."""
 
     began: float | torch.Event = 0.0
-    idle: tuple[float | torch.Event, float | torch.Event] = (0.0, 0.0)  # begin and end of its wait for other ranks
+    idle: tuple[float | torch.Event, float | torch.Event] = (0.0, 0.0)  # begin and end of the wait for other ranks
     ready: float | torch.Event | None = None  # when this rank's own gradients were ready
     done: float | torch.Event = 0.0  # when all ranks' gradients were reduced
     sent: int = 0
-    norm: Tensor | None = None  # this rank's own gradients', if measured before the reduction
+    norm: Tensor | None = None  # norm of this rank's own gradients, if measured before the reduction
 
     @property
     def computed(self) -> float:
-        """Returns how many seconds this rank itself computed."""
+        """Returns the seconds that this rank spent computing."""
         whole = seconds_between(self.began, self.done if self.ready is None else self.ready)
         return whole - seconds_between(*self.idle)
 
     @property
     def exposed(self) -> float:
-        """Returns how many seconds this rank waited for other ranks' gradients."""
+        """Returns the seconds that this rank waited for other ranks' gradients."""
         return 0.0 if self.ready is None else seconds_between(self.ready, self.done)
 
 
@@ -71,7 +71,7 @@ class GradientExchange:
         self.times = StepTimes()
         #: The parameters' names, from the strategy.
         self.names: dict[Tensor, str] = {}
-        #: The error of compression so far, by parameter.
+        # : The accumulated error of compression, by parameter.
         self.memory: Memory = {}
         #: Bytes that this rank has sent in this step's forward and backward passes.
         self.sent = 0
@@ -86,8 +86,8 @@ class GradientExchange:
     def begin(self, step: int, scale: Tensor | None = None) -> None:
         """Starts to measure before the step's first forward.
 
-        If `scale`, the factor of its loss, is given, this rank's own gradients are measured too, which costs one read
-        of them.
+        If the loss's factor `scale` is given, the norm of this rank's own gradients is measured too, which costs one
+        read of all gradients.
         """
         self._step, self.sent, self._scale, self._norms = step, 0, scale, []
         if self._feedback is not None:
@@ -130,14 +130,14 @@ class GradientExchange:
         return future
 
     def skip(self) -> None:
-        """Takes back this step's compression error, because the step isn't made; earlier errors stay."""
+        """Reverts this step's compression error, because the step isn't made; earlier errors are kept."""
         if self._feedback is not None:
             self._feedback.skip()
 
     def load(self, memories: list[Memory], rank: int) -> bool:
         """Loads the memories of all ranks of a checkpoint; returns whether a part fits no parameter and is dropped.
 
-        The checkpoint's errors are added to the next steps, whatever their compression.
+        The checkpoint's errors are added to the next steps, even if those use another compression.
         """
         self.memory.clear()
         if not any(memories):

@@ -1,8 +1,8 @@
-"""Gradients are sent on fewer bits: each compressor reduces one DDP bucket to the mean over ranks, or close to it.
+"""Gradients are sent with fewer bits: a compressor reduces one DDP bucket to the mean over ranks, or close to the mean.
 
-The error of one step is added to the next ones (see `lossy`). The hook itself makes all collectives, one after the
-other: a chain of callbacks, as in torch's own PowerSGD, runs in a different order on other ranks and hangs on gloo with
-more than one bucket.
+The error of one step is added to the next steps (see `lossy`). The hook itself runs all collectives one after the
+other. A chain of callbacks, as in torch's PowerSGD, could run in a different order on other ranks, and hangs with gloo
+and more than one bucket.
 
 Bytes that a rank sends (n numbers, W ranks), with all-reduce as a ring:
 
@@ -30,7 +30,7 @@ Memory = dict[str, torch.Tensor]
 class Compressor:
     """This compressor all-reduces in the gradient's own type, or in a shorter one."""
 
-    #: Whether it takes `mean_left` out of the memory itself; `left` is in the bucket already.
+    # : Whether the compressor itself removes `mean_left` from the memory; the bucket already includes `left`.
     keeps_means = False
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
@@ -41,8 +41,8 @@ class Compressor:
     ) -> tuple[torch.futures.Future[torch.Tensor], int]:
         """Returns the bucket's mean over ranks, in a future, and the bytes that this rank sends for it.
 
-        The bucket already includes earlier errors. The new error is written into `memory` by the bucket's parameters'
-        `names`, which a lossless method isn't given.
+        The bucket already includes earlier errors. The new error is stored in `memory` under the parameters' `names`,
+        which are empty for a lossless method.
         """
         buffer, size = bucket.buffer(), dist.get_world_size()
         # Divided before the sum, so that fp16 doesn't overflow.

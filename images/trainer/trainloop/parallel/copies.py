@@ -1,7 +1,7 @@
-"""In this ZeRO-1 the loss of ranks stops nobody: two ranks hold each shard of the optimizer's state, always current.
+"""This ZeRO-1 survives the loss of ranks, because two ranks hold a current copy of each shard of the optimizer's state.
 
-DDP gives every rank all gradients, so the shard's own rank and its neighbour make the same update, and the copy needs
-no messages. Then the shard's own rank, or the neighbour if it is absent, sends its weights to all others.
+DDP gives every rank all gradients. So the shard's own rank and its neighbour make the same update, and the copy needs
+no messages. Then the shard's own rank, or the neighbour if that rank is absent, sends the weights to all others.
 `continued.strategies` brings the ranks to the same step after a fault.
 """
 
@@ -23,7 +23,7 @@ Moments = dict[str, Any]
 def dealt(sizes: Iterable[Sequence[int]], count: int) -> list[list[list[int]]]:
     """Returns the parameters of each of `count` shards, for each group, given the parameters' sizes.
 
-    The largest comes first, each to the smallest shard.
+    Parameters are assigned in order of size, the largest first, each to the shard that is smallest so far.
     """
     filled, found = [0] * count, list[list[list[int]]]()
     for group in sizes:
@@ -36,15 +36,15 @@ def dealt(sizes: Iterable[Sequence[int]], count: int) -> list[list[list[int]]]:
 
 
 def holders(shard: int, ranks: int, local_ranks: int) -> tuple[int, int]:
-    """Returns the two ranks that hold a shard: its own, and the one of the same number in the next worker.
+    """Returns the two ranks that hold a shard: its own rank, and the rank of the same number in the next worker.
 
-    In a single worker that is the next rank.
+    If there is a single worker, the second one is the next rank.
     """
     return shard, (shard + (local_ranks if local_ranks < ranks else 1)) % ranks
 
 
 class Mirrored(torch.optim.Optimizer):
-    """This optimizer makes the updates of two shards with `optim`, an optimizer of the kind that it replaces."""
+    """This optimizer updates two shards with `optim`, which has the class of the replaced optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, world: World) -> None:
         kind = type(optimizer)

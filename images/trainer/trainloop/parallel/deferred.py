@@ -1,9 +1,9 @@
-"""A model is made on the meta device, and its weights are computed later, one by one.
+"""A model is created on the meta device, and its weights are computed later, one by one.
 
 The constructor's operations are recorded, and computed in the same order once the model is sharded. So they draw the
-same random numbers and give the same weights, and a weight is whole only until its last operation: a rank never holds
-more than its shards and the current weight. A weight that is set twice (by torch's initialisation and then the model's
-own) isn't kept in between.
+same random numbers and give equal weights. A weight is complete only until its last operation, so a rank never holds
+more than its shards and the current weight. A weight that is set twice (by torch's initialisation and then by the
+model's) isn't kept in between.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OVERWRITES = ("aten::normal_", "aten::uniform_", "aten::zero_", "aten::fill_", 
 
 
 class Slot(NamedTuple):
-    """A slot is a tensor without values, identified by its storage and its place there."""
+    """A slot is a tensor without values, identified by its storage and its place in the storage."""
 
     storage: int
     dtype: torch.dtype
@@ -57,8 +57,8 @@ class Call:
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """This mode records the operations of the body, whose tensors have no values.
 
-    To the body they seem to be on the CPU, because libraries skip their initialisation on the meta device. If the body
-    needs a value, torch or this class raises RuntimeError or NotImplementedError.
+    In the body these tensors appear to be on the CPU, because libraries skip initialisation on the meta device. If the
+    body needs a value, torch or this class raises RuntimeError or NotImplementedError.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls.append(Call(function, name, arguments, named, [self.slot(result) for result in results], state))
 
     def truncated(self, whole: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """Returns torch's truncated normal distribution, which draws until all values fit, as one operation."""
+        """Returns torch's truncated normal distribution, which repeats draws until all values fit, as one operation."""
 
         def trunc_normal(tensor: torch.Tensor, *args: Any, **keywords: Any) -> torch.Tensor:
             self.record(whole, "aten::normal_", (tensor, *args), keywords, [tensor], random=True)
@@ -109,7 +109,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Slot(storage._cdata, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
     def _state(self, generator: torch.Generator) -> torch.Tensor | None:
-        """Returns the generator's state if it was set since its last use: recording uses up no random numbers."""
+        """Returns the generator's state if it was set since its last use, because recording draws no random numbers."""
         with _disable_current_modes():
             state, before = generator.get_state(), self._states.get(generator)
             self._states[generator] = state

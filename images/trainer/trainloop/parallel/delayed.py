@@ -1,8 +1,8 @@
 """A delayed group of parameters is synchronised and stepped only every k steps.
 
-Large, slowly changing parts (embeddings, say) then cost communication once in k steps. DDP ignores the group, gradients
-add up on each rank, and every k steps their mean over ranks and steps makes one update, as if k steps of that group
-were accumulated. A skipped step adds nothing, and the earlier sums stay.
+So large, slowly changing parts (such as embeddings) cost communication only once in k steps. DDP ignores the group.
+Each rank sums up the gradients, and every k steps their mean over ranks and steps makes one update, as with gradient
+accumulation over k steps. A skipped step adds nothing, and the earlier sums are kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NothingDelayed:
         return nullcontext(0)
 
     def state(self) -> dict[str, Any]:
-        """Returns the group's pending sums, the same on every rank."""
+        """Returns the group's pending sums, which are equal on every rank."""
         return {}
 
     def load(self, state: dict[str, Any], step: int) -> None:

@@ -1,6 +1,6 @@
 """Ghost gradients are a fault that a loss curve shows too late or not at all.
 
-A parameter without a gradient is never trained; if only some ranks have one, its average is wrong.
+A parameter without a gradient is never trained. If it has a gradient on only some ranks, the average is wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GradientSettings(Settings):
 def recording(model: nn.Module) -> Iterator[set[str]]:
     """Yields the set of parameter names that get a gradient in the body, filled when the body ends.
 
-    Gradients themselves don't show it: under DDP an unused parameter has one too, all zeros.
+    The gradients alone don't show this, because DDP gives an unused parameter a gradient of zeros.
     """
     reached: set[str] = set()
     hooks = [
@@ -69,7 +69,7 @@ def accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
-    """Returns a sentence about trainable parameters without a gradient, the same on every rank, or None."""
+    """Returns a message about trainable parameters without a gradient, equal on every rank, or None."""
     own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
     missing = world.gather(own)
     if not any(missing):
@@ -80,9 +80,9 @@ def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
 
 
 def sentence(missing: list[list[str]], *, sharded: bool) -> str | None:
-    """Returns a sentence about the parameters for which each rank has no gradient, or None.
+    """Returns a message about the parameters that have no gradient, which `missing` lists for each rank, or None.
 
-    It is None if that does no harm, because FSDP2 uses zeros for ranks without one.
+    Returns None if that is harmless, because FSDP2 uses zeros for ranks without a gradient.
     """
     by_ranks: dict[tuple[int, ...], list[str]] = {}
     for name in dict.fromkeys(name for names in missing for name in names):

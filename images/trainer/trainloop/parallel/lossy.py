@@ -1,8 +1,8 @@
-"""These compressors send an approximate gradient: signs alone, or a matrix as a product of two thin ones.
+"""These compressors send an approximate gradient: only signs, or a matrix as a product of two thin matrices.
 
-The error of one step is added to the next one (error feedback). That memory is each rank's own, and is in the
-checkpoint. It is kept by parameter, because DDP puts parameters into other buckets after the first backward, and a
-resumed run may have buckets of another size. After every step
+The error of one step is added to the next step (error feedback). Each rank has its own memory of errors, which is saved
+in the checkpoint. Errors are stored by parameter, because DDP rearranges its buckets after the first backward, and a
+resumed run may use buckets of another size. After every step
 
     sum of the true mean gradients - sum of the steps' gradients = mean of ranks' `left` + sum of their `mean_left`
 """
@@ -37,8 +37,8 @@ class OneBit(Compressor):
         averaged = _padded(_kept(bucket, names, "mean_left", memory), there)
         own = averaged[rank].clone()
         averaged[rank] = 0
-        # This rank's error in chunks that now belong to another rank (other buckets, a resume) counts fully in the
-        # mean, so it is added to this rank's part of it, multiplied by the number of ranks.
+        # After other buckets or a resume, this rank may hold errors in chunks that now belong to another rank. Such an
+        # error counts fully in the mean, so it is multiplied by the number of ranks and added to this rank's part.
         bits, scales, left = _signs(_padded(buffer, there) + size * averaged, there)
         received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
         dist.all_to_all_single(received, bits)
@@ -142,7 +142,7 @@ KINDS = ("left", "mean_left", "factor")
 
 
 class Feedback:
-    """The feedback adds earlier errors to a step's gradients, and takes back the error of a skipped step."""
+    """The feedback adds earlier errors to a step's gradients, and reverts the error of a skipped step."""
 
     def __init__(self, names: dict[torch.Tensor, str], memory: Memory) -> None:
         self._names, self._memory = names, memory
@@ -175,7 +175,7 @@ class Feedback:
         self._take_back({name for parameter, name in self._names.items() if parameter.grad is None})
 
     def skip(self) -> None:
-        """Takes back this step's errors."""
+        """Reverts this step's errors."""
         self._take_back(set(self._names.values()))
 
     def _take_back(self, names: set[str]) -> None:

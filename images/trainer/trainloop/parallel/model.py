@@ -1,4 +1,4 @@
-"""This module makes a run's model, and spreads it over the ranks by the strategy in the settings.
+"""This module creates a run's model, and distributes it over the ranks by the strategy in the settings.
 
 Rarely needed modules are imported on use: FSDP2 takes a second, and the time to start is part of every recovery.
 """
@@ -30,8 +30,8 @@ def build_model(
 ) -> tuple[nn.Module, Values | None]:
     """Returns the result of `make` on the rank's device, with floating-point tensors as `dtype`.
 
-    With fsdp it is on the meta device, with an iterator that computes its values; if they can't be recorded, the model
-    is whole on the host, and `say` reports why.
+    With fsdp the model is on the meta device, and an iterator computes its values. If the values can't be recorded,
+    the complete model is on the host, and `say` reports why.
     """
     if world.size == 1 or settings.strategy != "fsdp":
         return _to_be_trained(make(), dtype).to(world.device), None
@@ -69,8 +69,8 @@ def build_replica(
 ) -> Replica:
     """Returns `model` spread by `settings`; one rank alone needs no strategy.
 
-    `model` and `values` are from `build_model`; `plan` is the task's for tensor parallelism. `by_turns`: a backward
-    gives only some parameters their gradients.
+    `model` and `values` are from `build_model`, and `plan` is the task's plan for tensor parallelism. `by_turns` is
+    true if each backward computes gradients for only some parameters.
     """
     if by_turns and (settings.strategy != "fsdp" or world.size == 1):
         from trainloop.parallel.averaging import build_by_turns
@@ -110,8 +110,9 @@ def _shown(data: int | tuple[int, int]) -> str:
 def follow_freezing(replica: Replica, optimizer: torch.optim.Optimizer, settings: ParallelSettings) -> None:
     """Makes DDP reduce the gradients of the parameters that are trained now.
 
-    Hooks may freeze parameters in mid-run, the same ones on every rank. DDP waits for those of its start, so it is
-    restarted. FSDP2 adapts by itself. Raises ConfigError if the optimizer lacks one of them.
+    Hooks may freeze parameters during a run, the same ones on every rank. DDP waits for the parameters that were
+    trained when it started, so it is restarted. FSDP2 adapts by itself. Raises ConfigError if the optimizer lacks a
+    parameter.
     """
     trained = [parameter.requires_grad for parameter in replica.model.parameters()]
     if replica.wrapped is not None and replica.reduced and replica.trained != trained:

@@ -30,7 +30,7 @@ from trainloop.parallel.strategies import NamedState, ParallelSettings, Plan, Re
 
 
 class ZeroRedundancy(Replica):
-    """DDP with the optimizer's state spread over the ranks (Rajbhandari et al. 2020, stage 1)."""
+    """This is DDP with the optimizer's state split among the ranks (Rajbhandari et al. 2020, stage 1)."""
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         if isinstance(optimizer, Optimizers):
@@ -47,7 +47,7 @@ class ZeroRedundancy(Replica):
         return spread
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Counts the updated parameters, each of which its rank has broadcast: an equal part of them on average."""
+        """Counts the updated parameters that ranks broadcast; each rank sends an equal part on average."""
         numbers = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
         self.exchange.times.sent += numbers * (self.world.size - 1) // self.world.size
 
@@ -66,7 +66,7 @@ class Counted:
         self._exchange = exchange
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
-        # One of the two is the whole, the other one a rank's shard.
+        # One of the two tensors is complete, and the other is a rank's shard.
         self._exchange.sent += abs(output_tensor.nbytes - input_tensor.nbytes)
         return super().__call__(output_tensor, input_tensor, *more, **named)  # type: ignore[misc]
 
@@ -114,7 +114,7 @@ class FullySharded(Replica):
         mesh = grid["replicas", "shards"] if world.replicas > 1 else grid["shards"]
         policy = MixedPrecisionPolicy()
         if settings.gather_dtype == "bf16":
-            # Inputs keep their type, because autocast decides for each operation.
+            # Inputs aren't cast, because autocast decides for each operation.
             policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for unit in units(model, settings.find_unused_parameters):
             fully_shard(unit, mesh=mesh, mp_policy=policy)
@@ -131,8 +131,8 @@ class FullySharded(Replica):
         named = model.named_parameters()
         self._optional = {name: p for name, p in named if settings.find_unused_parameters or _is_expert(name)}
         self._reached = set[str]()  # the optional parameters that this rank's passes have reached in this step
-        # The whole parameters are the same objects in every pass. Gradients alone don't show which were reached: an
-        # expert's may be zeros.
+        # The full parameters are the same objects in every pass. Gradients alone don't show which parameters were
+        # reached, because an expert's gradients may be zeros.
         for name, parameter in accumulating(model) if self._optional else ():
             if name in self._optional and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._reached.add(name))  # type: ignore[no-untyped-call]

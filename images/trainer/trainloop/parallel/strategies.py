@@ -1,10 +1,10 @@
-"""The model is spread over the ranks: each strategy is torch's own, and this module gives them one interface.
+"""The model is distributed over the ranks by torch's strategies, for which this module defines a common interface.
 
-All strategies do the same: after the last micro-batch's backward every rank has the gradient of `sum over ranks(loss) /
-ranks`. The trainer multiplies the loss by `ranks / global count`, so the step uses the gradient of the mean over the
-global batch, however unevenly it is divided.
+With every strategy, after the last micro-batch's backward each rank has the gradient of `sum over ranks(loss) / ranks`.
+The trainer multiplies the loss by `ranks / global count`. So the step uses the gradient of the mean over the global
+batch, even if the batch is divided unevenly.
 
-A checkpoint has whole tensors by name, whatever the strategy, so another strategy or number of ranks can load it.
+A checkpoint always contains complete tensors by name, so another strategy or number of ranks can load it.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class ParallelSettings(Settings):
 
 
 class Replica:
-    """A replica is a model spread over ranks with DistributedDataParallel, or by a subclass in its own way.
+    """A replica is a model distributed over ranks with DistributedDataParallel, or by a subclass in another way.
 
-    One rank has the bare model. Methods that return or load a state are collective.
+    A single rank uses the bare model. Methods that return or load a state are collective.
     """
 
     #: Whether every rank must make as many forward passes as the busiest one, because passes are collective.
     equal_passes = False
-    #: Whether every rank has the whole model, equal to the bit.
+    # : Whether every rank holds the full model, bit for bit equal.
     replicated = True
     #: Whether the backward reduces gradients, so that their norm is the same on every rank.
     reduced = True
@@ -83,7 +83,7 @@ class Replica:
 
     def wrap(self, settings: ParallelSettings) -> None:
         """Makes DDP reduce the gradients of the parameters that are trained now."""
-        self.wrapped: DistributedDataParallel | None = None  # frees its buckets before new ones are made
+        self.wrapped: DistributedDataParallel | None = None  # frees the old buckets before new ones are made
         self.trained = [parameter.requires_grad for parameter in self.model.parameters()]
         if self.world.size > 1:
             self.wrapped = DistributedDataParallel(
@@ -101,12 +101,12 @@ class Replica:
         return self.wrapped or self.model
 
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
-        """Returns the context of a micro-batch's forward and backward; the last one's reduces gradients."""
-        # no_sync has to surround the forward too: DDP decides there whether the coming backward reduces.
+        """Returns the context of a micro-batch's forward and backward; in the `last` one gradients are reduced."""
+        # no_sync must include the forward, because DDP decides there whether the next backward reduces gradients.
         return nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Returns the optimizer with its state spread as the strategy needs; it has made no step yet."""
+        """Returns the optimizer with its state distributed as the strategy needs; call this before the first step."""
         return optimizer
 
     def after_step(self, step: int) -> int:
@@ -122,9 +122,9 @@ class Replica:
             dist.broadcast(buffer, 0)
 
     def model_state(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Returns the whole model's state by name.
+        """Returns the full model's state by name.
 
-        Without `keep`, a rank with a sharded model only helps to gather it and gets nothing.
+        Without `keep`, a rank with a sharded model only helps to gather the state and gets nothing.
         """
         return self.model.state_dict()
 

@@ -1,8 +1,8 @@
 """The ranks of a new attempt agree on the newest state that any rank holds, and send it to the ranks that lack it.
 
-Every rank publishes the seals in its worker's memory, which are small. All ranks derive the same order of candidates,
-newest first, and try one after the other. The first holder whose bytes match the checksum counts. A holder that can't
-send the state, or sends something else, is passed over with a sentence.
+Every rank publishes the seals (small descriptions) of the states in its worker's memory. All ranks derive the same
+order of candidates, the newest first, and try each in turn. The first holder whose bytes match the checksum is used. A
+holder that can't send the state, or that sends wrong bytes, is skipped, and a message is logged.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Group:
         self.rank, self.size, self._group = place.rank, place.ranks, group
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns every rank's plain value, in rank order; a value that can't be decoded is None. Raises GroupLostError
-        if a group that can continue has lost ranks.
+        """Returns every rank's plain value, in rank order, with None for values that can't be decoded.
+
+        Raises GroupLostError if a group that can continue has lost ranks.
         """
         if self.size == 1:
             return [value]
@@ -84,25 +85,27 @@ class Group:
 
 
 class Questions:
-    """All ranks ask each other something every few steps, because each time costs as much as a small step's reduction.
+    """All ranks exchange numbers every few steps, because an exchange costs as much as a small step's reduction.
 
-    They ask about four times a second, and at least in every tenth step, even if steps become longer.
+    They ask about four times a second, and at least in every tenth step.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._begun = self._next = 0
-        self._at, self._longest = 0.0, 0.0  # the last step's begin, and the longest step since the last question
+        self._at, self._longest = 0.0, 0.0  # the last step's start, and the longest step since the last question
 
     def begin_anew(self, step: int) -> None:
-        """Restart the count after `step`, on all ranks; they ask in each of the next ten steps, whose times differ from
-        later ones.
+        """Restart the count after `step`, on all ranks.
+
+        The ranks ask in each of the next ten steps, whose durations differ from later ones.
         """
         self._begun, self._next, self._at, self._longest = step, step + 1, 0.0, 0.0
 
     def begin(self, step: int, *numbers: int) -> Callable[[], list[int]] | None:
-        """Begin to ask if this step is due; returns a function that waits for the maximum of each number over the
-        ranks.
+        """Begin to ask if this step is due.
+
+        Returns a function that waits for the maximum of each number over the ranks.
         """
         now = time.monotonic()
         self._at, self._longest = now, max(self._longest, now - self._at)
@@ -121,7 +124,7 @@ class Questions:
 
 
 class Found:
-    """A found state is one that all ranks have agreed on, with each rank's own state of that attempt."""
+    """This is a state that all ranks have agreed on, with each rank's own state of that attempt."""
 
     def __init__(self, seal: Seal, parts: dict[int, Any], own: dict[int, Any]) -> None:
         self.attempt, self.step = seal.attempt, seal.step
@@ -139,8 +142,8 @@ class Found:
     def buffers(self, rank: int) -> dict[str, torch.Tensor]:
         """Returns the model's buffers: the unchanged ones, and `rank`'s own, which take precedence.
 
-        For a divided state the own ones are those of the part `rank`. If all ranks have the same state, rank 0's count,
-        as in DistributedDataParallel's next forward pass.
+        For a divided state, `rank` is the index of the part. If all ranks have the same state, rank 0's buffers are
+        used, as in DistributedDataParallel's next forward pass.
         """
         divided = self.count > 1
         own = self.own_of_part(rank) if divided else self.own_of(0) or self.own_of(rank)
@@ -165,10 +168,11 @@ def newest(
     *,
     all_parts: bool = False,
 ) -> Iterator[Found]:
-    """Yields the newest state in `memory` or on `disk` that isn't older than `than` (attempt and step), then the next
-    newest, and so on; the same on every rank. Collective.
+    """Yields the states in `memory` or on `disk` that aren't older than `than`, the newest first; collective.
 
-    A rank gets its own part if the state has as many parts as now. Otherwise, or with `all_parts`, it gets all of them.
+    `than` consists of attempt and step. Every rank gets the same sequence.
+
+    If the state has as many parts as now, a rank gets its own part. Otherwise, or with `all_parts`, it gets all parts.
     """
     here = dict[Seal, Path]()
     for directory in filter(None, (disk, memory)):
@@ -243,10 +247,11 @@ def _parts(
 def _from_holders(
     group: Group, say: Callable[[str], None], file: Path | None, seal: Seal, ranks: list[int], needed: bool
 ) -> torch.Tensor | None:
-    """Returns the state's bytes, empty if this rank doesn't need them; None, on every rank, if no holder could send
-    them.
+    """Returns the state's bytes; None, on every rank, if no holder could send them.
 
-    A holder sends them to one rank at a time. Each receiver becomes a holder, so their number doubles every round.
+    The bytes are empty if this rank doesn't need them.
+
+    A holder sends the bytes to one rank at a time. Each receiver becomes a holder, so the holders double every round.
     """
     own: torch.Tensor | None = None
     if file is not None:

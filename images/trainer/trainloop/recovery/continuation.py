@@ -1,9 +1,9 @@
 """A script's ranks continue in their processes when others are lost (`continuing`); this is the script's side.
 
-A step in which a collective failed isn't made: its gradients are removed just before the optimizer's step, so nothing
-changes. A flag leaves out steps that a device has already queued (`Keeper.hold`). Everything that the host has changed
-since the last step that was made (generators, buffers, a scheduler) is put back. The ranks then form their next group,
-and the loop's body runs again for the later steps.
+If a collective failed in a step, its gradients are removed just before the optimizer's step, so the step changes
+nothing. Steps that are already queued on a device are skipped by a flag (`Keeper.hold`). The host's changes since the
+last step that was made (generators, buffers, a scheduler) are reverted. The ranks then form their next group, and the
+loop's body runs again for the later steps.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from trainloop.recovery.tensors import is_large
 class Continuation:
     """A continuation lets a script's rank continue from one attempt into the next."""
 
-    #: Steps that a rank makes alone before it joins. In the second one DDP orders its buckets by the first one's
-    #: gradients, and so has the other ranks' order.
+    #: Steps that a rank makes alone before it joins. In the second one DDP reorders its buckets by the first one's
+    #: gradients, and then has the same order as the other ranks.
     rehearsals = 2
 
     def __init__(
@@ -143,16 +143,14 @@ class Continuation:
         return after
 
     def _foreign_group(self) -> str | None:
-        """Returns a sentence if the script made a process group that can't be formed again."""
+        """Returns a message if the script made a process group that can't be formed again, else None."""
         groups: Any = distributed_c10d
         foreign = [each for each in groups._world.pg_map if not isinstance(each, Group)]
         return f"it has {len(foreign)} process group(s) that were made in another way" if foreign else None
 
 
 def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kept: bool, divided: bool) -> str | None:
-    """Returns why a script with this optimizer can't continue; None if nothing known before the first step is in the
-    way.
-    """
+    """Returns why a script with this optimizer can't continue; None if no reason is known before the first step."""
     if not kept:
         return "no state is kept in memory"
     if divided:
@@ -170,8 +168,8 @@ def obstacle_of(optimizer: torch.optim.Optimizer, others: dict[str, Any], *, kep
 def share(count: int, size: int, present: Sequence[int], rank: int) -> list[int]:
     """Returns the parts, out of `count` in a step, that `rank` computes.
 
-    Its own parts are always the same. Each part of an absent rank goes to the rank with the fewest. Raises ValueError
-    for fewer parts than ranks.
+    A rank always computes its own parts. Each part of an absent rank is given to the rank with the fewest parts. Raises
+    ValueError if there are fewer parts than ranks.
     """
     if count < size:
         raise ValueError(f"parts is {count}, which is fewer than the {size} ranks: each needs one in every step")

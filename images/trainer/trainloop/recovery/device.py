@@ -1,8 +1,8 @@
 """A device works later than the host queues; this module defines the operations that keeping a state relies on.
 
-While a rank is dead its peers' collectives never end, and nothing queued behind them ever runs. The device's memory is
-then read by copies alone, over a separate stream, into memory that was pinned before. Pageable memory, a new
-allocation, or a kernel's first load may each wait for the device.
+While a rank is dead, its peers' collectives never end, and work queued behind them never runs. Then the device's memory
+can be read only by copies on a separate stream, into memory that was pinned before. Pageable memory, new allocations,
+and the first load of a kernel may wait for the device.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class Device:
         """Make the calling thread's later queued work wait for `event`, without blocking the host."""
 
     def copy(self, places: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-        """Queue copies of one type and equal sizes, which a device makes in one kernel, or in none if they go to the
-        host.
+        """Queue copies of tensors of one type and equal sizes.
+
+        A device makes them in one kernel, or without a kernel if the target is on the host.
         """
         torch._foreach_copy_(places, sources, non_blocking=True)
 

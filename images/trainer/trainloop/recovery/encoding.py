@@ -30,8 +30,9 @@ class Encoded:
     """An encoded state is a text, and the state's own tensors, which are copied on writing."""
 
     def __init__(self, state: Any, last: Encoded | None = None) -> None:
-        """The text of `last` is reused if its tensors' names, types and shapes and its plain values are equal (1 equals
-        1.0), because making a text takes longer than the rest of a small state.
+        """The text of `last` is reused if plain values (1 equals 1.0) and tensors' names, types and shapes are equal.
+
+        For a small state, creating the text takes longer than everything else.
         """
         #: The tensors, each with its bytes' offset behind the text.
         self.tensors: list[tuple[torch.Tensor, int]] = []
@@ -82,7 +83,7 @@ class Encoded:
             begin, size = self._end, value.numel() * value.element_size()
             strides = value.stride()
             order = sorted(range(value.dim()), key=strides.__getitem__, reverse=True)
-            # The memory's order, if the tensor's dimensions have another one (channels last).
+            # Use the order in memory, in case the dimensions have another order (channels last).
             ordered = value.permute(order)
             self.tensors.append((ordered, begin))
             self._end += size + -size % ALIGNMENT

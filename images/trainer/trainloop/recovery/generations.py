@@ -1,8 +1,8 @@
-"""A state is written alternately into two files of the pod's memory, which are made, and pinned, once.
+"""A state is written alternately into two files of the pod's memory, which are created and pinned only once.
 
-A new page of memory takes longer to make than to fill. Only pinned memory is filled at a device's speed, or while the
-device is stuck. So a file stays and is overwritten. Its head is emptied before and written last; it vouches for the
-content in this pod's memory, without a checksum. An unfinished file, or one cut off by a kill, has no head.
+Creating a page of memory takes longer than filling it. Only pinned memory can be filled at a device's speed, or while
+the device is stuck. So files are kept and overwritten. A file's head is emptied first and written last. The head
+guarantees that the content is complete, without a checksum. If a write is interrupted, the file has no head.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SLACK = 256 << 10
 
 
 class File:
-    """One of the two files is mapped here."""
+    """This is one of the two files, mapped into memory."""
 
     def __init__(self, path: Path, device: Device) -> None:
         self.path, self._device = path, device
@@ -50,8 +50,9 @@ class File:
             return None
 
     def make(self, size: int, *, stuck: bool = False) -> None:
-        """Make, map and pin a file for a state of `size` bytes; while the device is `stuck`, don't pin it. Raises
-        OSError if there is no room for it.
+        """Make, map and pin a file for a state of `size` bytes; while the device is `stuck`, don't pin it.
+
+        Raises OSError if there is no room for it.
 
         Another rank of the worker may already have made or replaced it.
         """
@@ -88,7 +89,7 @@ class File:
         return descriptor is None
 
     def claim(self) -> int | None:
-        """Returns a descriptor that keeps other writers out while it is open; None if another writer holds one."""
+        """Returns a descriptor that excludes other writers while it is open; None if another writer holds one."""
         descriptor = os.open(self.path, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,8 +142,9 @@ class Generations:
             self._making.release()
 
     def make_all(self, size: int, kept: tuple[int, int], say: Callable[[str], None]) -> None:
-        """Make all files for a state of `size` bytes; reports a failure, or memory that isn't pinned. The file with the
-        state of age `kept` stays as it is.
+        """Make all files for a state of `size` bytes.
+
+        Reports failures and unpinned memory. The file with the state of age `kept` stays unchanged.
         """
         self._device.enter_thread()
         ages = self._ages()
@@ -156,8 +158,10 @@ class Generations:
             say(f"the state is kept in memory that isn't pinned, and copying takes longer: {unpinned}")
 
     def next(self, kept: tuple[int, int], *, spare: bool = False) -> File:
-        """Returns the file to write: the oldest that nobody is writing. With `spare` this may be the one with the state
-        of age `kept`, if there is no other. Raises OSError if there is none.
+        """Returns the oldest file that nobody is writing.
+
+        With `spare` this may be the file with the state of age `kept`, if there is no other. Raises OSError if there is
+        no file.
         """
         ages = self._ages()
         for file in sorted(self.files, key=lambda file: (ages[file] == kept, ages[file])):
@@ -178,7 +182,7 @@ class Generations:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Admit one process at a time; if it dies inside, the next one enters. Raises OSError after `PATIENCE` seconds."""
+    """Admit one process at a time, and the next one if a process dies. Raises OSError after `PATIENCE` seconds."""
     with os.fdopen(os.open(lock, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
         until = time.monotonic() + PATIENCE
         while True:

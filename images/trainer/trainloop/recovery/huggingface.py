@@ -41,8 +41,9 @@ from trainloop.recovery.tensors import OptimizerState, as_now, cloned
 
 
 class RecoveryCallback(TrainerCallback):
-    """This callback keeps the state of a Trainer whose ranks all have the whole model (one rank, or
-    DistributedDataParallel).
+    """This callback keeps the state of a Trainer whose ranks all hold the full model.
+
+    That is the case with a single rank or DistributedDataParallel.
     """
 
     def __init__(self, trainer: Trainer) -> None:

@@ -1,13 +1,13 @@
 """A rank that survives a fault writes the state of the last finished step to memory as soon as it detects the fault.
 
-Weights and moments change only during the optimizer's step, and then stay those of that step until the next one. So
-nothing is copied while nothing fails (just-in-time checkpointing, Gupta et al., EuroSys 2024). The state that changes
-earlier in a step, such as random generators, is small, and copied in each step (`slots`). On a device the last step is
-the last one that the device has made, not the last one that the host has queued (`steps`).
+Weights and moments change only during the optimizer's step, and stay unchanged until the next one. So they are copied
+only after a fault (just-in-time checkpointing, Gupta et al., EuroSys 2024). State that changes earlier in a step, such
+as random generators, is small and is copied in each step (`slots`). On a device, the last step is the last one that the
+device has made, not the last one that the host has queued (`steps`).
 
-A rank detects a fault by an exception, or by SIGTERM. Its main thread may then hang in a collective, so a thread writes
-the state; the signal's C handler wakes it through a pipe. Nobody writes the state while it changes, so a half updated
-state is never sealed. In a planned stop the main thread reaches its end and writes the state once, there.
+A rank detects a fault by an exception or by SIGTERM. The main thread may then hang in a collective, so another thread
+writes the state, which the signal's C handler wakes through a pipe. The state is never written while it changes, so a
+partly updated state is never sealed. In a planned stop the main thread reaches its end and writes the state there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from trainloop.recovery.steps import Hold, Made, Steps
 EXIT_STOPPED = 143
 #: Seconds within which a main thread continues, or a device proceeds, unless it is stuck.
 _BRIEFLY = 0.1
-#: The most seconds that a main thread gets to reach its end after a stop request.
+#: The maximum of seconds that a main thread gets to reach its end after a stop request.
 _LONGEST = 15.0
 _STOP = 0
 
@@ -100,8 +100,9 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int, attempt: int | None = None) -> None:
-        """Begin with the state after `step`, from which the first step is made. The state that `attempt` left in memory
-        stays until there is a newer one; everything else is deleted.
+        """Begin with the state after `step`.
+
+        The state that `attempt` left in memory is kept until there is a newer one, and everything else is deleted.
         """
         sealed.clean(self.directory)
         here, _ = sealed.sealed_files(self.directory, self.place.job)
@@ -137,7 +138,7 @@ class Keeper:
 
     @property
     def obstacle(self) -> str | None:
-        """Returns why an unfinished step can't be taken back; None if it can."""
+        """Returns why an unfinished step can't be reverted; None if it can."""
         if self._slots is None:
             return "there is no room in memory for this rank's own state"
         if self._device.queues and not self._hold.works:
@@ -145,8 +146,9 @@ class Keeper:
         return None
 
     def hold(self) -> None:
-        """Keep the device from beginning any further step, because collectives are about to end with garbage. May be
-        called from any thread; returns when the hold is in effect.
+        """Keep the device from beginning any further step, because collectives are about to end with garbage.
+
+        May be called from any thread; returns when the hold is in effect.
         """
         self._snapshots.hold()
         if self._device.queues:
@@ -157,8 +159,9 @@ class Keeper:
             is_set.synchronize()
 
     def newest(self, *, left_out: bool = False) -> Made:
-        """Wait until the device has done all queued work; returns the last step that it has made. With `left_out` a
-        step that has begun to change the state is dropped.
+        """Wait until the device has done all queued work; returns the last step that it has made.
+
+        With `left_out` a step that has begun to change the state is dropped.
         """
         if left_out and self._changing:
             self._steps.drop()
@@ -220,8 +223,9 @@ class Keeper:
             self._snapshots.make(step, lambda: self._encoded(step, self._host))
 
     def made(self, step: int, *, as_before: bool = False) -> None:
-        """Record that the state after `step` is complete: the optimizer's step and the changes that belong to it are
-        made. With `as_before` this rank's own state hasn't changed since they began, and so is already kept.
+        """Record that the state after `step` is complete, because the last change of the step is made.
+
+        With `as_before`, this rank's own state hasn't changed since the optimizer's step began, so it is already kept.
         """
         is_there = as_before and self._changing and self._step is not None and step == self._step + 1
         self._steps.wait_for_room(step)
@@ -325,8 +329,9 @@ class Keeper:
             self._say(f"state of step {self._step} not kept in memory: {error}")
 
     def _write(self, made: Made, left_out: set[int], ends: bool) -> bool:
-        """Write a step's state; returns whether that succeeded. It fails if the device changes the state before the
-        end.
+        """Write a step's state; returns whether that succeeded.
+
+        Writing fails if the device changes the state before the end.
         """
         if ends:
             with self._device.on(self._stream):

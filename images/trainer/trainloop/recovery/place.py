@@ -51,8 +51,9 @@ class Place:
 
 
 def memory_directory(say: Callable[[str], None]) -> Path | None:
-    """Returns this user's own directory in the pod's memory; None if none is named, or if it is unusable, which `say`
-    reports.
+    """Returns this user's own directory in the pod's memory; None if none is named or it is unusable.
+
+    `say` is called with the reason if the directory is unusable.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
     if not named:

@@ -17,8 +17,9 @@ _CGROUP_ROOT = "/sys/fs/cgroup"
 
 @contextmanager
 def made(file: Path, size: int) -> Iterator[BinaryIO]:
-    """Make a file of `size` bytes, yield it, and then move it to `file`, which it may replace. Raises OSError if there
-    is no room.
+    """Make a file of `size` bytes, yield it, and then move it to `file`, which it may replace.
+
+    Raises OSError if there is no room.
     """
     if problem := lacking(file.parent, size):
         raise OSError(problem)

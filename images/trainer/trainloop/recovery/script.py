@@ -128,9 +128,11 @@ class Recovery:
         self._excepthook = sys.excepthook
 
     def steps(self, total: int) -> Iterator[int]:
-        """Yields the numbers of the remaining steps, up to `total`; a step is finished when the next one is requested.
-        A step that a fault has cut off is yielded again. After SIGTERM to any rank, raises SystemExit(143) after that
-        step, or after the steps of a quarter of a second, ten at most.
+        """Yields the numbers of the remaining steps, up to `total`.
+
+        A step is finished when the next one is requested. A step that a fault has cut off is yielded again. After
+        SIGTERM to any rank, raises SystemExit(143) after that step, or after the steps of a quarter of a second, ten at
+        most.
         """
         continuation, joined = self._continuation, False
         if continuation is not None and continuation.joins:
@@ -169,8 +171,9 @@ class Recovery:
                 continuation.over()
 
     def _close(self, asking: Callable[[], list[int]] | None, total: int) -> tuple[int, bool]:
-        """Close the yielded step; returns whether all ranks shall stop after it, and whether a new group has formed
-        instead.
+        """Close the yielded step.
+
+        Returns whether all ranks shall stop after it, and whether a new group has formed instead.
         """
         continuation = self._continuation
         if continuation is not None and continuation.was_left_out(self._updates):
@@ -199,9 +202,10 @@ class Recovery:
         return stop, False
 
     def parts(self, count: int | None = None) -> Iterator[int]:
-        """Yields the micro-batches of this step that this rank computes, as numbers below `count`; by default its own
-        single one. Lost ranks' parts are dealt among the others. Gradients are reduced in the backward of the last
-        part, and each part has its own random numbers.
+        """Yields the micro-batches of this step that this rank computes, as numbers below `count`.
+
+        By default each rank computes one part. Lost ranks' parts are dealt among the others. Gradients are reduced in
+        the backward of the last part, and each part uses its own random numbers.
 
         DistributedDataParallel divides the sum over all parts by the number of ranks. So with n times as many parts as
         ranks, divide each part's loss by n. Raises ValueError for fewer parts than ranks.
@@ -212,9 +216,11 @@ class Recovery:
         yield from passes(self._model, own, lambda part: seed(self._state.seed, step, part, self._device))
 
     def made(self) -> None:
-        """Record that this step has made its last change. Later work until the next step (a loss that is averaged over
-        the ranks, an evaluation) changes no state, so a fault there costs no step. Call it in a script with `others` if
-        its ranks wait for each other there. Without `others` the optimizer's step is the last change.
+        """Record that this step has made its last change.
+
+        Later work until the next step (a loss that is averaged over the ranks, an evaluation) changes no state, so a
+        fault there costs no step. Call it in a script with `others` if its ranks wait for each other there. Without
+        `others` the optimizer's step is the last change.
         """
         if self._keeper is not None:
             self._keeper.made(self.step + 1)
@@ -255,8 +261,10 @@ class Recovery:
         self._progress.enter("train")
 
     def _resume(self) -> Found | None:
-        """Restore the newest state that any rank has; returns it. Raises RuntimeError if there are states, but none of
-        this model, because starting from scratch would be a surprise.
+        """Restore the newest state that any rank has; returns it.
+
+        Raises RuntimeError if there are states, but none of this model, because starting from scratch would be a
+        surprise.
         """
         self._progress.enter("setup", message="looking for a state to continue from")
         memory = self._keeper.directory if self._keeper else None
@@ -290,8 +298,9 @@ class Recovery:
             self._say("the random state of this rank was lost with its pod: it keeps the one that it has")
 
     def _form(self, *, left_out: bool = False) -> None:
-        """Form the next attempt's group, in which ranks that lack the newest step receive it. If a step was `left_out`,
-        or if the device hasn't made it, the host's changes in it are taken back.
+        """Form the next attempt's group, in which ranks that lack the newest step receive it.
+
+        If the last step was `left_out`, or if the device hasn't made it, the host's changes in that step are reverted.
         """
         assert self._continuation is not None
         drawn, made = generators.packed(self._device), None

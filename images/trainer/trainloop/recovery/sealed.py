@@ -1,9 +1,9 @@
-"""A sealed file contains a state, and a seal with its job, attempt and step, which vouches that the state is complete.
+"""A sealed file contains a state and a seal, which names job, attempt and step and shows that the state is complete.
 
-On a disk the file is written under another name and renamed after its last byte and its seal. So a file with a sealed
-file's name was never half-written; a checksum finds later damage. It is a CRC-32, which a processor's core computes at
-4 GB/s (SHA-256: 0.5 to 2). It finds damage, not forgery, because only its own user can open the directory. In the pod's
-memory nothing gets damaged, so there is no checksum (`generations`).
+On a disk, the file is written under another name, and renamed after the last byte and the seal are written. So a file
+with a sealed file's name is complete. A checksum detects later damage. It is a CRC-32, which a core computes at 4 GB/s
+(SHA-256: 0.5 to 2). Forgery needn't be detected, because only the user can open the directory. In the pod's memory
+nothing gets damaged, so no checksum is used (`generations`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class SealError(ValueError):
 
 @dataclass(frozen=True, order=True)
 class Seal:
-    """A seal describes a file's state. The greater of two is newer, because a later attempt continued from the state it
-    found.
+    """A seal describes the state in a file.
+
+    The greater of two seals is newer, because each attempt continued from an earlier state.
     """
 
     attempt: int
@@ -69,8 +70,9 @@ def name_of(attempt: int, step: int, part: int, parts: int) -> str:
 
 
 def private(directory: Path) -> Path:
-    """Returns the directory within `directory` that only this user can read; makes it if necessary. Raises SealError if
-    it belongs to another user, OSError if it can't be made.
+    """Returns the directory within `directory` that only this user can read; makes it if necessary.
+
+    Raises SealError if it belongs to another user, OSError if it can't be made.
     """
     own = directory / f"user-{os.getuid()}"
     own.mkdir(mode=0o700, exist_ok=True)
@@ -110,8 +112,9 @@ def head_of(seal: Seal) -> bytes:
 
 
 def read_seal(file: Path) -> Seal | None:
-    """Returns the seal of a file without reading its state; None for an empty file of the pod's memory. Raises
-    SealError.
+    """Returns the seal of a file without reading its state; None for an empty file of the pod's memory.
+
+    Raises SealError.
     """
     try:
         with file.open("rb") as stream:
@@ -141,10 +144,10 @@ def seal_of(plain: Any) -> Seal | None:
 
 
 def sealed_files(directory: Path, job: str, *, adopting: bool = False) -> tuple[dict[Seal, Path], list[str]]:
-    """Returns the sealed files of `job` by their seals, and sentences about the unusable ones.
+    """Returns the sealed files of `job` by their seals, and messages about the unusable ones.
 
-    With `adopting` other jobs' files count as attempt 0, before the first: on a disk a job may continue from another
-    one.
+    With `adopting`, files of other jobs count as attempt 0, before the first one, because on a disk a job may continue
+    from another job.
     """
     found, wrong = dict[Seal, Path](), list[str]()
     for file in sorted((*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"*{MEMORY}"))):

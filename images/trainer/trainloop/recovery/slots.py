@@ -1,10 +1,10 @@
 """A rank's own state, its random generators and changing buffers, is copied into the pod's memory in every step.
 
-The rank maps the file, so a step costs a copy and no call of the kernel, and the copy outlives a rank that is killed.
-The file has a slot for each of the last steps, as many as the host may be ahead of the device, and two for the newest
-snapshot and the one before. A slot's head is emptied before its content is written, and written after it. A device's
-tensors are first copied on the device, then to the host over a separate queue, followed by a stamp: the host never
-waits.
+The rank maps the file, so a step costs a copy and no system call, and the copy outlives a rank that is killed. The file
+has a slot for each of the last steps, as many as the host may be ahead of the device, and two slots for the newest
+snapshot and the previous one. A slot's head is emptied before its content is written, and written afterwards. A
+device's tensors are first copied on the device, then to the host on a separate queue, followed by a stamp. So the host
+never waits.
 
 Most buffers never change (masks, positions), and those belong to the state itself. A tensor's version counter shows
 most changes, but not those by torch's own batch normalisation or by a write to `.data`. So floating-point vectors
@@ -45,8 +45,9 @@ _GONE = torch.empty(0)
 
 
 class Buffers:
-    """A model's buffers, all or those that have one of `names`, are looked up once: each look-up takes longer than a
-    small model's step.
+    """This class looks up a model's buffers, or those in `names`, once.
+
+    Each look-up takes longer than a small model's step.
     """
 
     def __init__(self, model: nn.Module, names: Container[str] | None = None) -> None:
@@ -166,7 +167,7 @@ class Slots:
         return self._memory[begin + _BEFORE : begin + _BEFORE + self._capacity]
 
     def _begin(self, number: int, layout: _Layout, random: bytes) -> None:
-        """Write the host's content into a slot, and leave its head empty."""
+        """Write the host's content into a slot, and leave the slot's head empty."""
         assert self._mapped is not None
         begin, text = number * (_BEFORE + self._capacity), layout.encoded.text
         self._mapped[begin : begin + _HEAD.size] = bytes(_HEAD.size)
@@ -175,8 +176,9 @@ class Slots:
         self._mapped[begin + len(text) : begin + len(text) + len(random)] = random
 
     def _end(self, number: int, layout: _Layout, step: int, source: int) -> Event | None:
-        """Copy the content at `source` into a slot and write the head. Returns the event after which `source` may be
-        reused.
+        """Copy the content at `source` into a slot and write the head.
+
+        Returns the event after which `source` may be reused.
         """
         content, sent = self._content(number)[layout.begin : layout.encoded.size], None
         if layout.stamps:
@@ -204,8 +206,9 @@ class Slots:
         return sent
 
     def _make(self, needed: int) -> None:
-        """Replace the file by a larger one with at least `needed` bytes for each slot's content; the old content is
-        copied.
+        """Replace the file by a larger one with at least `needed` bytes for each slot's content.
+
+        The old content is copied.
         """
         capacity = needed + needed // 8
         capacity += -capacity % mmap.PAGESIZE
@@ -228,8 +231,9 @@ class Slots:
 
 
 class _Layout:
-    """A layout places a slot's content; the buffers are copied into the slots themselves, or into memory on their
-    device.
+    """A layout places a slot's content.
+
+    The buffers are copied into the slots themselves, or into memory on their device.
     """
 
     def __init__(self, key: Any, random: bytes, buffers: dict[str, torch.Tensor]) -> None:

@@ -1,13 +1,13 @@
 """A snapshot of the state is already in memory if no rank that has the state may survive.
 
-Ranks write one every k steps. The device copies it beside the following steps: training waits for the copy only before
-it next changes the copied tensors, and the host never waits. A thread seals the finished copy. k follows from the
-duration of the copy, and is chosen again after each, so that all snapshots together cost under a hundredth of the time.
-There are two generations; when all ranks are known to have a snapshot, the one before may be overwritten.
+Ranks write a snapshot every k steps. The device copies it during the following steps. Training waits for the copy only
+before the copied tensors change next, and the host never waits. A thread seals the finished copy. After each copy, k is
+chosen by its duration, so that all snapshots together cost under a hundredth of the time. There are two generations.
+When all ranks are known to have a snapshot, the previous one may be overwritten.
 
-If all ranks have the same state, the first rank of the first two workers writes it. If each has its own part, each
-writes it, and sends a copy to its neighbour, the rank of the same number in the next worker. If the parts have
-replicas, the ranks of the first two replicas write theirs.
+If all ranks have the same state, the first rank of each of the first two workers writes it. If each rank has its own
+part, it writes that part, and sends a copy to its neighbour, the rank of the same number in the next worker. If the
+parts have replicas, the ranks of the first two replicas write their parts.
 """
 
 from __future__ import annotations
@@ -153,8 +153,9 @@ class Snapshots:
         return step == self._next and not self._again and not self._ended
 
     def end(self) -> None:
-        """Seal no further snapshot: a collective may have ended, and later copies are garbage. A copy that is certainly
-        good is finished first.
+        """Seal no further snapshot: a collective may have ended, and later copies are garbage.
+
+        A copy that is certainly good is finished first.
         """
         if self._whole is not None and self._whole.query():
             self.wait(_PATIENCE)
@@ -232,9 +233,7 @@ class Snapshots:
         return (time.monotonic() - self._since[1]) / max(1, step - self._since[0])
 
     def _give_to_neighbour(self, group: Group, written: _Written | None) -> None:
-        """Send this rank's snapshot to its neighbour in the next worker, and keep that of its neighbour in the last
-        one.
-        """
+        """Send this rank's snapshot to the neighbour in the next worker, and keep the previous neighbour's snapshot."""
         heads = group.gather(None if written is None else vars(written.seal))
         theirs = sealed.seal_of(heads[self._before])
         file = None

@@ -1,9 +1,9 @@
 """The host is a few steps ahead of the device; this module tracks the steps that the device has made.
 
-Each step records two events: before the optimizer's step, and after the last change. Between the second one and the
-next step's first one the weights on the device are those of that step, even while the device waits for a collective
-that never ends. The host's part of a state (a learning rate, a scheduler, the numbers of a data order) is remembered
-for each step, because the host has already changed it by then.
+Each step records one event before the optimizer's step, and one after the last change. From the second event to the
+next step's first event, the weights on the device don't change, even while the device waits for a collective that never
+ends. The host's part of a state (a learning rate, a scheduler, the numbers of a data order) is remembered for each
+step, because the host has already changed it by then.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class Steps:
         self._seconds, self._ended = now - self._ended, now
 
     def newest(self, left_out: Container[int] = ()) -> Made | None:
-        """Returns the step whose state the device has; None while another step changes it. Steps that are `left_out`
-        change nothing.
+        """Returns the step whose state the device has; None while another step changes it.
+
+        Steps that are `left_out` change nothing.
         """
         for step in reversed(list(self._made)):
             if step.step not in left_out and step.whole is not None and step.whole.query():
@@ -81,8 +82,10 @@ class Steps:
         return None
 
     def settled(self, left_out: Container[int]) -> Made | None:
-        """Returns the result of `newest`. If the device may be about to begin a queued step, waits first until it has
-        made no progress for as long as two steps take.
+        """Returns the result of `newest`.
+
+        If the device may be about to begin a queued step, waits first until it has made no progress for as long as two
+        steps take.
         """
         step = self.newest(left_out)
         until = time.monotonic() + min(_LONGEST, max(_BRIEFLY, 2 * self._seconds))
@@ -99,8 +102,7 @@ class Steps:
 
 
 class Hold:
-    """A hold turns an optimizer's queued steps into no-ops, so that garbage from an ended collective can't change
-    weights.
+    """A hold skips an optimizer's queued steps, so that garbage from an ended collective can't change weights.
 
     torch's fused optimizers (Adam, AdamW, SGD and Adagrad with `fused=True`; alone, in ZeroRedundancyOptimizer, and
     with FSDP2's parameters) leave a step out if `found_inf` is 1 on the device when they reach it. Each step reads the

@@ -86,8 +86,9 @@ def cloned(value: Any) -> Any:
 
 
 def as_now(value: Any) -> Any:
-    """Returns nested values with copies of the small tensors on the host. Large ones aren't copied: an average of
-    weights on the host has waited for the device.
+    """Returns nested values with copies of the small tensors on the host.
+
+    Large ones aren't copied: an average of weights on the host has waited for the device.
     """
     return mapped(value, lambda tensor: tensor.clone() if _is_small(tensor) else tensor)
 
@@ -114,9 +115,7 @@ class OptimizerState:
     def __init__(
         self, optimizer: torch.optim.Optimizer, device: torch.device, around: torch.optim.Optimizer | None = None
     ) -> None:
-        """For ZeroRedundancyOptimizer `optimizer` is this rank's part, and `around` is the optimizer that contains it
-        and has the settings.
-        """
+        """For ZeroRedundancyOptimizer, `optimizer` is this rank's part, and `around` contains it and the settings."""
         self._optimizer, self._around, self._beside = optimizer, around or optimizer, device.type != "cpu"
         #: The keys of each parameter's state; then the numbers that are on the host although the weights aren't.
         self._there = dict[Any, tuple[str, ...]]()
@@ -131,8 +130,9 @@ class OptimizerState:
         return groups, self.now()
 
     def now(self) -> Any:
-        """Returns the keys of the state by parameter, because the next step may add some before the device has made
-        this one, and the numbers that are on the host.
+        """Returns the keys of the state by parameter, and the numbers that are on the host.
+
+        The keys are needed because the next step may add some before the device has made this step.
         """
         state = self._optimizer.state
         if len(state) != len(self._there):

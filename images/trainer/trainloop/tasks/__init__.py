@@ -1,9 +1,9 @@
 """A task provides model, data and loss; the loop does the rest.
 
-A built-in task is named (`reviews`); a user's own is `module:factory`, where `factory(options)` returns a Task. The
-loop never reads a batch itself. It asks the task to collate samples, to count the units of the mean loss, and for the
-loss as a *sum* over those units, because only sums can be added up over micro-batches and ranks. Built in are `reviews`
-and `text`, which need no network, and `hub`, with the models of the transformers library.
+A built-in task is set by its name (`reviews`), and a user's task by `module:factory`, where `factory(options)` returns
+a Task. The loop never reads a batch itself. The task collates samples, counts the units of the mean loss, and returns
+the loss as a *sum* over those units, because only sums can be added over micro-batches and ranks. `reviews` and `text`
+are built in and need no network. `hub` is built in too, and uses models of the transformers library.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class TaskSettings(Settings):
 
 @runtime_checkable
 class Task(Protocol):
-    """A task has model, data and loss. The tensors that its methods receive are on the rank's device.
+    """A task defines model, data and loss. The tensors that its methods receive are on the rank's device.
 
-    A task may also have these members:
+    A task may also define these members:
 
-    - `optimizer(model, settings) -> torch.optim.Optimizer`: its own optimizer and groups, from the section `optimizer`,
-      or several in a list. The schedule multiplies each group's own rate.
+    - `optimizer(model, settings) -> torch.optim.Optimizer`: the task's optimizer, or several in a list, configured by
+      the section `optimizer`. The schedule multiplies each group's own rate.
     - `objectives(model, settings) -> list[Objective]`: several losses, each with its optimizer, that are minimised by
       turns in each step (`objectives`).
     - `parallel_plan(model, ranks) -> dict[str, ParallelStyle]`: how `parallel.tensor` ranks share its layers, by
@@ -60,7 +60,7 @@ class Task(Protocol):
         ...
 
     def count(self, batch: Batch) -> int:
-        """Returns how many units the loss is averaged over: the batch's samples, or tokens without padding."""
+        """Returns the number of units that the loss is averaged over: samples, or tokens without padding."""
         ...
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
@@ -116,7 +116,7 @@ def build_task(settings: TaskSettings) -> Task:
 
 
 def _unusable(task: Task) -> str | None:
-    """Returns a problem with the data's first sample; later it would be a traceback deep in the loop."""
+    """Returns a problem with the data's first sample, or None, to avoid a traceback deep in the loop later."""
     for name, data in (("train", task.train), ("evaluation", [] if task.evaluation is None else task.evaluation)):
         kind = f"its {name} is of {type(data).__name__}"
         if is_stream(data) and (isinstance(data, Iterator) or not hasattr(data, "__iter__")):

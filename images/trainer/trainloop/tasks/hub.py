@@ -1,9 +1,9 @@
 """Two tasks train models of the transformers library: sentence pairs with BERT, and causal language models.
 
-The latter include DeepSeek-V3. Models, tokenizers and data are given as a hub name (`google-bert/bert-base-uncased`,
-`nyu-mll/glue/mrpc`) or as a local directory in the same formats (`save_pretrained`, `save_to_disk`, GLUE's TSV files);
-a name needs the network, a directory doesn't. Names include their owner: datasets 5 refuses the hub's old names without
-one (`glue`).
+The language models include DeepSeek-V3. Models, tokenizers and data are given by a hub name
+(`google-bert/bert-base-uncased`, `nyu-mll/glue/mrpc`), which needs the network, or by a local directory in the same
+formats (`save_pretrained`, `save_to_disk`, GLUE's TSV files). A name must include its owner, because datasets 5 refuses
+the hub's old names without an owner (`glue`).
 """
 
 from __future__ import annotations

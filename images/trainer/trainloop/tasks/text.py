@@ -55,7 +55,7 @@ class Windows:
 
 
 class Block(nn.Module):
-    """A block adds attention, then feed-forward, each behind a norm, to its input."""
+    """A block adds attention and then feed-forward to its input, each computed after a norm."""
 
     def __init__(self, options: TextOptions) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class LanguageTask:
         return {}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns perplexity, bits a token, and for comparison the loss by token frequencies alone (in nats)."""
+        """Returns perplexity, bits a token, and for comparison the loss of token frequencies alone (in nats)."""
         loss = sums["loss"] / sums["count"]
         return {"perplexity": math.exp(min(loss, 50)), "bits": loss / math.log(2), "unigramLoss": self.unigram}
 

@@ -1,7 +1,7 @@
-"""A directory's checkpoints are listed from their manifests, and found by the names that users give them.
+"""A directory's checkpoints are listed from their manifests, and found by the names that users enter.
 
-A directory may belong to a run that is writing and deleting in it, or to no run at all: each of its entries becomes a
-`Version` with a state, never an error. Only names, manifests and files' sizes are read here, so nothing needs torch.
+A run may write and delete in the directory at the same time, or the directory may belong to no run. So each entry
+becomes a `Version` with a state, never an error. Only names, manifests and file sizes are read, so torch isn't needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMPLETE = "complete"
 
 
 class CommandError(TrainingError):
-    """The command can't do its job; the message is a sentence for its user."""
+    """The command failed; the message is meant for the user."""
 
 
 class UsageError(CommandError):
@@ -53,7 +53,7 @@ class Version:
     bytes: int
     tags: list[str]
     created: float | None = None  # seconds since 1970
-    parent: str | None = None  # by its name, or by its path in another directory
+    parent: str | None = None  # the parent's name, or its path if it is in another directory
     start_from: str | None = None
     attempt: int | None = None
     world_size: int | None = None
@@ -174,7 +174,7 @@ def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
 
 
 def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
-    """Returns the known facts about a checkpoint, which may be deleted at any time."""
+    """Returns what is known about a checkpoint, which may be deleted at any time."""
     mine = sorted(tag for tag, name in tags.items() if name == checkpoint.name)
     state, manifest = _manifest(checkpoint.path)
     if manifest is None:
@@ -213,7 +213,7 @@ def _manifest(folder: Path) -> tuple[str, dict[str, Any] | None]:
 
 
 def _other_format(file: Path) -> str | None:
-    """Returns the format of a manifest that another version of the loop wrote; None if it is none."""
+    """Returns the format if the manifest was written by another version of the loop, else None."""
     try:
         number = json.loads(file.read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -276,7 +276,7 @@ def own_best(found: Sequence[Version]) -> str | None:
 def _best(directory: Path, found: Sequence[Version], measured: str) -> Version:
     """Returns the complete checkpoint with the best result.
 
-    `measured` is a result's name, with `:min` if less is better; without it the run's own `checkpoint.best` counts.
+    `measured` is a result's name, with `:min` if less is better. If it is empty, the run's `checkpoint.best` is used.
     """
     own = own_best(found)
     known = sorted({result for version in found for result in version.results})
@@ -325,7 +325,7 @@ def _of(kind: type[Any] | tuple[type[Any], ...], value: object) -> Any:
 
 
 def configuration(version: Version) -> dict[str, Any] | None:
-    """Returns the settings of a checkpoint's run; None for older checkpoints, which don't have them.
+    """Returns the settings of a checkpoint's run; None for older checkpoints, which don't contain settings.
 
     Raises CommandError if the file isn't such a document.
     """

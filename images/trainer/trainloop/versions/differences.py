@@ -1,7 +1,7 @@
 """`diff` compares two checkpoints: settings, results and code, then weights by layer.
 
-A tensor's relative change is the norm of the difference over the norm before. For a layer (or a whole model) both norms
-are over all its numbers. All sums are in double precision, over parts of a few million numbers.
+A tensor's relative change is the norm of the difference divided by the norm before. For a layer or a model, both norms
+cover all of its numbers. All sums use double precision, and process a few million numbers at a time.
 """
 
 from __future__ import annotations
@@ -288,5 +288,5 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Returns whether two values are the same; 1 and true differ, 1 and 1.0 don't."""
+    """Returns whether two values are equal; 1 and true differ, but 1 and 1.0 don't."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

@@ -27,7 +27,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
 
 
 def size(count: int) -> str:
-    """Returns bytes in the largest unit that gives at least one."""
+    """Returns a number of bytes in the largest unit for which the value is at least 1."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024
@@ -82,5 +82,5 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def say(text: str) -> None:
-    """Prints to standard error anything but the answer itself."""
+    """Prints a message that isn't part of the result to standard error."""
     print(f"trainloop: {plain(text)}", file=sys.stderr)

@@ -23,7 +23,7 @@ from trainloop.versions.output import size
 
 
 class Weights(Mapping[str, torch.Tensor]):
-    """This mapping has the model's parameters and buffers by name; a tensor is read on access.
+    """This mapping contains the model's parameters and buffers by name; each tensor is read on access.
 
     Raises CheckpointError if the loop didn't write the files.
     """
