@@ -1,7 +1,7 @@
 """Runs an embedded cluster (`trainmaster-local`) and the operator on this machine while a program needs them.
 
-`running_cluster` starts both and always stops them. `trainmaster demo` and `run_locally` call it. `run_locally` trains a
-function or a job's manifest there, and returns the ended job. `configure` adds Trainmaster's images to the cluster.
+`running_cluster` starts both and always stops them. `trainmaster demo` and `run_locally` call it. `run_locally` trains
+a function or a job's manifest there, and returns the ended job. `configure` adds Trainmaster's images to the cluster.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ POLL_SECONDS = 0.02
 CHECK_SECONDS = 5.0
 # `trainmaster_local.cluster.up` calls `configure` by this name in the cluster's process.
 CONFIGURE = f"{__name__}:configure"
-# The trainer image contains these scripts in /opt/trainmaster/examples. Elsewhere only a checkout of the project has them.
+# The trainer image contains these scripts in /opt/trainmaster/examples. Elsewhere only a checkout contains them.
 EXAMPLE_SCRIPTS = Path(__file__).parents[2] / "images" / "trainer" / "examples"
 
 
@@ -184,9 +184,9 @@ def run_locally(
 ) -> FinishedJob:
     """Trains a function or a job's manifest on an embedded cluster, and returns the job once it has ended.
 
-    For a function, `options` are those of `train`. Cluster and operator run for this call only. The node has this machine's
-    GPUs, or `node_gpus` of them. Raises the errors of `train` and `submit`, and WaitTimeout if the job hasn't ended
-    after `timeout` seconds.
+    For a function, `options` are those of `train`. Cluster and operator run for this call only. The node has this
+    machine's GPUs, or `node_gpus` of them. Raises the errors of `train` and `submit`, and WaitTimeout if the job hasn't
+    ended after `timeout` seconds.
 
     >>> def fit(steps: int) -> None:
     ...     import os

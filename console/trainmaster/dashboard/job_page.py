@@ -27,8 +27,8 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.api.v1alpha1.status import Failure
 from trainmaster_operator.wire.values import mapping, mappings, number, whole
 
-# Seconds between two reads of pods, pods read a second, and seconds between two reads of events. If a job has many pods,
-# they are read less often. After a change of the job's state they are read at once.
+# Seconds between two reads of pods, pods read a second, and seconds between two reads of events. Many pods are read
+# less often. After a change of the job's state they are read at once.
 PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
 # Seconds before a retry: after a refusal, and after any other error.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
@@ -169,7 +169,7 @@ class JobPage:
             await asyncio.sleep(wait)
 
     async def _look_at_attempts(self) -> None:
-        """Reads the history when the job's state changes, and a second time once the history has recorded the change."""
+        """Reads the history when the job's state changes, and again once the history has recorded the change."""
         history = self.viewer.history
         while history is not None:
             await self._changed.wait()

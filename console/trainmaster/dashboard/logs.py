@@ -25,7 +25,7 @@ from trainmaster_operator.wire.values import mapping, mappings, number, whole
 
 T = TypeVar("T")
 
-# Maximum bytes of an event, bytes of a line besides its text, and seconds for which an event's first line waits for more.
+# Maximum bytes of an event, bytes of a line besides its text, and seconds that an event's first line waits for more.
 MOST_AHEAD, LINE_BYTES, BATCH_SECONDS = 131_072, 200, 0.1
 # Maximum number of workers in one view.
 MOST_WORKERS = 32

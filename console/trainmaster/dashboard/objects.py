@@ -87,7 +87,7 @@ async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[
 
 
 def event_rows(events: Iterable[Mapping[str, Any]], *, since: str) -> list[dict[str, Any]]:
-    """Returns events of either API as rows. Events before `since` are left out: they are of an earlier job of the name."""
+    """Returns events of either API as rows, without those before `since`: they belong to an earlier job of the name."""
     rows = [_event_row(event) for event in events]
     return sorted((row for row in rows if row["at"] >= since), key=lambda row: row["at"])[-MOST_EVENTS:]
 

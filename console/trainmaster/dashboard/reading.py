@@ -112,7 +112,7 @@ class ViewerTransport(BoundedTransport):
     async def listed(
         self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None]
     ) -> Mapping[str, Any]:
-        """Calls `take` with each object of a list as it arrives; returns the rest of the answer. Raises a ClientError."""
+        """Calls `take` with each arriving object of a list; returns the rest of the answer. Raises a ClientError."""
 
         def taken(item: Mapping[str, Any]) -> bool:
             take(item)

@@ -116,7 +116,7 @@ class EventStream:
         await self.response.prepare(self._request)
 
     async def send(self, event: bytes) -> None:
-        """Sends an event, and waits while the viewer doesn't read. Raises ConnectionError if the viewer disconnected."""
+        """Sends an event, and waits if the viewer reads slowly. Raises ConnectionError if the viewer disconnected."""
         try:
             async with asyncio.timeout(STUCK_SECONDS):
                 for start in range(0, len(event), PIECE_BYTES):
