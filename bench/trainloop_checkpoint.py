@@ -50,7 +50,7 @@ def stalls(mode: Literal["sync", "thread"], state: dict[str, Any], folder: Path)
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     torch.set_num_threads(1)
     state = state_of(MIB)
     gibibytes = MIB / 1024

@@ -103,7 +103,7 @@ def measure(workers: int, prefetch: int) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     print(f"{STEPS - 10} steps of {BATCH} samples, a step of {STEP * 1000:.0f} ms, one rank")

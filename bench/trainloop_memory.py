@@ -127,7 +127,7 @@ def measure(ranks: int, changes: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     print(f"{LAYERS} layers of {WIDTH} x {WIDTH}, batch {BATCH} a rank, AdamW; MiB a rank")
     parts = list(theory("fp32", 1))
     print(f"{'':<7}{'ranks':>6}" + "".join(f"{part:>13}" for part in parts) + f"{'sum':>9}{'measured':>10}{'ratio':>7}")

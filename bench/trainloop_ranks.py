@@ -86,7 +86,7 @@ def together(target: Any, argument: Any, joint: bool) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     rows: list[tuple[float, float, float]] = []
     for _ in range(ROUNDS):
         alone, _ = together(_step_time, None, joint=False)

@@ -81,7 +81,7 @@ def once(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     with tempfile.TemporaryDirectory() as name:
         once(Path(name))
         rounds = [once(Path(name)) for _ in range(ROUNDS)]

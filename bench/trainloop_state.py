@@ -103,7 +103,7 @@ def once(memory: Path, attempt: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         once(Path(name), 1)
         rounds = [once(Path(name), attempt) for attempt in range(2, 2 + ROUNDS)]

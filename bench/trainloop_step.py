@@ -172,7 +172,7 @@ def rounds_of(ranks: int, size: tuple[int, int, int]) -> list[tuple[Times, Times
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     import torch
 
     gpu = torch.accelerator.is_available()

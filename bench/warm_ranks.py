@@ -95,7 +95,7 @@ class Starts:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     table = Table(title="Launch to the end of the first DDP step (s)")
     for column in ("ranks", "start", "n", "median", "min", "max", "warm process's own memory"):
         table.add_column(column, justify="left" if column == "start" else "right")

@@ -99,7 +99,7 @@ class FaultyJob:
         *,
         continues: bool = False,
     ) -> None:
-        """The job is lost if it makes no new step within `seconds` of a fault. With `continues` survivors never stop."""
+        """The job is lost without a new step `seconds` after a fault. With `continues` its survivors never stop."""
         self.made, self.name, self.steps, self._workers, self._seconds = made, name, steps, workers, seconds
         self._continues, self._faults = continues, 0
         self._client: JobClient | None = None

@@ -93,7 +93,7 @@ class Steps:
         return min((at for steps in later for each, at in steps.items() if each > step and at > since), default=None)
 
     async def joined(self, attempt: int, rank: int, seconds: float = NEW_STEP_SECONDS) -> tuple[float, int]:
-        """Waits until a rank that was lost in an attempt does steps in a later one; returns its start and the attempt."""
+        """Waits for a lost rank's first step in an attempt after `attempt`; returns its time and attempt."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.poll()

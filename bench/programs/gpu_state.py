@@ -215,7 +215,7 @@ def load(training: Training) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     sizes = json.loads(sys.argv[2])
     training = Training(sizes)
     found = load(training) if sys.argv[1] == "load" else measure(training, sizes["seconds"])
