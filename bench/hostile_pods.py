@@ -3,8 +3,9 @@
     python -m bench.hostile_pods [ATTACK ...]
 
 The table has a row for each attack by all twenty pods, and one for all attacks at once, each with a new operator. In
-the first row the twenty pods behave. Meanwhile ranks of a job with real agents are killed, and the time of their restart
-shows the effect on others. The operator's process measures its event loop every 5 ms and its memory every 20 ms.
+the first row the twenty pods behave. Meanwhile ranks of a job with real agents are killed, and the time of their
+restart shows the effect on others. The operator's process measures its event loop every 5 ms and its memory every
+20 ms.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def p99(values: Sequence[float]) -> float:
 
 
 async def measured(server: Server, ask: Ask, attack: str, seconds: float) -> list[float]:
-    """Returns the loop's p99 lag, the lag's own part and another client's p99 (all in ms), and the peak memory (MiB)."""
+    """Returns the loop's p99 lag, the lag's own part and another client's p99 (in ms), and the peak memory (MiB)."""
     server.forget_peak()
     since, until = time.time(), time.monotonic() + seconds
     commands = [

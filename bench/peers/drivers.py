@@ -7,8 +7,8 @@
 | torchrun | `torchrun --max-restarts`, from the last checkpoint | a store for each round of ranks |
 | plain | DDP that nothing protects | |
 
-Except for torchrun's, ranks are forked from a process that has imported torch, as Trainmaster's are. Neither torchft nor
-NVRx can do that, and without it a lost rank of torchft is back 4 to 70 s later.
+Except for torchrun's, ranks are forked from a process that has imported torch, as Trainmaster's are. Neither torchft
+nor NVRx can do that, and without it a lost rank of torchft is back 4 to 70 s later.
 
 torchrun keeps one store for all rounds of ranks, in which torch 2.13 gives the process groups of all rounds the same
 keys. So a rank of the second round may read a dead rank's address, and end with "connectFullMesh failed".
@@ -38,8 +38,8 @@ from bench.programs.installed import ROOT
 
 END_SECONDS = 20.0
 CHECKPOINT_STEPS = 100
-# After this time without a heartbeat, torchft's lighthouse considers a replica dead. A quorum waits as long for replicas
-# with a heartbeat. The defaults are 5 and 60 s, with a heartbeat every 100 ms.
+# After this time without a heartbeat, torchft's lighthouse considers a replica dead. A quorum waits as long for
+# replicas with a heartbeat. The defaults are 5 and 60 s, with a heartbeat every 100 ms.
 TORCHFT_DEAD_MS, TORCHFT_HEARTBEAT_MS = 250, 50
 NVRX_INTERVAL_SECONDS = 0.05
 

@@ -1,9 +1,9 @@
 """Measures a healthy step beside plain DDP's: its time, and the processor time of all its processes.
 
-A machine's speed changes within seconds by more than the difference that is measured. So both programs are kept running,
-and alternate every second (`bench.programs.parts.await_turn`) in the order A B B A, which cancels a steady change. Each
-such round gives one difference, and the result is the median of all differences. Its standard error is the smallest
-difference that can be detected: under a quarter of a percent, for a goal of half a percent.
+A machine's speed changes within seconds by more than the measured difference. So both programs are kept running, and
+alternate every second (`bench.programs.parts.await_turn`) in the order A B B A, which cancels a steady change. Each
+such round gives one difference, and the result is the median of all differences. Its standard error is under a quarter
+of a percent, for a goal of half a percent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Program:
     steps: Steps
     ranks: int
     turns: list[Turn] = field(default_factory=list)
-    #: Processes whose processor time is measured: the ranks with their children (and apart the agents with theirs).
+    #: Processes whose processor time is measured: the ranks and their children, and (`watchers`) the agents and theirs.
     processes: list[int] = field(default_factory=list)
     watchers: list[int] = field(default_factory=list)
 
