@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-# Modules that are no benchmarks.
+# Modules that aren't benchmarks.
 SHARED = {"__init__", "__main__", "trainloop_tower"}
 
 
@@ -25,7 +25,7 @@ def names() -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the benchmarks, and returns 1 when one of them ended with an error."""
+    """Runs the benchmarks, and returns 1 if one of them ended with an error."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run; default: all of {', '.join(names())}")
     chosen = parser.parse_args(arguments).names or names()

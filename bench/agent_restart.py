@@ -1,9 +1,10 @@
-"""Measures a killed rank to all ranks joined again, with real agents and no cluster: `python -m bench.agent_restart`.
+"""Measures how long a restart takes with real agents and no cluster: `python -m bench.agent_restart`.
 
-Four agents on one machine; a rank is a small Python program that joins rank 0 over TCP and exits when a peer's
-connection breaks (the program of the peers' figures). The benchmark plays the operator: it watches the leader's stream,
-and after a failure it assigns the next attempt, by a push to the leader or by the annotations' files alone. What a real
-cluster adds (status written first, the kubelet's 0.1 to 0.25 s for the file) is measured elsewhere.
+A restart lasts from a rank's kill until all ranks have joined again. Four agents run on one machine. A rank is a small
+Python program (the one of the peers' figures) that joins rank 0 over TCP, and exits when a peer's connection breaks.
+The benchmark plays the operator: it watches the leader's stream, and after a failure it assigns the next attempt, by a
+push to the leader or only by the annotations' files. Other benchmarks measure what a real cluster adds (the status,
+which is written first, and the kubelet's 0.1 to 0.25 s for the file).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Group:
         self.stream = Stream(self.job.agents[0])
 
     def all_joined(self) -> dict[int, tuple[int, float]]:
-        """Returns each rank's pid and the time it joined in the present attempt, once all have."""
+        """Returns each rank's pid and time of joining the current attempt, once all ranks have joined."""
 
         def find() -> dict[int, tuple[int, float]] | None:
             path = self.job.folder / "joined"
@@ -84,7 +85,7 @@ class Group:
         return until(find, 60, f"all joined in attempt {self.attempt}")
 
     def recover(self) -> float:
-        """Kills a random rank; returns the seconds until all have joined again."""
+        """Kills a random rank; returns the seconds until all ranks have joined again."""
         pid = random.choice(list(self.all_joined().values()))[0]
         killed_at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
@@ -99,13 +100,13 @@ class Group:
         return max(at for _, at in self.all_joined().values()) - killed_at
 
     def end(self) -> None:
-        """Stops everything."""
+        """Stops the agents."""
         self.stream.close()
         self.job.end()
 
 
 def program_start() -> float:
-    """Returns the seconds that the rank's interpreter alone takes to start, `WORKERS` at a time as in a restart."""
+    """Returns the seconds that a rank's interpreter takes to start, with `WORKERS` starting at once as in a restart."""
     begun = time.monotonic()
     started = [subprocess.Popen([sys.executable, "-c", "import socket"]) for _ in range(WORKERS)]
     for process in started:
@@ -114,7 +115,7 @@ def program_start() -> float:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the table."""
     table = Table(title=f"A rank of {WORKERS} killed -> all ranks joined again (s)")
     for column in ("way", "group", "n", "median", "min", "max"):
         table.add_column(column, justify="left" if column in ("way", "group") else "right")

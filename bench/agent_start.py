@@ -1,8 +1,7 @@
-"""Measures an agent's start for several builds of its file, Pythons and CPU limits: `python -m bench.agent_start`.
+"""Measures an agent's start with several builds, Pythons and CPU limits: `python -m bench.agent_start`.
 
-A start is `python3 agent.pyz run` up to the first thing that the agent does: all that it imports. Under a limit the
-processes are in a cgroup of their own with the kubelet's quota (a tenth of the period for 100m); that needs a cgroup
-file system that can be written to, and root.
+A start is `python3 agent.pyz run` until all imports are done. With a CPU limit, the processes run in their own cgroup
+with the kubelet's quota (a tenth of the period for 100m). That needs root and a writable cgroup file system.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ CPU_CGROUP = Path("/sys/fs/cgroup/cpu")
 
 
 def sources(compression: int) -> Callable[[], bytes]:
-    """Returns a maker of a file without bytecode."""
+    """Returns a function that builds the file without bytecode."""
     return lambda: _zip(dict(package_sources()), compression)
 
 
 def beside(compression: int) -> Callable[[], bytes]:
-    """Returns a maker of a file with bytecode beside each source."""
+    """Returns a function that builds the file with bytecode beside each source."""
 
     def make() -> bytes:
         texts = package_sources()
@@ -69,7 +68,7 @@ def _zip(files: dict[str, str | bytes] | dict[str, str], compression: int) -> by
 
 @contextmanager
 def limited(cpus: float) -> Iterator[Path]:
-    """Yields the file by which a process joins a cgroup that may use so many CPUs."""
+    """Yields the file through which a process joins a cgroup that may use this many CPUs."""
     group = CPU_CGROUP / f"agent-start-{os.getpid()}"
     group.mkdir()
     try:
@@ -81,7 +80,7 @@ def limited(cpus: float) -> Iterator[Path]:
 
 
 def start_seconds(python: str, tag: str, zipapp: Path, join: Path) -> float:
-    """Returns the seconds of one start."""
+    """Returns the seconds that one start takes."""
     began = time.perf_counter()
     subprocess.run(
         ["sh", "-c", 'echo $$ > "$0"; exec "$@"', join, python, "-B", "-c", START, f"{zipapp}/{tag}", zipapp],

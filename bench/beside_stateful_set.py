@@ -1,11 +1,11 @@
 """Compares a job with a bare StatefulSet of the same program and image: `python -m bench.beside_stateful_set`.
 
-Both have four pods of an image that isn't ours, and ranks that join by TCP and leave when a peer has gone. It measures
-the seconds from apply until all ranks have joined, and from a pod's deletion by force until all have joined again. The
-deleted pod is never rank 0's: the others of a bare StatefulSet would look for it at its old address. The kubelet
-restarts the other containers of a bare StatefulSet without delay only the first time, so each round has new ones.
-With TRAINMASTER_TEST_KUBECONFIG the figures are a real cluster's. Pods of the embedded one start immediately, so there
-the differences matter more than the ratios.
+Both have four pods of an image that isn't ours. Ranks join by TCP, and exit when a peer has gone. The benchmark
+measures the seconds from apply until all ranks have joined, and from a pod's deletion by force until all have joined
+again. It never deletes rank 0's pod, because the other ranks of a bare StatefulSet would look for it at its old
+address. Each round uses new containers, because the kubelet restarts a container without delay only the first time.
+TRAINMASTER_TEST_KUBECONFIG selects a real cluster. Pods of the embedded cluster start immediately, so there the
+differences matter more than the ratios.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMAGE = "python:3.12"
 DELETED = 2
 SECONDS = 60.0
 
-# The agent sets these for ranks. The embedded cluster has a file of names (TRAINMASTER_HOSTS_FILE) instead of DNS.
+# The agent sets these variables for ranks. The embedded cluster uses a hosts file (TRAINMASTER_HOSTS_FILE) as DNS.
 RANK = f"""
 import os, signal, time
 signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # else the kubelet waits out the grace of a first process
@@ -40,7 +40,7 @@ os.environ.update(RANK=rank, WORLD_SIZE="{WORKERS}", TRAINMASTER_ATTEMPT="1", MA
 
 
 def bare(name: str) -> RawObject:
-    """Returns a StatefulSet of the program without an operator."""
+    """Returns a bare StatefulSet that runs the program."""
     labels = {"bare": name}
     container = {
         "name": "worker",
@@ -88,7 +88,7 @@ async def delete_bare(made: World, name: str) -> None:
 
 
 async def joined(made: World, name: str, since: float) -> float:
-    """Returns the seconds from a time until the last rank has joined after it."""
+    """Returns the seconds from `since` until all ranks have joined."""
     async with asyncio.timeout(SECONDS):
         while True:
             found = [at for worker in range(WORKERS) if (at := await joined_at(made, f"{name}-{worker}")) > since]
@@ -98,21 +98,21 @@ async def joined(made: World, name: str, since: float) -> float:
 
 
 async def joined_at(made: World, pod: str) -> float:
-    """Returns when a pod's rank joined last; 0 where it hasn't."""
+    """Returns the time at which a pod's rank last joined; 0 if it hasn't."""
     try:
         text = await made.cluster.pod_log(NAMESPACE, pod, tail_lines=50, limit_bytes=65_536)
     except (NotFound, Invalid):
-        # Not there yet, or its container hasn't started.
+        # The pod doesn't exist yet, or its container hasn't started.
         return 0.0
     return max(map(float, re.findall(r"joined \d+ \d+ \d+ ([0-9.]+)", text)), default=0.0)
 
 
 async def measure(made: World, name: str, *, is_bare: bool) -> tuple[float, float]:
-    """Returns the seconds of a start, and of a pod's deletion."""
+    """Returns the seconds that a start takes, and that the recovery from a pod's deletion takes."""
     since = time.time()
     await (apply_bare(made, name) if is_bare else made.apply(job(name, WORKERS, image=IMAGE)))
     started = await joined(made, name, since)
-    # The first seconds of a container are its start's.
+    # A container that has just started isn't deleted at once.
     await asyncio.sleep(2.0)
     pod = await made.cluster.get(PODS, NAMESPACE, f"{name}-{DELETED}")
     since = time.time()

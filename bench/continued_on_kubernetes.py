@@ -99,7 +99,7 @@ class Bench:
         return self.kubectl("logs", f"{self.name}-{worker}", "-c", "worker")
 
     def cause(self, fault: str, worker: int) -> float:
-        """Returns when the survivors can know of it at the earliest."""
+        """Causes a fault; returns the earliest time at which the survivors can detect it."""
         pod = f"{self.name}-{worker}"
         if fault.startswith("rank"):
             number, late = ("19", HANG_SECONDS) if fault == "rank stopped" else ("9", 0)

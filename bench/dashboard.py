@@ -1,7 +1,7 @@
 """Measures the dashboard with many jobs and many viewers of the list: `python -m bench.dashboard [JOBS VIEWERS]`.
 
-The dashboard is a process as it runs in a cluster; the API server is a fake one in another process, and each viewer
-has a token of their own. The limits are for 1,000 jobs with progress every 5 s, and 100 viewers.
+The dashboard runs in its own process, as in a cluster. A fake API server runs in another one. Each viewer has a
+separate token. The limits apply to 1,000 jobs with progress every 5 s, and 100 viewers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.processes.dashboard.fake_api import VIEW, FakeApi, job, serving_api
 from tests.processes.dashboard.page_client import Live, PageClient, page_client
 
 PROGRESS_SECONDS, SECONDS = 5.0, 30.0
-# The limits: per cent of a core, MB, seconds to the first message.
+# The limits: per cent of a core, MB, and seconds until the first message.
 CPU_LIMIT, MEMORY_LIMIT, FIRST_LIMIT = 50.0, 150.0, 2.0
 
 
 def large_job(number: int, step: int) -> dict[str, Any]:
-    """A job with what real ones have: a pod template, conditions, a failure, managed fields."""
+    """Returns a job as large as real jobs: with a pod template, conditions, a failure and managed fields."""
     made = job(
         f"job-{number:04}",
         f"team-{number % 20}",
@@ -50,14 +50,14 @@ def large_job(number: int, step: int) -> dict[str, Any]:
 
 
 async def serve(jobs: int, viewers: int) -> None:
-    """Serves as the API server's process, and has every job make progress."""
+    """Runs the fake API server, in which every job makes progress."""
     api = FakeApi({f"viewer-{number}": VIEW for number in range(viewers)})
     api.put(*(large_job(number, 0) for number in range(jobs)))
     async with serving_api(api):
         print(api.url, len(json.dumps(large_job(0, 0))), flush=True)
         began, put = time.monotonic(), 0
         while True:
-            # However late it is: as many as there should be by now.
+            # If this is late, it makes all changes that are due by now.
             while put < (time.monotonic() - began) * jobs / PROGRESS_SECONDS:
                 put += 1
                 api.put(large_job(put % jobs, put // jobs))
@@ -65,7 +65,7 @@ async def serve(jobs: int, viewers: int) -> None:
 
 
 async def first_message(client: PageClient, token: str, open_: list[Any]) -> tuple[Live, float]:
-    """Opens a viewer's list; returns it, and the seconds until all jobs were there."""
+    """Opens a viewer's list; returns it, and the seconds until it contained all jobs."""
     started = time.monotonic()
     live = client.live("/api/jobs", token)
     open_.append(live)
@@ -75,7 +75,7 @@ async def first_message(client: PageClient, token: str, open_: list[Any]) -> tup
 
 
 async def read(live: Live, delays: list[float], changes: list[int]) -> None:
-    """Reads as a page does, and counts how old each batch is and how many jobs have changed."""
+    """Reads as a page does, and records each batch's age and its number of changed jobs."""
     while True:
         found = await live.next("changed")
         delays.append(time.time() - found["at"])
@@ -88,7 +88,7 @@ async def main(jobs: int, viewers: int) -> None:
         served = subprocess.Popen(
             [sys.executable, "-m", "bench.dashboard", "serve", str(jobs), str(viewers)],
             stdout=subprocess.PIPE,
-            # It says of each viewer that leaves that it couldn't write to them.
+            # The server logs an error for each viewer that disconnects.
             stderr=subprocess.DEVNULL,
             text=True,
         )

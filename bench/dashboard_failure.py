@@ -1,7 +1,7 @@
 """Measures how soon a killed rank is on the dashboard's page, in a real browser: `python -m bench.dashboard_failure`.
 
-On a cluster on this machine a job of two ranks trains, and one of them is killed again and again. The time is from the
-kill until the page has one mark more on the job's timeline.
+A job of two ranks trains on a cluster on this machine, and one rank is killed repeatedly. The time lasts from the kill
+until the job's timeline on the page shows one more mark.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ for step in range(1, 100_000):
 
 
 def killed(jobs: JobClient, attempt: int) -> float:
-    """Kills rank 1 of an attempt, and returns when."""
+    """Kills rank 1 of an attempt, and returns the time."""
     found = None
     while found is None:
         log = "\n".join(jobs.logs("bert", 1))
@@ -51,7 +51,7 @@ def killed(jobs: JobClient, attempt: int) -> float:
 
 
 def main() -> int:
-    """Measures, prints the table, and returns 1 when the limit is broken."""
+    """Measures, prints the table, and returns 1 if the limit is exceeded."""
     if not CHROMIUM.exists():
         print(MISSING)
         return 1

@@ -1,10 +1,11 @@
-"""Measures what viewers who may see something cost the dashboard and everybody else.
+"""Measures what viewers who request large answers cost the dashboard and all others.
 
     python -m bench.dashboard_hostile [ATTACK ...]
 
-One tenant has forty jobs of 1.4 MB, fifty pods of 1.4 MB and a job of 1,000 pods, and one viewer asks for them in
-every way. A row for each attack, with a dashboard of its own, and one for all at once. Meanwhile another viewer opens
-the list of their namespace, and the list of all, and new viewers come. Everything is on 127.0.0.1, ten seconds each.
+One tenant has forty jobs of 1.4 MB, fifty pods of 1.4 MB and a job of 1,000 pods, and one viewer requests them in every
+way. The table has a row for each attack, and one for all at once. Each attack lasts ten seconds on 127.0.0.1, with a
+separate dashboard. Meanwhile another viewer opens the list of their namespace and the list of all, and new viewers
+sign in.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from tests.processes.dashboard.page_client import PageClient, page_client
 
 SECONDS, PAGES, PODS = 10.0, 32, 1_000
 JOBS, LARGE_PODS, LARGE = 40, 50, 1_400_000
-# The limits: of the chart's 256 Mi three quarters, in MB; ms; s.
+# The limits: memory in MB (three quarters of the chart's 256 Mi), lag in ms, and time for a list in s.
 MEMORY_LIMIT, LAG_LIMIT, LIST_LIMIT = 192 * 1.048576, 100.0, 0.5
 RIGHTS = VIEW | {("list", "nodes", "")}
 FRESH = 400
-# That of everything, so that no watch begins with what was put before.
+# The resource version of all objects, so that no watch begins with earlier changes.
 VERSION = "1000"
 
 
 class HostileApi(FakeApi):
-    """An API server that has its large answers encoded already, so that its own work isn't what is measured."""
+    """HostileApi is an API server that encodes its large answers in advance, so that its work isn't measured."""
 
     def __init__(self) -> None:
         tokens = ["attacker", "victim", *(f"fresh-{number}" for number in range(FRESH))]
@@ -75,7 +76,7 @@ class HostileApi(FakeApi):
     def large_job(*, plain: bool) -> dict[str, Any]:
         made = {"kind": "DistributedTrainingJob", **job("large-N", "hostile")}
         made["metadata"]["resourceVersion"] = VERSION
-        # A plain one has a manifest that can be shown: 512 KiB of ordinary values.
+        # A plain job's manifest can be shown: it contains 512 KiB of ordinary values.
         ordinary = {f"key-{key}": {"value": f"text {key}"} for key in range(11_000)}
         values = {"numbers": [0] * (LARGE // 12), "texts": [{"a": "b"}] * (LARGE // 24), "text": "x" * (LARGE // 4)}
         made["spec"]["training"] = ordinary if plain else values
@@ -98,7 +99,7 @@ class HostileApi(FakeApi):
 
 
 async def sent(request: web.Request, body: bytes) -> web.StreamResponse:
-    """Sends a large answer piece by piece, as an API server does, so that others aren't delayed."""
+    """Sends a large answer in pieces, as an API server does, so that other answers aren't delayed."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
     for start in range(0, len(body), 262_144):
@@ -113,14 +114,14 @@ def encoded(items: list[str]) -> bytes:
 
 
 async def serve() -> None:
-    """Serves as the API server's process."""
+    """Runs the fake API server."""
     async with serving_api(HostileApi()) as api:
         print(api.url, flush=True)
         await asyncio.Event().wait()
 
 
 async def live(client: PageClient, path: str, token: str) -> None:
-    """Opens a live answer and reads it forever; one that is refused is asked for again."""
+    """Opens a live answer and reads it until cancelled. If it is refused or ends, opens it again."""
     while True:
         with suppress(AssertionError, EOFError, OSError, TimeoutError):
             async with client.live(path, token) as answer:
@@ -130,7 +131,7 @@ async def live(client: PageClient, path: str, token: str) -> None:
 
 
 async def ask(client: PageClient, path: str, token: Callable[[], str]) -> None:
-    """Asks again and again."""
+    """Repeats a request until cancelled."""
     while True:
         with suppress(OSError, TimeoutError):
             async with client.session.get(
@@ -212,7 +213,7 @@ async def row(name: str, api: str, folder: Path, number: int) -> list[object]:
     assert dashboard.stderr is not None
     port = re.search(r"on port (\d+)", dashboard.stderr.readline())
     assert port is not None
-    # Its output isn't needed, and a full pipe would stop it.
+    # The dashboard's output isn't needed, but a full pipe would block the dashboard.
     draining = asyncio.create_task(asyncio.to_thread(dashboard.stderr.read))
     try:
         return await measure(name, f"http://127.0.0.1:{port[1]}", dashboard, number, lags)
@@ -269,14 +270,14 @@ async def measure(name: str, base: str, dashboard: subprocess.Popen[str], number
 
 
 def lags_since(file: Path, began: float) -> tuple[list[float], list[float]]:
-    """Returns the event loop's delays since then, sorted: by the clock, and by the process's own processor time."""
+    """Returns the event loop's delays since `began`, sorted: by the clock, and by the process's processor time."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     late, own = ([lag for line in lines if line["at"] > began for lag in line[name]] for name in ("lags", "own"))
     return sorted(late) or [9.9], sorted(own) or [9.9]
 
 
 def peak_of(process: subprocess.Popen[str]) -> float:
-    """The most resident memory that a process ever had, in MB."""
+    """Returns the peak of a process's resident memory, in MB."""
     if not psutil.pid_exists(process.pid):
         return 3072.0
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()

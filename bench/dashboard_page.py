@@ -1,10 +1,10 @@
-"""Measures the dashboard's page in Debian's Chromium: bytes, first paint, and what a second of changes costs.
+"""Measures the dashboard's page in Debian's Chromium: its bytes, its first paint, and the cost of a second of changes.
 
     python -m bench.dashboard_page
 
-The dashboard behind it invents a thousand jobs, of which 200 change at once. A first paint is that of a browser that
-has nothing of the page yet, over the loopback; scripts' time for a batch is Chromium's own count. Best of some tries,
-because this machine may do other things.
+The dashboard invents a thousand jobs, of which 200 change at once. The first paint is measured over the loopback, in a
+browser with an empty cache. Chromium itself counts the scripts' time for a batch. The best of several tries is printed,
+because other programs may use the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROWS = "() => performance.now() / 1000"
 
 
 def main() -> int:
-    """Measures, prints the table, and returns 1 when a limit is broken."""
+    """Measures, prints the table, and returns 1 if a limit is exceeded."""
     if not CHROMIUM.exists():
         print(MISSING)
         return 1

@@ -1,8 +1,8 @@
 """Measures what a fault costs a run: the time until its first new step, the steps repeated, and the samples lost.
 
-Four ranks (DDP, gloo) of trainloop, or of a plain script with the lines of `trainloop.recovery`, train in four pods of
-the embedded cluster, with the real operator and agents. Each rank writes down when it had done which step, with how
-many of its samples; this benchmark causes the faults.
+Four ranks (DDP, gloo) train in four pods of the embedded cluster, with the real operator and agents. They run
+trainloop, or a plain script that uses `trainloop.recovery`. Each rank records the time and its number of samples for
+each step. This benchmark causes the faults.
 
 | mode | what it is |
 |---|---|
@@ -21,19 +21,19 @@ many of its samples; this benchmark causes the faults.
 | node | its node is cut off | with `continue` when the operator knows that, else that |
 | agent | SIGKILL to its agent | that |
 
-Until a node is known to be lost it takes two seconds to become NotReady, and `lostAfterSeconds` (2). Without a spare,
-modes other than `continue` then wait for the pods' grace (8 s), because a lost node's pod is only replaced when it is
-gone.
+A lost node is detected after the two seconds until it becomes NotReady, plus `lostAfterSeconds` (2). Without a spare,
+modes other than `continue` then wait for the pods' grace period (8 s), because a lost node's pod isn't replaced until
+it is gone.
 
-A fault's cost ends with the first step that no rank had done before, on the slowest rank: of the survivors with
-`continue`, `torchft` and `nvrx`. For these a second table shows what happened until the lost rank had joined again. The
-third one is the operator's own account (`status.failures[].recovery`), and what isn't in it: mostly how long it took
-until the operator could know of the fault.
+A fault's cost ends when the slowest rank has finished the first step that no rank had done before. With `continue`,
+`torchft` and `nvrx` only survivors count, and a second table shows the time until the lost rank had joined again. The
+third table is the operator's account (`status.failures[].recovery`) and the time that it doesn't contain, which is
+mostly the time until the operator could detect the fault.
 
-With `--loads` busy processes run beside everything. With `--seconds` a kind of fault is caused for that long at most,
-but twice. `--healthy 60` measures instead what a step costs without faults, by 60 s of turns with plain DDP
-(`bench.peers.healthy`). Each fault is printed when it is measured, each mode's table at its end. A fault that isn't
-recovered from within two minutes is reported, and the next one is caused in a new job.
+With `--loads` busy processes run at the same time. `--seconds` limits the time for each kind of fault, but at least two
+are caused. `--healthy 60` measures instead what a step costs without faults, alternating with plain DDP for 60 s
+(`bench.peers.healthy`). Each fault is printed when it is measured, and each mode's table at the mode's end. If a job
+doesn't recover within two minutes, this is reported, and the next fault is caused in a new job.
 
     python -m bench.fault_cost [--programs trainloop script] [--faults kill=30 pod=10 hang=10 node=5 agent=10]
                                [--modes cold warm memory spare continue torchft nvrx torchrun] [--loads 0 2 16]
@@ -89,8 +89,8 @@ IN_MEMORY = ("memory", "spare", CONTINUE)
 GRACE_SECONDS = 8
 TURN_SECONDS = 0.8
 WIDTH = 150  # of the tables, in characters
-# Faults of a kind whose cost isn't known, each of which takes two minutes, before the kind is left out; and faults of a
-# kind, before `--seconds` ends it.
+# After this many faults without recovery (two minutes each), a kind of fault is skipped. `--seconds` doesn't end a kind
+# before this many faults.
 MOST_LOST, FEWEST = 2, 2
 # The parts of a recovery, and their names in a status.
 FIELDS = {name: str(field.alias) for name, field in RecoveryTimes.model_fields.items()}
@@ -98,7 +98,7 @@ PARTS = {name: alias for name, alias in FIELDS.items() if name not in ("seconds"
 
 
 def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> RawObject:
-    """Returns a program's job of one mode, which is given faults."""
+    """Returns a program's job for one mode, in which faults are caused."""
     training = {
         "task": {"name": "reviews"},
         "steps": 1_000_000,
@@ -114,7 +114,7 @@ def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> R
         _environment(folder, name, mode, python_path, CHECKPOINT_STEPS),
         pod={"terminationGracePeriodSeconds": GRACE_SECONDS},
         **({"training": training} if program == "trainloop" else {}),
-        # An emptyDir would keep a pod from being replaced in the kubelet's back-off.
+        # With an emptyDir, a pod in the kubelet's back-off wouldn't be replaced.
         checkpoint={"volume": {"hostPath": str(folder)}, "path": "/checkpoints"},
         failurePolicy={
             "maxRestarts": 1000,
@@ -126,10 +126,10 @@ def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> R
 
 
 def healthy_job(name: str, mode: str, ranks: int, turn: Mapping[str, str], folder: Path, python_path: str) -> RawObject:
-    """Returns the script's job of one mode, which takes turns with others."""
-    # Writing checkpoints isn't what is compared.
+    """Returns the script's job for one mode, which alternates with other programs."""
+    # So many steps between checkpoints, because writing them isn't compared.
     variables = _environment(folder, name, mode, python_path, 1_000_000)
-    # While it is another's turn no rank makes a step.
+    # No rank makes a step while another program runs.
     return stepping_job(
         name, ranks, {**variables, **turn}, failurePolicy={"hang": {"progressSeconds": 600}}, **MODES[mode]
     )
@@ -141,7 +141,7 @@ def _environment(folder: Path, name: str, mode: str, python_path: str, checkpoin
 
 
 class Mode:
-    """Mode is a program in one mode: its jobs in one cluster, one after the other, and what their faults cost."""
+    """Mode runs a program's jobs in one mode, one after the other in one cluster, and measures their faults."""
 
     def __init__(self, made: World, program: str, mode: str, python_path: str) -> None:
         self._made, self._program, self._mode, self._python_path = made, program, mode, python_path
@@ -156,7 +156,7 @@ class Mode:
     async def run(
         self, counts: dict[str, int], seconds: float, costs: dict[str, list[Cost]], failures: Failures
     ) -> None:
-        """Adds what each fault costs; after one whose cost is not known, the job is another one."""
+        """Adds each fault's cost. After a fault without recovery, starts a new job."""
         bench = await self.start()
         for fault, count in counts.items():
             title, lost, until = f"{self._program}, {self._mode}, {fault}", 0, time.monotonic() + seconds
@@ -176,7 +176,7 @@ class Mode:
 
 @asynccontextmanager
 async def served(program: str, mode: str, python_path: str) -> AsyncIterator[Mode]:
-    """Runs a cluster and an operator for a mode, so that none has the others' history."""
+    """Runs a cluster and an operator for one mode, so that earlier modes have no effect on it."""
     async with world(nodes=WORKERS + 1) as made:
         with operator(made) as running:
             running.serving()
@@ -199,7 +199,7 @@ def _percentile(values: list[float], share: float) -> float:
 
 
 def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
-    """Prints what was measured."""
+    """Prints the tables of the measured costs."""
     found = {
         f"{name}, {fault} x {len(costs)}": costs
         for name, by_fault in measured.items()
@@ -271,7 +271,7 @@ def _until_joined(found: list[Meanwhile]) -> list[object]:
 
 
 def _spread(seconds: list[float]) -> list[str]:
-    """Returns median, 95th percentile and worst."""
+    """Returns the median, the 95th percentile and the maximum."""
     return [f"{value:.2f}" for value in (statistics.median(seconds), _percentile(seconds, 0.95), max(seconds))]
 
 
@@ -284,7 +284,7 @@ async def measure_faults(
     failures: Failures,
     python_path: str,
 ) -> None:
-    """Adds what each fault costs in a mode."""
+    """Adds each fault's cost in a mode."""
     if mode in DRIVERS:
         until = time.monotonic() + seconds
         async for cost in kills(DRIVERS[mode], WORKERS, counts.get("kill", 0), python_path):
@@ -298,7 +298,7 @@ async def measure_faults(
 
 
 async def healthy(modes: Sequence[str], ranks: int, seconds: float, python_path: str) -> list[list[object]]:
-    """Measures steps without faults in each mode, beside plain DDP's; returns the table's rows."""
+    """Measures steps without faults in each mode and with plain DDP; returns the table's rows."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         turns = Turns(folder / "turn")
@@ -345,7 +345,7 @@ async def main() -> int:
                         found = await healthy(given.modes, ranks, given.healthy, python_path)
                         table(f"A step without faults, and plain DDP's in turn{beside}; {load()}", COLUMNS, found)
                 for program, mode in () if given.healthy else itertools.product(given.programs, given.modes):
-                    # A peer's ranks have a program of their own.
+                    # Peers run their own programs, so they are measured only once.
                     if mode in DRIVERS and program != given.programs[0]:
                         continue
                     name = f"{mode if mode in DRIVERS else f'{program}, {mode}'}{beside}"

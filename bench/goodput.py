@@ -1,9 +1,9 @@
 """Measures goodput with a fault every few seconds, against the same run without faults: `python -m bench.goodput`.
 
-Four ranks of a plain torch script (DDP, gloo) with the lines of `trainloop.recovery` train in one job. A random rank is
-killed with SIGKILL again and again, and before and after that the job trains undisturbed for a while. With `continue`
-the survivors never stop, and share out the lost rank's micro-batches until it is back; with `memory` all ranks resume
-from the state in memory, with `disk` from a checkpoint every two seconds, cold.
+Four ranks of a plain torch script (DDP, gloo) that uses `trainloop.recovery` train in one job. A random rank is
+repeatedly killed with SIGKILL. Before and after that the job trains undisturbed for a while. With `continue` the
+survivors never stop, and share the lost rank's micro-batches until it is back. With `memory` all ranks resume from the
+state in memory. With `disk` they start cold, and resume from a checkpoint that is written every two seconds.
 
 | column | what it is |
 |---|---|
@@ -16,8 +16,8 @@ from the state in memory, with `disk` from a checkpoint every two seconds, cold.
     python -m bench.goodput [--states continue memory disk] [--intervals 5 10 20] [--jobs 1] [--faults 10]
                             [--seconds 50] [--undisturbed 10]
 
-`--seconds` gives each interval as many faults as come in that time, two at least, in place of `--faults`. All of it
-takes a quarter of an hour; `--states continue --seconds 50` takes four minutes.
+With `--seconds`, instead of `--faults`, each interval has as many faults as fit in that time, but at least two. The
+whole benchmark takes a quarter of an hour; `--states continue --seconds 50` takes four minutes.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ CONTINUE = "continue"
 STATES: dict[str, dict[str, Any]] = {CONTINUE: {}, "memory": {}, "disk": {"warmStart": {"enabled": False}}}
 INTERVALS, FAULTS, FEWEST = (5.0, 10.0, 20.0), 10, 2
 UNDISTURBED_SECONDS = 10.0
-# After the first step, and after the last lost rank is back.
+# Steps to wait for after the first step, and after the last lost rank is back.
 SETTLED_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Run:
-    """Run is one job's end: what the operator reports, and what was measured from outside."""
+    """Run contains one job's results: the operator's report, and measurements from outside."""
 
     status: JobStatus
     until_first_step: float
-    # An undisturbed step, in seconds; how long ranks were killed, and how many steps were made in that time.
+    # Seconds of an undisturbed step, seconds during which ranks were killed, and steps made in that time.
     step: float
     faulty_seconds: float
     faulty_steps: int
-    # Seconds of each kill.
+    # Seconds that each kill cost.
     lost: tuple[float, ...]
 
     @property
@@ -95,7 +95,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan is what a job is given: a kill about every `interval` seconds, and undisturbed seconds before and after."""
+    """Plan is one job's plan: a kill about every `interval` seconds, and undisturbed seconds before and after."""
 
     interval: float
     faults: int
@@ -103,7 +103,7 @@ class Plan:
 
 
 async def train_with_faults(made: World, name: str, state: str, plan: Plan, python_path: str) -> Run:
-    """Runs a job that is killed and trains undisturbed, by a plan."""
+    """Runs a job, and kills its ranks as planned."""
     variables = environment(
         made.folder,
         name,
@@ -127,12 +127,12 @@ async def train_with_faults(made: World, name: str, state: str, plan: Plan, pyth
     before = await _undisturbed(steps, plan.undisturbed)
     began, waits = time.time(), list[tuple[float, float]]()
     for number in range(plan.faults):
-        # Not in step with the checkpoints.
+        # A random time, so that kills don't coincide with checkpoints.
         due = began + plan.interval * (number + random.uniform(0.3, 0.7))
         await asyncio.sleep(max(due - time.time(), 0))
         steps.poll()
         attempt, killed = max(steps.done), time.time()
-        # One that was killed before may not be back yet.
+        # A rank that was killed earlier may not be back yet.
         rank = random.choice(sorted(steps.done[attempt]))
         os.kill(steps.pids[attempt, rank], signal.SIGKILL)
         waiting = set(steps.done[attempt]) - {rank} if state == CONTINUE else range(WORKERS)
@@ -160,7 +160,7 @@ async def train_with_faults(made: World, name: str, state: str, plan: Plan, pyth
 
 
 async def _undisturbed(steps: Steps, seconds: float) -> float:
-    """Returns how long a step takes when all ranks are there."""
+    """Returns the seconds that a step takes with all ranks."""
     deadline = time.monotonic() + NEW_STEP_SECONDS
     while not steps.is_steady(max(steps.done), WORKERS, SETTLED_STEPS):
         if time.monotonic() > deadline:
@@ -182,7 +182,7 @@ async def run_jobs(
     python_path: str,
     failures: Failures,
 ) -> list[Run]:
-    """Runs jobs beside each other, and returns those that came to their end; others are deleted."""
+    """Runs jobs at the same time. Returns the results of those that succeed; the others are deleted."""
     runs: list[Run] = []
 
     async def run(name: str) -> None:
@@ -213,7 +213,7 @@ class Tables:
         ]
         step = statistics.median(run.step for run in runs) * 1e3
         self._rows.append([title, len(lost), f"{statistics.median(lost):.2f}", f"{step:.0f}", *figures])
-        # The whole takes minutes: what is known is printed at once.
+        # Each row is printed at once, because the benchmark takes minutes.
         print(*self._rows[-1], flush=True)
         for category in TIME_CATEGORIES:
             share = statistics.median(run.seconds(category) / run.wall for run in runs)

@@ -1,15 +1,15 @@
 """Measures what a GPU shows of Trainmaster: what a killed rank and a restart cost, what keeping the state in memory
 costs, how long loading it takes, the training loop beside a bare one, and MFU. The card's name is in each title.
 
-Two ranks share the GPU (`bench.programs.gpu_ranks`). A step is done when the device has done it, so what the host has
-only queued isn't counted as repeated. What a snapshot and a step's own work cost is measured in turns with the same
-loop without them (`bench.programs.gpu_state`). A goal of 0 holds for each single measurement, others for the median.
+Two ranks share the GPU (`bench.programs.gpu_ranks`). A step counts as done when the device has finished it, so steps
+that the host has only queued don't count as repeated. The cost of snapshots is measured by alternating with the same
+loop without them (`bench.programs.gpu_state`). A goal of 0 applies to every measurement, other goals to the median.
 
     python -m bench gpu
     python -m bench.gpu [--only hangs ranks large state loop decoder] [--seconds 340]
 
-/dev/shm has to have three times the largest state, 6 GB; with less the state is smaller, which is said. Without a GPU
-all of it runs with tiny sizes and gloo, and only shows that the benchmark works.
+/dev/shm must have room for three times the largest state (6 GB). Otherwise the state is smaller, and a message is
+printed. Without a GPU the benchmark uses tiny sizes and gloo, and only shows that it works.
 """
 
 from __future__ import annotations
@@ -41,27 +41,25 @@ from trainmaster.client import JobClient
 
 SCRIPT = ROOT / "bench" / "programs" / "gpu_ranks.py"
 MEMORY = Path("/dev/shm")
-#: Bytes of a state for each parameter: fp32 weights and AdamW's two moments.
+#: Bytes of state for each parameter: the fp32 weight and AdamW's two moments.
 STATE_BYTES = 12
-#: Kills of one of two ranks, kills of a single rank with a large state, and restarts of that.
+#: Number of kills of one of two ranks, and of kills and restarts of a single rank with a large state.
 KILLS, LARGE_KILLS, RESTARTS = 3, 2, 2
 #: Seconds for which an attempt with a large state trains before it is killed.
 LARGE_SECONDS = 20.0
-#: Seconds after a fault in which a job is lost that has made no new step. The longest known was 32.
+#: If a job makes no new step within this many seconds of a fault, it is lost. The longest known recovery took 32 s.
 LOST_SECONDS = 60.0
 LOADS = 2
-#: For both loops of the decoder, compiling included.
+#: Seconds for both loops of the decoder, including compilation.
 DECODER_SECONDS = 50.0
 HANGS = 40
-#: What another program may take.
+#: Maximum seconds for another program.
 PROGRAM_SECONDS = 150.0
 
 
 @dataclass
 class Row:
-    """Row is one measurement: what was measured, several times, and what it should be at most, or with `at_least` at
-    least.
-    """
+    """Row is one repeated measurement with its goal: a maximum, or with `at_least` a minimum."""
 
     what: str
     values: list[float]
@@ -100,7 +98,7 @@ class Model:
 
     @property
     def size(self) -> str:
-        """Returns how large the state is, in words."""
+        """Returns the state's size as text."""
         return f"{self.state_bytes / 1e9:.2g} GB" if self.state_bytes > 1e8 else f"{self.state_bytes / 1e6:.2g} MB"
 
 
@@ -109,7 +107,7 @@ TINY = Model(1, 64, 8)
 
 @dataclass
 class Bench:
-    """Bench is what all sections share."""
+    """Bench contains the data that all sections share."""
 
     card: str
     on_gpu: bool
@@ -118,7 +116,7 @@ class Bench:
     failures: Failures = field(default_factory=Failures)
 
     def model(self, layers: int, width: int, batch: int, buffers: str = "") -> Model:
-        """Returns a model as large as memory allows; without a GPU a tiny one."""
+        """Returns a model of this size, or smaller if memory is short. Without a GPU it is tiny."""
         if not self.on_gpu:
             return Model(TINY.layers, TINY.width, TINY.batch, buffers)
         free, wanted = shutil.disk_usage(MEMORY).free, Model(layers, width, batch, buffers)
@@ -138,12 +136,12 @@ class Bench:
         table(f"{title}, {self.card}", ["", "median", "worst", "goal", "held"], [row.cells() for row in rows])
 
     def require_time(self) -> None:
-        """Raises TimeoutError where there is no time for another measurement."""
+        """Raises TimeoutError if there is no time for another measurement."""
         if time.monotonic() > self.until:
             raise TimeoutError("the time for all of this benchmark (--seconds) is over")
 
     def program(self, *words: str, **variables: str) -> str:
-        """Runs a Python program of this project's; returns what it prints."""
+        """Runs one of this project's Python programs; returns its output."""
         self.require_time()
         own = {name: value for name, value in os.environ.items() if not name.startswith("TRAINMASTER_")}
         done = subprocess.run(
@@ -160,7 +158,7 @@ class Bench:
 
 
 async def hangs(bench: Bench) -> None:
-    """Two ranks have done 79 steps of 20 ms, and one hangs in the next one; how often is the other one named?"""
+    """Measures how often the wrong rank is blamed if one of two hangs after 79 steps of 20 ms."""
     import random
 
     from trainloop import progress as ranks_progress
@@ -195,7 +193,7 @@ async def hangs(bench: Bench) -> None:
 
 
 async def ranks(bench: Bench) -> None:
-    """One of two ranks is killed, over NCCL."""
+    """Measures kills of one of two ranks that use NCCL."""
     model, rows = bench.model(3, 2048, 4096), list[Row]()
     backend = "NCCL" if bench.on_gpu else "gloo"
     async with world() as made:
@@ -219,7 +217,7 @@ async def ranks(bench: Bench) -> None:
 
 
 async def large(bench: Bench) -> None:
-    """A single worker with a large state is killed, and restarted as planned."""
+    """Measures kills and planned restarts of a single worker with a large state."""
     model, rows = bench.model(30, 4096, 1024), list[Row]()
     kills, restarts, written = list[Cost](), list[Cost](), list[float]()
     async with world() as made:
@@ -267,7 +265,7 @@ async def _start(bench: Bench, made: Any, name: str, model: Model, workers: int,
 
 
 def _writes(jobs: JobClient, name: str) -> int:
-    """Returns how often a job's ranks have said that they have written their state."""
+    """Returns how often a job's ranks have logged that they have written their state."""
     return sum(re.search(r"state of step \d+ kept in memory", line) is not None for line in jobs.logs(name))
 
 
@@ -278,7 +276,7 @@ def _say(title: str, cost: Cost) -> None:
 
 
 async def state(bench: Bench) -> None:
-    """The state is kept in memory beside training, and loaded from there."""
+    """Measures keeping the state in memory during training, and loading it from there."""
     rows = list[Row]()
     cases = {
         "a tiny model": (bench.model(4, 256, 64), 3.0),
@@ -311,7 +309,7 @@ async def state(bench: Bench) -> None:
 
 
 def _costs(title: str, found: dict[str, Any], is_large: bool) -> list[Row]:
-    """Returns what keeping a state costs."""
+    """Returns the rows about the cost of keeping a state."""
     bare, snapshots = statistics.median(found["byHand"]), found["snapshots"]
     own = [(ours / by_hand - 1) * 100 for ours, by_hand in zip(found["ours"], found["byHand"], strict=True)]
     rows = [
@@ -340,7 +338,7 @@ def _costs(title: str, found: dict[str, Any], is_large: bool) -> list[Row]:
 
 
 def _json(text: str) -> dict[str, Any]:
-    """Returns what a program has printed beside sentences."""
+    """Returns the JSON in a program's output."""
     found: dict[str, Any] = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
     return found
 
@@ -350,7 +348,7 @@ def _seconds_written(text: str) -> list[float]:
 
 
 async def loop(bench: Bench) -> None:
-    """The training loop beside a bare one, as `trainloop_step` measures it."""
+    """Compares the training loop with a bare loop, as `trainloop_step` does."""
     rows = list[Row]()
     with bench.failures.of("the loop"):
         words = ["-m", "bench.trainloop_step", "--ranks", "1", *([] if bench.on_gpu else ["--sizes", "1"])]
@@ -361,7 +359,7 @@ async def loop(bench: Bench) -> None:
 
 
 async def decoder(bench: Bench) -> None:
-    """A decoder of about a billion parameters, as `trainloop_decoder` measures it."""
+    """Measures a decoder of about a billion parameters, as `trainloop_decoder` does."""
     from bench import trainloop_decoder as measures
 
     rows = [Row("trainloop, MFU, %", [], 50.0, at_least=True)]
@@ -385,7 +383,7 @@ async def decoder(bench: Bench) -> None:
     bench.show("A decoder", rows)
 
 
-#: In this order; each prints a table.
+#: The sections in their order. Each prints a table.
 SECTIONS: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "hangs": hangs,
     "ranks": ranks,
@@ -397,14 +395,14 @@ SECTIONS: dict[str, Callable[[Bench], Awaitable[None]]] = {
 
 
 def card() -> str | None:
-    """Returns the GPU's name; None where there is none. A process of its own asks, whose memory there is free again."""
+    """Returns the GPU's name, or None. A separate process asks, so that it keeps none of the GPU's memory."""
     program = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     return done.stdout.strip() or None
 
 
 async def run(bench: Bench, names: list[str]) -> None:
-    """Runs sections, each whatever becomes of the others."""
+    """Runs sections. If one fails, the others still run."""
     for name in names:
         began = time.monotonic()
         with bench.failures.of(name):

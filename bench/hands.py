@@ -1,8 +1,8 @@
 """Measures the time until a user's own code makes its first step: `python -m bench.hands`.
 
-The same script, once on the node as part of an image that is present, once brought by `submit --code`; then changed
-code pushed into a job of DDP ranks that start warm. Real operator, agents and ranks, so this needs the embedded
-cluster. Each time runs from the command's first look at the folder to the last rank's first step.
+The same script is started from an image that is present on the node, and by `submit --code`. Then changed code is
+pushed into a job of DDP ranks that start warm. Operator, agents and ranks are real, so this needs the embedded cluster.
+Each time lasts from the moment when the command reads the folder until the last rank's first step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmaster.client.code import archive_folder, push_code, submit_with_code
 WORKERS = 2
 RUNS = 7
 PUSHES = 9
-# Goals [s]: what `submit --code` may take more than an image, and a push to its first step.
+# Goals in seconds: how much longer `submit --code` may take than an image, and a push until its first step.
 SUBMIT_GOAL, PUSH_GOAL = 0.3, 1.5
 SECONDS = 120.0
 
@@ -53,13 +53,13 @@ time.sleep(600)
 
 
 class Steps:
-    """Steps reads what ranks write at their first step: a word of theirs, the rank, and the time."""
+    """Steps reads the line that each rank writes at its first step: a word, the rank, and the time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     async def last(self, word: str) -> float:
-        """Returns when the last rank that says this word had done its first step."""
+        """Waits until all ranks have written this word; returns the last rank's time."""
         async with asyncio.timeout(SECONDS):
             while True:
                 lines = [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
@@ -79,7 +79,7 @@ def _manifest(name: str, script: str, steps: Steps, **spec: Any) -> dict[str, An
 
 
 async def submits(made: World, folder: Path) -> list[list[object]]:
-    """Measures jobs whose script is there, and jobs that bring it, in turn."""
+    """Measures jobs whose script is on the node and jobs that upload it, alternately."""
     jobs = JobClient(NAMESPACE, kubeconfig=str(made.kubeconfig))
     code, steps = folder / "plain", Steps(folder / "plain-steps")
     code.mkdir()
@@ -115,7 +115,7 @@ async def pushes(made: World, folder: Path) -> list[list[object]]:
     (code / "version.py").write_text("VERSION = 'first'\n")
     await asyncio.to_thread(submit_with_code, jobs, _manifest("pushed", "train.py", steps), archive_folder(code))
     await steps.last("first")
-    # The imports of a first step are learned, and made before the next fork.
+    # In this time the warm process learns the first step's imports, and imports these modules.
     await asyncio.sleep(8.0)
     times = []
     for run in range(PUSHES):
@@ -133,7 +133,7 @@ async def pushes(made: World, folder: Path) -> list[list[object]]:
 
 
 async def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     folder = Path(tempfile.mkdtemp(prefix="trainmaster-bench-"))
     try:
         async with world() as made:

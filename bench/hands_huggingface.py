@@ -23,7 +23,7 @@ ROUNDS, STEPS, WIDTH, LAYERS, BATCH = 12, 150, 512, 8, 32
 GOAL = 0.005
 _URL, _TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 
-# The agent's side: its loop, its server, and a pump that reads the training's output with the rules or without.
+# The agent's part: its event loop, its server, and a pump that reads the training's output with or without the rules.
 AGENT = """
 import os, sys
 from trainmaster_operator.agent.loop import Loop
@@ -94,7 +94,7 @@ def train(steps: int, output: str) -> tuple[float, float]:
 
 
 def report_seconds(reports: int = 200) -> float:
-    """Returns the median time of a report, as transformers sends it."""
+    """Returns the median seconds of a report, sent as transformers sends it."""
     from transformers.integrations.integration_utils import KubeflowCallback
 
     callback = KubeflowCallback()
@@ -103,7 +103,7 @@ def report_seconds(reports: int = 200) -> float:
         begun = time.perf_counter()
         callback._update_status(step % 100, 100, {"loss": 1.0, "current_step": step, "total_steps": 100}, force=True)
         times.append(time.perf_counter() - begun)
-        # The server accepts this many at most.
+        # The server accepts at most this many reports a second.
         time.sleep(0.26)
     return statistics.median(times)
 
@@ -134,7 +134,7 @@ def main() -> None:
         cpu: dict[str, list[float]] = {"watched": [], "unwatched": []}
         try:
             for number in range(options.rounds + 1):
-                # Each goes first in every other round.
+                # The modes alternate in which of them runs first.
                 for mode in sorted(wall, reverse=number % 2 == 0):
                     os.environ.pop(_URL, None)
                     if mode == "watched":

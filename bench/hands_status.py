@@ -1,7 +1,7 @@
 """Measures `kubectl dtj status` of one of 1,000 jobs: `python -m bench.hands_status [JOBS]`.
 
-The job that is asked for has pods, which an operator and faked agents keep running; the others have its status. A run
-is a process from its start to its end. What Python and the libraries of any command line need is measured beside it.
+The requested job has pods, with an operator and faked agents. The other jobs have a copy of its status. A run lasts
+from the process's start to its end. The time that Python and the libraries of any command line need is measured too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = 120.0
 
 
 async def running(made: World) -> Mapping[str, object]:
-    """Returns the status of the job that is asked for, once it runs."""
+    """Returns the requested job's status once it runs."""
     async with asyncio.timeout(SECONDS):
         while (status := await made.status(ASKED)).get("phase") != "Running":
             await asyncio.sleep(0.1)
@@ -34,7 +34,7 @@ async def running(made: World) -> Mapping[str, object]:
 
 
 async def fill(made: World, status: Mapping[str, object], first: int, last: int) -> None:
-    """Makes the other jobs, with the status of one that runs."""
+    """Creates the other jobs, with a running job's status."""
     for at in range(first, last, JOBS_AT_ONCE):
         await asyncio.gather(*(one(made, f"job-{n}", status) for n in range(at, min(at + JOBS_AT_ONCE, last))))
 
@@ -45,7 +45,7 @@ async def one(made: World, name: str, status: Mapping[str, object]) -> None:
 
 
 def runs(command: Sequence[str], environ: Mapping[str, str]) -> list[float]:
-    """Returns the seconds of each run of a command."""
+    """Returns the seconds that each run of a command took."""
     found = []
     for _ in range(RUNS):
         started = time.monotonic()
@@ -55,7 +55,7 @@ def runs(command: Sequence[str], environ: Mapping[str, str]) -> list[float]:
 
 
 def user_environment(kubeconfig: Path, programs: Path) -> dict[str, str]:
-    """Returns a user's environment: with bytecode, which some machines of developers switch off."""
+    """Returns a user's environment. Bytecode is enabled in it, which some developers' machines disable."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "KUBECONFIG": str(kubeconfig), "PATH": f"{programs}:{os.environ['PATH']}"}
 

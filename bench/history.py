@@ -1,11 +1,11 @@
-"""Measures what a history costs: CPU and bytes of many jobs, and how long its readers wait.
+"""Measures what a history costs: CPU and bytes for many jobs, and how long its readers wait.
 
     python -m bench.history [JOBS [SECONDS]]
 
-The real process gets the samples of JOBS jobs of 4 ranks each 2 s, and each job's status each 5 s, as an operator sends
-them, for SECONDS (two minutes pass until samples are first packed), while somebody looks at curves. Its API server is
-a fake one. Then a store alone gets a day of a few jobs by a clock of its own, for the bytes that an hour takes and for
-the answers about long and large jobs; these are processor time, so that what else runs on the machine doesn't count.
+For SECONDS the real process receives records of JOBS jobs of 4 ranks, as an operator sends them: samples every 2 s, and
+each job's status every 5 s (samples are first packed after two minutes). Meanwhile a viewer reads curves. The API
+server is a fake. Then a store alone records a day of a few jobs with a simulated clock, to measure the bytes of an hour
+and the answers about long and large jobs. These are in processor time, which other programs don't affect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainmaster_operator.api.records import JobIdentity, JobRecord, Record, Sam
 CPU_LIMIT, MEMORY_LIMIT = 0.25, 150.0
 KILOBYTES_LIMIT, SERIES_LIMIT, HEAT_LIMIT = 100.0, 0.2, 0.5
 START = 1_800_000_000.0
-# These don't grow while a job trains.
+# The times that don't grow while a job trains.
 SPENT = {"load": 12.345, "rendezvous": 3.21, "schedule": 1.5, "recompute": 40.25, "restart": 2.125}
 
 
@@ -42,7 +42,7 @@ def key(number: int) -> JobIdentity:
 
 
 def sample(at: float, number: int, step: int, ranks: int = 4) -> SampleRecord:
-    """Returns a job's sample, whose figures are as noisy as real ones."""
+    """Returns a job's sample, with figures as noisy as real ones."""
     loss = 2.0 + 8.0 / (1 + step / 100)
     columns = {
         "step": [step] * ranks,
@@ -56,7 +56,7 @@ def sample(at: float, number: int, step: int, ranks: int = 4) -> SampleRecord:
 
 
 def job(at: float, number: int, step: int) -> JobRecord:
-    """Returns a job with its status, of the size that real ones have (3 KB)."""
+    """Returns a job with its status, as large as real ones (3 KB)."""
     identity = key(number)
     metadata = {"namespace": identity.namespace, "name": identity.name, "uid": identity.uid}
     variables = [{"name": f"NCCL_OPTION_{option}", "value": f"{option}"} for option in range(30)]
@@ -113,7 +113,7 @@ def load(jobs: int, seconds: float) -> list[list[object]]:
 
 
 def filled(folder: Path, *, jobs: int, hours: float, ranks: int = 4, each: float = 2.0) -> tuple[Path, float]:
-    """Returns a file with so many hours of each job, and its bytes (kB) for each job and hour."""
+    """Returns a file with this many hours of each job, and its size in kB for each job and hour."""
     clock, file = [START], folder / f"{jobs}-{ranks}.sqlite"
     store = HistoryStore(file, lambda: clock[0])
     store.connection.execute("PRAGMA synchronous = OFF")
@@ -136,7 +136,7 @@ def filled(folder: Path, *, jobs: int, hours: float, ranks: int = 4, each: float
 
 
 def waits(ask: Callable[[], Any]) -> float:
-    """Returns the median of the processor time that an answer takes, as JSON (seconds)."""
+    """Returns the median processor time that an answer and its JSON take (seconds)."""
     times = []
     for _ in range(5):
         began = time.process_time()
@@ -146,7 +146,7 @@ def waits(ask: Callable[[], Any]) -> float:
 
 
 def alone() -> list[list[object]]:
-    """Returns the rows about bytes and answers."""
+    """Returns the rows about a store alone: its bytes and answers."""
     where = ("bench", "job-0", "")
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -168,7 +168,7 @@ def alone() -> list[list[object]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the table; returns 1 where a limit is missed."""
+    """Prints the table; returns 1 if a limit is exceeded."""
     jobs = int(arguments[0]) if arguments else 1_000
     seconds = float(arguments[1]) if len(arguments) > 1 else 180.0
     rows = [*load(jobs, seconds), *alone()]

@@ -1,7 +1,7 @@
 """Measures what a history costs the operator, with many jobs whose ranks report: `python -m bench.history_cost [JOBS]`.
 
-Each job has four faked pods, whose ranks do a step a second. The operator runs without and with a history in turns, on
-the same cluster and jobs; the history takes everything, in the benchmark's own process.
+Each job has four faked pods, whose ranks do a step a second. The operator runs alternately without and with a history,
+on the same cluster and jobs. The history runs in the benchmark's process, and accepts all records without storing them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TURNS, SETTLE_SECONDS, MEASURED_SECONDS = 3, 10.0, 20.0
 
 @contextmanager
 def history() -> Iterator[tuple[str, list[int]]]:
-    """Serves a history that takes everything; yields its address, and the bytes of each request."""
+    """Serves a history that accepts all records; yields its address, and the bytes of each request."""
     sizes: list[int] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ def history() -> Iterator[tuple[str, list[int]]]:
 
 
 async def measure(made: World, jobs: int, *arguments: str) -> dict[str, float]:
-    """Runs an operator; returns its CPU (per cent of a core), memory (MB), and what it writes and records a second."""
+    """Runs an operator; returns its CPU (per cent of a core), memory (MB), and writes and records a second."""
     agents = ("--reach", "direct", "--agent-port", str(made.agent_port))
     with operator(made, *agents, *arguments) as running:
         running.serving()

@@ -1,12 +1,12 @@
-"""Measures what a tenant and strangers who attack a history cost everybody else.
+"""Measures what a tenant and strangers who attack a history cost all others.
 
     python -m bench.history_hostile
 
-The real process, with a fake API server, has the file of a tenant whose job has 4,096 ranks at all levels of age. A row
-for each attack, each on a process of its own: heat maps asked for at once by one viewer and by eight, tokens that
-nobody knows while the API server takes its time, answers that nobody reads, and jobs whose attempts fail without end.
-Meanwhile another viewer asks for a list. The loop's lag is how late a probe is answered beyond what it takes at rest,
-the memory the process' resident peak.
+The real process, with a fake API server, serves the file of a tenant whose job has 4,096 ranks with figures at all
+levels of age. The table has a row for each attack, each on a new process: one viewer or eight request heat maps at
+once; unknown tokens arrive while the API server is slow; answers aren't read; and jobs' attempts fail endlessly.
+Meanwhile another viewer requests a list. The loop's lag is how much longer a probe's answer takes than at rest. The
+memory is the process's resident peak.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ from trainmaster_operator.api.v1alpha1 import JobIdentity
 RANKS, POINTS, LEVELS = 4_096, 24, 6
 LIST_LIMIT, LAG_LIMIT, MEMORY_LIMIT = 0.5, 100.0, 384.0
 SECONDS = 10.0
-# Each has 39 failed attempts: three times what the file may hold. On a busy machine fewer of them come in the time.
+# Each batch has 39 failed attempts. Together they are three times as large as the file may be. On a busy machine fewer
+# batches are sent in time.
 BATCHES, WRITING_SECONDS = 600, 60.0
-# Time in which the API server answers for unknown tokens.
+# Seconds that the API server takes to answer about an unknown token.
 REVIEW_SECONDS = 0.5
-# The size of the file under attack.
+# The maximum size of the attacked file.
 MEBIBYTES = 16
 HEAT_PATH = "/v1/namespaces/tenant/jobs/large/heat"
 TENANTS = tuple(f"tenant-{number}" for number in range(8))
@@ -128,7 +129,7 @@ class Watch:
 
 
 def repeat(over: Event, threads: int, ask: Callable[[int], Any]) -> None:
-    """Asks again and again, in so many threads."""
+    """Repeats a request in this many threads until `over` is set."""
 
     def run(number: int) -> None:
         while not over.is_set():
@@ -194,7 +195,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 def row(title: str, attack: Attack, file: Path) -> tuple[list[object], bool]:
-    """Returns a row, and whether a limit was missed."""
+    """Returns a row, and whether a limit was exceeded."""
     with tempfile.TemporaryDirectory() as name, reviews() as server:
         folder = Path(name)
         options: tuple[str, ...] = ()
@@ -206,12 +207,12 @@ def row(title: str, attack: Attack, file: Path) -> tuple[list[object], bool]:
             if attack is attempts:
                 kept = LogRecord(time.time(), key(), 0, KeptLog(("kept",)))
                 found.post([job(time.time(), key(), phase="Succeeded", completionTime="2026-11-26T03:00:00Z"), kept])
-            # They have looked before.
+            # The history knows these viewers already.
             for token in ("alice", *TENANTS):
                 found.get("/v1/jobs?namespace=team", token)
             server.seconds = REVIEW_SECONDS if attack is strangers else 0.0
             watch, over = Watch(found), FORK.Event()
-            # In a process of its own, so that it doesn't slow down who measures.
+            # The attack has its own process, so that it doesn't slow down the measurement.
             attacking = FORK.Process(target=attack, args=(found, over))
             attacking.start()
             with watch.watching():
@@ -233,7 +234,7 @@ def row(title: str, attack: Attack, file: Path) -> tuple[list[object], bool]:
 
 
 def main() -> int:
-    """Prints the table; returns 1 where a limit is missed."""
+    """Prints the table; returns 1 if a limit is exceeded."""
     history_process.RIGHTS.update(RIGHTS)
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "history.sqlite"

@@ -2,10 +2,10 @@
 
     python -m bench.hostile_jobs [JOBS [SECONDS [KINDS ...]]]
 
-A job of each kind alone, with an operator of its own: how long the store took for it on the event loop, the longest
-decision on it, the event loop's longest lag, and the memory it left. Then JOBS of the largest legal ones together,
-without an API server, which would take most of the time. SECONDS limits the wait for a job; a longer one is
-reported. KINDS are those to try alone, `-` for none.
+First one job of each kind runs alone, with a new operator. The table shows the store's time for the job on the event
+loop, the longest decision on the job, the event loop's longest lag, and the memory that stays in use. Then JOBS of the
+largest legal jobs run together, without an API server, which would take most of the time. SECONDS limits the wait for a
+job; a longer wait is reported. KINDS are the kinds to try alone, or `-` for none.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from trainmaster_operator.reconciling import decide
 from trainmaster_operator.rendering import Settings
 
 KIB = 1024
-# The issue's limits: the longest lag that one job may cause, and the memory of 200 of the largest legal ones.
-# If there are many, one in this many is decided on: rendered objects aren't kept.
+# The issue's limits: the longest lag that one job may cause, and the memory of 200 of the largest legal jobs.
+# With many jobs, one job in this many is decided on. Rendered objects aren't kept.
 DECIDED = 10
 LAG_LIMIT, MEMORY_LIMIT = 0.050, 300.0
 SETTLE_SECONDS, SILENT_SECONDS = 2.0, 5.0
 
 
 def spec_of(kind: str) -> dict[str, Any]:
-    """Returns the spec of a kind of large job, beside its program."""
+    """Returns the spec of a kind of large job, without its program."""
     match kind:
         case "20,000 tolerations":
             return {"podTemplate": {"spec": {"tolerations": [{"key": f"k{n}"} for n in range(20_000)]}}}
@@ -94,12 +94,12 @@ KINDS = (
 
 
 def mappings(size: int) -> list[Any]:
-    """Returns the most of Python's objects for so many bytes of JSON."""
+    """Returns as many Python objects as this many bytes of JSON can contain."""
     return [[{"a": 0}] * min(1000, size // 8 - first) for first in range(0, size // 8, 1000)]
 
 
 def texts(size: int, seed: int = 0) -> list[str]:
-    """Returns random texts, which can hardly be compressed."""
+    """Returns random texts, which hardly compress."""
     generator = random.Random(seed)
     return [base64.b64encode(generator.randbytes(447)).decode() for _ in range(size // 600)]
 
@@ -126,20 +126,20 @@ class Watched:
         self._file = file
 
     def since(self, moment: float) -> dict[str, float]:
-        """Returns the most of everything since a moment, and the memory at the end (`kept`)."""
+        """Returns the maximum of each value since a time, and the memory at the end (`kept`)."""
         lines = [json.loads(line) for line in self._file.read_text().splitlines()]
         lines = [line for line in lines if line["at"] >= moment] or lines[-1:]
         most = {name: max(line[name] for line in lines) for name in ("lag", "upsert", "decide", "memory")}
         silent = time.time() - lines[-1]["at"]
         if silent > SILENT_SECONDS:
-            # It is silent, because its loop hasn't run yet.
+            # The operator writes nothing while its event loop is blocked.
             most["lag"] = silent
         return {**most, "kept": lines[-1]["memory"]}
 
 
 @contextmanager
 def watched(made: World) -> Iterator[Watched]:
-    """Starts an operator in a process of its own."""
+    """Starts an operator in a separate process."""
     stamp = time.monotonic_ns()
     log, file = made.folder / f"operator-{stamp}.log", made.folder / f"operator-{stamp}.jsonl"
     command = [sys.executable, "-m", "bench.clusters.watched_operator", str(file), "operator", "run"]
@@ -156,7 +156,7 @@ def watched(made: World) -> Iterator[Watched]:
 
 
 def large(name: str, kind: str) -> RawObject:
-    """Returns a job of a kind; its workers are faked."""
+    """Returns a job of a kind, whose workers are faked."""
     body = job(name, 1, **spec_of(kind))
     if kind == "256 KiB of annotations":
         body["metadata"]["annotations"] = {f"example.com/{n}": "a" * 1000 for n in range(255)}
@@ -164,7 +164,7 @@ def large(name: str, kind: str) -> RawObject:
 
 
 async def reconciled(made: World, name: str, seconds: float) -> str:
-    """Returns the operator's condition of a job, once it has reconciled it."""
+    """Waits until the operator has reconciled a job; returns the outcome as text."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         status = await made.status(name)
@@ -237,17 +237,17 @@ async def made_and_deleted(made: World, seconds: float) -> list[object]:
 
 
 class Files:
-    """Files has jobs in files, one a job, in place of an API server."""
+    """Files keeps each job in a file, in place of an API server."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
         self.names = [f"large-{n}" for n in range(count)]
         for n, name in enumerate(self.names):
             body = large(name, "largest legal")
-            # Each its own, so that nothing can be shared.
+            # Each job has different data, so that no memory can be shared.
             body["spec"]["training"]["data"] = texts(511 * KIB, n)
             body["metadata"] |= {"uid": name, "resourceVersion": "1", "creationTimestamp": "2026-11-22T04:00:00Z"}
-            # An API server writes no blanks, and a field's size counts.
+            # An API server writes no spaces, and a field's size matters.
             (folder / name).write_text(json.dumps(body, separators=(",", ":")))
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
@@ -263,25 +263,25 @@ class Files:
 
 
 async def trimmed(text: bytes, kept: Fields) -> Any:
-    """Returns a document as the operator's client decodes it."""
+    """Returns a document, decoded as the operator's client decodes it."""
     return await decoded(cast(aiohttp.StreamReader, Answered(text)), kept)
 
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer that is read as one of aiohttp's is."""
+    """Answered is an answer that can be read as aiohttp's answers."""
 
     text: bytes
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """Yields it piece by piece."""
+        """Yields the answer in pieces."""
         for start in range(0, len(self.text), size):
             yield self.text[start : start + size]
             await asyncio.sleep(0)
 
 
 async def many(count: int) -> list[object]:
-    """Measures the start beside many jobs: listed, read one by one, decided on until their children are rendered."""
+    """Measures a start with many jobs: listing, reading one by one, and deciding until their objects are rendered."""
     process, most = psutil.Process(), {"lag": 0.0, "memory": 0.0}
 
     async def watch() -> None:
@@ -297,7 +297,7 @@ async def many(count: int) -> list[object]:
         gc.freeze()
         keys = new_keys()
         started, watching, thread = time.perf_counter(), asyncio.create_task(watch()), LargeJobThread()
-        # Files answers what is asked of it here.
+        # Files has all methods that are called here.
         reader = LargeJobs(cast(Cluster, cluster), thread)
         changed: asyncio.Queue[JobKey] = asyncio.Queue()
         store = Store(changed.put_nowait, keys, read_large=reader.add)
@@ -348,7 +348,7 @@ async def main(count: int, seconds: float, kinds: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    # A body of 1,100 levels is encoded here.
+    # This process encodes a body of 1,100 levels.
     sys.setrecursionlimit(10_000)
     given = sys.argv[1:]
     chosen = [kind for kind in given[2:] if kind != "-"] if given[2:] else KINDS

@@ -1,10 +1,11 @@
-"""Measures what twenty pods that answer as no agent does cost everybody else.
+"""Measures what twenty pods that answer as no real agent does cost all others.
 
     python -m bench.hostile_pods [ATTACK ...]
 
-A row for each attack by all twenty, and one for all attacks at once, each with an operator of its own; the first row is
-the same with twenty pods that behave. Meanwhile ranks of a job of real agents are killed: how long it takes to restart
-is what others notice. Loop and memory are measured in the operator's process, every 5 and 20 ms.
+The table has a row for each attack by all twenty pods, and one for all attacks at once, each with a new operator. In
+the first row the twenty pods behave. Meanwhile ranks of a job with real agents are killed, and the time of their
+restart shows the effect on others. The operator's process measures its event loop every 5 ms and its memory every
+20 ms.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from bench.restart_by_fault import POLICY, WORKERS, Bench
 from trainmaster_operator.wire.names import AGENT_PORT
 
 PODS, KILLS = 20, 5
-# A row is measured for at least so long.
+# Minimum seconds for which a row is measured.
 ROW_SECONDS = 10.0
-# A restart, or an operator's start, that isn't there by then never comes.
+# A restart, or an operator's start, counts as failed after this time.
 PATIENCE_SECONDS = 20.0
 LAG_LIMIT, MEMORY_LIMIT = 100.0, 50.0
-# This one comes through the API server's proxy, where it was read to its end.
+# Attacks through the API server's proxy, whose answers were once read to their end.
 PROXIED = {"error_body"}
 # Names of the rows.
 BEHAVING, ALL = "well", "all at once"
@@ -39,7 +40,7 @@ def on_node(node: str) -> dict[str, Any]:
 
 
 class Child:
-    """Child is a process that answers a line with a line."""
+    """Child is a process that answers each line with a line."""
 
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
@@ -47,7 +48,7 @@ class Child:
         )
 
     async def answer(self, words: str = "") -> str:
-        """Sends a line, if any, and awaits one; empty when the process has ended."""
+        """Sends a line, unless it is empty, and returns the next line; empty if the process has ended."""
         assert self.process.stdin is not None and self.process.stdout is not None
         if self.process.poll() is not None:
             return ""
@@ -62,7 +63,7 @@ class Child:
 
 
 class Attacked:
-    """Attacked is one cluster, and a row for each attack."""
+    """Attacked is one cluster, in which each attack is measured."""
 
     def __init__(self, made: World, agents: Child) -> None:
         self.made = made
@@ -72,9 +73,9 @@ class Attacked:
         self.usual: float | None = None
 
     async def prepare(self) -> None:
-        """Applies twenty jobs of one faked worker, and one of real ones."""
+        """Applies twenty jobs with one faked worker, and one job with real workers."""
         for number in range(PODS):
-            # They never begin, as far as the operator knows.
+            # To the operator these jobs never start.
             policy = {"failurePolicy": {"startupSeconds": 86_400}}
             await self.made.apply(job(f"hostile-{number}", 1, **policy, **on_node("node-1")))
         good = {"failurePolicy": {**POLICY["failurePolicy"], "maxRestarts": 10_000}}
@@ -112,7 +113,7 @@ class Attacked:
         self.add(title, json.loads(said) if said else None, restarts)
 
     async def settled(self) -> None:
-        """Waits until the job runs, whatever the row before has done to it, and all streams are open."""
+        """Waits until the job runs again after the previous row, and all streams are open."""
         async with asyncio.timeout(6 * PATIENCE_SECONDS):
             while True:
                 try:
@@ -130,7 +131,7 @@ class Attacked:
             async with asyncio.timeout(PATIENCE_SECONDS if kill == 0 else PATIENCE_SECONDS / 4):
                 return await self.bench.kill_rank("good", 2)
         except (TimeoutError, ProcessLookupError):
-            # Or the one before is still on its way, without the operator.
+            # The previous restart may still be in progress, without the operator.
             return None
 
     def add(self, title: str, measured: dict[str, float] | None, restarts: list[float | None]) -> None:

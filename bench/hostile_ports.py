@@ -1,12 +1,12 @@
-"""Measures what strangers at the ports of operator, history and dashboard cost everybody else.
+"""Measures what strangers who attack the ports of operator, history and dashboard cost all others.
 
     python -m bench.hostile_ports [SECONDS [ROUNDS [LOAD [SERVERS AND ATTACKS ...]]]]
 
-A row for each attack (bench/clusters/strangers.py) on each server, in a process of its own as in a cluster, for
-SECONDS, ROUNDS times; the first row of a server is without an attack. LOAD busy processes run beside it. Meanwhile
-another client asks for a probe (the operator) or for its list of jobs. The lag is that of the server's event loop by
-the clock; its own part leaves out the time that others had the processor. The memory is the most that was resident,
-compared with three quarters of the chart's limit.
+The table has a row for each attack (bench/clusters/strangers.py) on each server. A server's first row is without an
+attack. Servers run in separate processes, as in a cluster, and each attack lasts SECONDS, ROUNDS times. LOAD busy
+processes run at the same time. Meanwhile another client requests a probe (operator) or a list of jobs. The lag is the
+delay of the server's event loop by the clock. Its own part excludes the time that other processes used the processor.
+The memory is the resident peak, compared with three quarters of the chart's limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JOBS, PAUSE_SECONDS, PATIENCE_SECONDS = 20, 0.05, 20.0
 LAG_LIMIT, CLIENT_LIMIT = 100.0, 500.0
 # The chart's limits, in MiB.
 MEMORY = {"operator": 512, "history": 512, "dashboard": 256}
-# Pages that only one of them has.
+# Attacks on pages that only some of the servers have.
 ONLY = {"the page, not read": "dashboard", "metrics, not read": "operator", "invented tokens": "history dashboard"}
 
 
@@ -44,7 +44,7 @@ Ask = Callable[[], Awaitable[None]]
 
 @dataclass
 class Server:
-    """Server is one process, attacked at `ports`."""
+    """Server is one process, which is attacked at `ports`."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -64,12 +64,12 @@ class Server:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def peak(self) -> float:
-        """Returns the most memory, in MiB."""
+        """Returns the peak of the resident memory, in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(text.split()[1]) / 1_024 for text in status.splitlines() if text.startswith("VmHWM"))
 
     def lags(self, since: float, which: str) -> list[float]:
-        """Returns the loop's lags since a moment, in ms. A loop that stands still has missed all its ticks."""
+        """Returns the loop's lags since a time, in ms. If the loop is blocked, it has missed all ticks until now."""
         lines = [json.loads(text) for text in self.ticks.read_text().splitlines()]
         standing = time.time() - (lines[-1]["at"] if lines else since)
         missed = [standing] * int(standing / 0.005) if standing > 1.0 else []
@@ -94,7 +94,7 @@ async def started(name: str, folder: Path, *arguments: str) -> AsyncIterator[Ser
 
 @asynccontextmanager
 async def operator(made: World) -> AsyncIterator[tuple[Server, Ask]]:
-    """The operator leads by a lease and has a few jobs."""
+    """Starts the operator, which leads by a lease and has a few jobs."""
     options = ["--namespace", NAMESPACE, "--lease-namespace", NAMESPACE, "--kubeconfig", str(made.kubeconfig)]
     options += ["--metrics-port", "0", "--health-port", "0", "--agent-port", str(made.agent_port)]
     async with started("operator", made.folder, "operator", "run", *options) as server, session() as client:
@@ -105,14 +105,14 @@ async def operator(made: World) -> AsyncIterator[tuple[Server, Ask]]:
         async def probe() -> None:
             await (await client.get(f"http://127.0.0.1:{server.ports['probes']}/healthz")).read()
 
-        # Its start isn't measured.
+        # The operator's start isn't measured.
         await asyncio.sleep(5.0)
         yield server, probe
 
 
 @asynccontextmanager
 async def history(folder: Path, url: str) -> AsyncIterator[tuple[Server, Ask]]:
-    """The history has records of jobs, whose list another viewer reads."""
+    """Starts a history with recorded jobs, whose list another viewer reads."""
     token = folder / "token"
     token.write_text("the-writers")
     options = ["--file", str(folder / "history.sqlite"), "--port", "0", "--address", "127.0.0.1"]
@@ -133,7 +133,7 @@ async def history(folder: Path, url: str) -> AsyncIterator[tuple[Server, Ask]]:
 
 @asynccontextmanager
 async def dashboard(folder: Path, url: str) -> AsyncIterator[tuple[Server, Ask]]:
-    """The dashboard, whose list another viewer opens."""
+    """Starts the dashboard, whose list another viewer opens."""
     options = ["--mode", "cluster", "--port", "0", "--address", "127.0.0.1", "--kubeconfig", kubeconfig(folder, url)]
     async with started("dashboard", folder, "dashboard", *options) as server, session() as client:
         server.ports["all"] = port = await server.port(r"on port (\d+)")
@@ -148,14 +148,14 @@ async def dashboard(folder: Path, url: str) -> AsyncIterator[tuple[Server, Ask]]
 
 
 def session() -> aiohttp.ClientSession:
-    """Returns a client with a connection for each request, as the kubelet has."""
+    """Returns a client that opens a connection for each request, as the kubelet does."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True), timeout=aiohttp.ClientTimeout(PATIENCE_SECONDS)
     )
 
 
 async def asked(ask: Ask, until: float) -> list[float]:
-    """Returns how long another client waited for its answers, in ms."""
+    """Returns how long another client waited for each answer, in ms."""
     waited = []
     while time.monotonic() < until:
         began = time.monotonic()
@@ -174,7 +174,7 @@ def p99(values: Sequence[float]) -> float:
 
 
 async def measured(server: Server, ask: Ask, attack: str, seconds: float) -> list[float]:
-    """Returns the loop's p99 lag and its own part of it (ms), another client's p99 (ms) and the most memory (MiB)."""
+    """Returns the loop's p99 lag, the lag's own part and another client's p99 (in ms), and the peak memory (MiB)."""
     server.forget_peak()
     since, until = time.time(), time.monotonic() + seconds
     commands = [

@@ -1,7 +1,7 @@
 """Measures CPU, memory and resync with many jobs of four faked pods: `python -m bench.operator_scale [JOBS]`.
 
-The limits are for 1,000 jobs. The embedded cluster takes many minutes to make so many on two cores, so the default is a
-quarter of it.
+The limits apply to 1,000 jobs. On two cores the embedded cluster takes many minutes to create so many jobs, so the
+default is 250.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Measures apply to all pods created and to all ranks joined, and counts the operator's writes.
+"""Measures the time from apply until all pods exist and until all ranks have joined, and the operator's writes.
 
-Then many jobs are applied at once: how long until all of their StatefulSets and pods exist, and what the operator needs
-for each job of CPU and writes, until then and until all run. What it writes after a job's StatefulSet is of pods that
-are there already; it is counted until the last job's are. Their pods and agents are faked, and half of the machine is
-the embedded cluster's, so CPU and writes are what to compare; with TRAINMASTER_TEST_KUBECONFIG the time is a real
-cluster's.
+Then many jobs are applied at once, with faked pods and agents. The benchmark measures how long it takes until all their
+StatefulSets and pods exist, and the operator's CPU and writes for each job, until then and until all jobs run. The
+embedded cluster uses half of the machine, so compare CPU and writes rather than the time. With
+TRAINMASTER_TEST_KUBECONFIG the time is a real cluster's.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from trainmaster_operator.controller.apiserver.cluster import PODS
 RUNS = 7
 WORKERS = 4
 JOBS, PODS_OF_A_JOB = 100, 2
-# Requests until a job's pods exist.
+# The last request that is needed before a job's pods exist.
 LAST_WRITE = "create StatefulSet"
-# The limit of a wait; the longest takes 10 s.
+# The limit of each wait. The longest usually takes 10 s.
 DEADLINE_SECONDS = 120
 
 
@@ -35,7 +34,7 @@ async def many() -> None:
         with operator(made, "--reach", "direct", "--agent-port", str(made.agent_port)) as running:
             running.serving()
             await asyncio.sleep(2.0)
-            # Without what is made once a namespace.
+            # The first job isn't counted, because some objects are created only once for a namespace.
             await made.apply(job("first", PODS_OF_A_JOB))
             await until(lambda: _running(running) >= 1, 60)
             process = psutil.Process(running.process.pid)
@@ -51,7 +50,7 @@ async def many() -> None:
             rows += _so_far("all pods exist, s", began, process, cpu, _since(writes, running.writes()))
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while _running(running) <= JOBS:
-                    # Each request costs the operator some milliseconds.
+                    # Checks are rare, because each request costs the operator some milliseconds.
                     await asyncio.sleep(0.5)
             rows += _so_far("all run, s", began, process, cpu, _since(writes, running.writes()))
     table(f"{JOBS} jobs of {PODS_OF_A_JOB} faked pods at once", ["", "measured"], rows)
@@ -60,7 +59,7 @@ async def many() -> None:
 def _so_far(
     title: str, began: float, process: psutil.Process, cpu: float, writes: list[tuple[str, float]]
 ) -> list[list[object]]:
-    """Returns the time, the CPU and the writes until now, and prints them: what comes next may fail."""
+    """Returns the time, CPU and writes so far. Prints them at once, because a later part may fail."""
     rows: list[list[object]] = [
         [title, f"{time.monotonic() - began:.1f}"],
         ["CPU until then, ms a job", _each(1000 * (sum(process.cpu_times()[:2]) - cpu))],

@@ -1,12 +1,13 @@
-"""Measures a fault to all ranks joined again, through the whole operator: `python -m bench.restart_by_fault`.
+"""Measures how long recovery takes with the whole operator: `python -m bench.restart_by_fault`.
 
-Real agents and ranks; the ranks' processes are killed from here, and nodes are lost, so this needs the embedded
-cluster. The second table is the sure way alone: an operator that reaches no agent learns of failures from the kubelet,
-which would start a container again after 10, 20, 40 … seconds; pods that would wait are replaced.
+A recovery lasts from a fault until all ranks have joined again. Agents and ranks are real. The benchmark kills the
+ranks' processes and makes nodes fail, so it needs the embedded cluster. The second table shows only the sure way: an
+operator that can't reach agents learns of failures from the kubelet, which would restart a container after 10, 20,
+40 … seconds, so pods that would wait are replaced.
 
-Parts can be chosen: `fast_way`, `spares`, `sure_way`, or rows of the latter: `fresh`, `row`, `pod`. The rows of spares
-are twice there: with pods that start at once, as only this cluster's do, and with pods whose init container takes
-SLOW_POD_SECONDS, about what nodes need that have the image (a scheduler's round, volumes, the sandbox).
+Parts can be chosen: `fast_way`, `spares`, `sure_way`, or rows of the latter: `fresh`, `row`, `pod`. Each row of spares
+is measured twice: with pods that start at once, as only this cluster's pods do, and with pods whose init container
+takes SLOW_POD_SECONDS, about what a node that has the image needs (scheduling, volumes, the sandbox).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ HANG_SECONDS = 3
 LOST_AFTER_SECONDS = 2
 GRACE_SECONDS = 3
 SLOW_POD_SECONDS = 2
-# The goals, medians on a real kubelet, the program's own start apart; JobSet needs 1.34 for a killed rank.
+# Goals for the medians in seconds on a real kubelet, without the program's start. JobSet needs 1.34 for a killed rank.
 KILLED_GOAL, POD_GOAL, AGENT_GOAL, HANG_GOAL, SURE_GOAL = 0.25, 1.0, 1.0, 1.0, 1.5
 # Rows of the second table.
 SURE_ROWS = ("fresh", "row", "pod")
-# No one listens there.
+# Nothing listens on this port.
 NO_STREAMS = ("--reach", "direct", "--agent-port", "9")
 
 POLICY: dict[str, Any] = {
@@ -47,12 +48,12 @@ POLICY: dict[str, Any] = {
 
 
 class Bench:
-    """Bench causes faults in one cluster, and collects how long recovery takes."""
+    """Bench causes faults in one cluster, and measures how long recovery takes."""
 
     def __init__(self, made: World) -> None:
         self.made = made
         self.rows: list[list[object]] = []
-        # Spares of each job.
+        # The number of spares of each job.
         self.spares: dict[str, int] = {}
 
     async def start(self, name: str, **spec: Any) -> None:
@@ -61,7 +62,7 @@ class Bench:
         await self.made.joined(name, WORKERS, 1)
 
     async def steady(self, name: str) -> tuple[int, dict[int, tuple[int, float]]]:
-        """Returns the running attempt and its ranks' processes, when the operator has seen it run for a moment."""
+        """Returns the running attempt and its ranks' processes, once the operator has seen it run for a moment."""
         spares = self.spares.get(name, 0)
         while (status := await self.made.status(name)).get("phase") != "Running" or (
             status["workers"].get("spares", 0) < spares
@@ -72,7 +73,7 @@ class Bench:
         return status["attempt"], ranks
 
     async def recovered(self, name: str, attempt: int, since: float) -> float:
-        """Returns the seconds until the ranks of a later attempt have joined (the next one, or the one after)."""
+        """Returns the seconds until the ranks of one of the next two attempts have joined."""
         while True:
             status = await self.made.status(name)
             newest = status.get("attempt", 0)
@@ -99,14 +100,14 @@ class Bench:
         return await self.recovered(name, attempt, since)
 
     async def stop_rank(self, name: str, rank: int) -> float:
-        """Stops a rank (SIGSTOP); returns by how much recovery was later than the limit of a hang."""
+        """Stops a rank (SIGSTOP); returns the seconds from the hang's limit until recovery."""
         attempt, ranks = await self.steady(name)
         since = time.time()
         os.kill(ranks[rank][0], signal.SIGSTOP)
         return await self.recovered(name, attempt, since) - HANG_SECONDS
 
     async def pod_of(self, name: str, position: int) -> RawObject:
-        """Returns the pod in a position of the attempt's workers."""
+        """Returns the pod at a position in the attempt's order of workers."""
         worker = ((await self.made.status(name)).get("workerOrder") or range(WORKERS))[position]
         return next(pod for pod in await self.made.pods(name) if pod["metadata"]["name"] == f"{name}-{worker}")
 
@@ -128,7 +129,7 @@ class Bench:
         return took
 
     async def fresh(self, name: str, fault: Any, *arguments: int, **spec: Any) -> list[float]:
-        """Runs a fault on a new job each time, whose containers have never ended."""
+        """Causes each fault in a new job, whose containers have never ended."""
         taken = []
         for run in range(RUNS):
             await self.start(f"{name}-{run}", **spec)
@@ -138,7 +139,7 @@ class Bench:
 
     def add(self, title: str, taken: list[float], goal: float | None = None) -> None:
         self.rows.append([title, *spread(taken, goal)])
-        # The whole takes minutes: what is known is printed at once.
+        # Each result is printed at once, because the benchmark takes minutes.
         print(f"{title}: {', '.join(f'{value:.2f}' for value in taken)}", flush=True)
 
     def add_in_order(self, taken: list[float]) -> None:
@@ -165,7 +166,7 @@ async def fast_way(made: World) -> None:
         bench.add(
             "the leader's pod deleted by force", [await bench.delete_pod("row", 0) for _ in range(RUNS)], POD_GOAL
         )
-        # Pods of a lost node are overdue when their grace period has passed, and are deleted LOST_AFTER_SECONDS later.
+        # A lost node's pods are overdue after their grace period, and are deleted LOST_AFTER_SECONDS later.
         await bench.start("node", podTemplate={"spec": {"terminationGracePeriodSeconds": GRACE_SECONDS}})
         lost = [await bench.lose_node("node", 1) for _ in range(RUNS)]
         limits = f"2 s until it is NotReady, {GRACE_SECONDS} s of grace, lostAfterSeconds {LOST_AFTER_SECONDS}"
@@ -180,7 +181,7 @@ async def fast_way(made: World) -> None:
 
 
 async def with_spares(made: World) -> None:
-    """The same faults of pods and nodes without and with a spare, one after the other."""
+    """Measures faults of pods and nodes without and with a spare, alternately."""
     bench = Bench(made)
     init = {"name": "slow", "image": "busybox:1.36", "command": ["sleep", str(SLOW_POD_SECONDS)]}
     slow = {"podTemplate": {"spec": {"initContainers": [init]}}}
@@ -207,10 +208,10 @@ async def with_spares(made: World) -> None:
 
 
 async def without_operator(bench: Bench, made: World) -> list[float]:
-    """Kills the operator and a rank, and starts the next operator; before that, training doesn't notice."""
+    """Kills the operator, which doesn't affect training, and a rank, and starts the next operator."""
     taken = []
     for run in range(RUNS):
-        # A new job each time: unwatched agents report by exiting, and the kubelet's back-off grows.
+        # Each run has a new job, because unwatched agents report by exiting, which makes the kubelet's back-off grow.
         name = f"away-{run}"
         with operator(made) as running:
             running.serving()
@@ -250,7 +251,7 @@ async def main(parts: list[str]) -> None:
         async with world(nodes=3) as made:
             await fast_way(made)
     if not parts or "spares" in parts:
-        # Each pod on a node of its own: a spare beside the worker would be lost with it.
+        # Each pod has its own node, because a spare on a worker's node would be lost with it.
         async with world(nodes=5) as made:
             await with_spares(made)
     rows = SURE_ROWS if not parts or "sure_way" in parts else tuple(row for row in SURE_ROWS if row in parts)

@@ -2,9 +2,9 @@
 
     python -m bench.signing
 
-Processor time, so that what else runs on the machine doesn't count. "first" is what an agent pays before its first
-attempt, hashlib's import included, in a process of its own; "again" is any later attempt, and "same" the same
-assignment on another way, which isn't verified again.
+The table shows processor time, so that other programs don't count. "first" is an agent's first attempt, including
+hashlib's import, in a separate process. "again" is any later attempt. "same" is the same assignment over another route,
+which isn't verified again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ print(time.process_time() - before)
 
 
 def assignment(attempt: int, workers: int) -> Assignment:
-    """Returns the assignment of an attempt, with its pods' uids."""
+    """Returns an attempt's assignment, with the uids of its pods."""
     return Assignment(
         job=JOB_UID,
         attempt=attempt,
@@ -49,7 +49,7 @@ def assignment(attempt: int, workers: int) -> Assignment:
 
 
 def milliseconds(work: Callable[[int], object]) -> float:
-    """Returns the median of some tries (milliseconds)."""
+    """Returns the median milliseconds of several tries."""
     times = []
     for number in range(TRIES):
         started = time.process_time()
@@ -59,7 +59,7 @@ def milliseconds(work: Callable[[int], object]) -> float:
 
 
 def first(environ: dict[str, str], data: object) -> float:
-    """Returns the time in a process that has verified nothing yet (milliseconds)."""
+    """Returns the milliseconds in a process that has verified nothing yet."""
     given = json.dumps([environ, data])
     command = [sys.executable, "-c", FIRST]
     done = [subprocess.run(command, input=given, capture_output=True, text=True, check=True) for _ in range(9)]
@@ -67,7 +67,7 @@ def first(environ: dict[str, str], data: object) -> float:
 
 
 def main() -> int:
-    """Prints the table; returns 1 where an assignment costs more than the limit."""
+    """Prints the table; returns 1 if an assignment costs more than the limit."""
     environ = {**environment(), "TRAINMASTER_WORKER": "0"}
     print(
         f"{'workers':>7}  {'sign':>7}  {'first':>7}  {'again':>7}  {'same':>7}  {'sum':>7}  {'bytes':>9}  {'signed':>9}"
@@ -75,7 +75,7 @@ def main() -> int:
     worst = 0.0
     for workers in (1, 2, 64, 1_024):
         attempts = [assignment(attempt, workers) for attempt in range(1, TRIES + 1)]
-        # Keys that differ have signed nothing yet: no signature is remembered.
+        # Each try has a different key, so that no signature is cached.
         signers = [SigningKeys(KEYS.private, bytes([number]) * 32) for number in range(TRIES)]
         sign = milliseconds(lambda number, of=attempts, by=signers: by[number].sign(of[number]))
         texts = [KEYS.sign(one) for one in attempts]

@@ -1,8 +1,8 @@
-"""Measures how long training stands still for a checkpoint, and how long loading takes.
+"""Measures how long training pauses for a checkpoint, and how long loading takes.
 
-The state is random numbers, with the tensors of an Adam run (weights and two moments). `sync` waits for write,
-SHA-256, fsync and rename; `thread` only for the copy in memory. The first save by a thread also allocates that memory,
-so it stands apart. Goal: a stall with `thread` under 10 % of the synchronous one.
+The state is random numbers in the tensors of an Adam run (weights and two moments). `sync` waits for write, SHA-256,
+fsync and rename, and `thread` only for the copy in memory. The first save by a thread also allocates that memory, so it
+is shown separately. Goal: a pause with `thread` takes under 10 % of the pause with `sync`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODES: tuple[Literal["sync", "thread"], ...] = ("sync", "thread")
 
 
 def state_of(mebibytes: int) -> dict[str, Any]:
-    """Returns weights and Adam's moments, `mebibytes` in all, in tensors of 4 MiB."""
+    """Returns weights and Adam's moments, in all `mebibytes` MiB, in tensors of 4 MiB."""
     count = mebibytes // 12
     return {
         kind: {f"layer{index}": torch.randn(1 << 20) for index in range(count)} for kind in ("model", "first", "second")
@@ -33,7 +33,7 @@ def state_of(mebibytes: int) -> dict[str, Any]:
 
 
 def stalls(mode: Literal["sync", "thread"], state: dict[str, Any], folder: Path) -> tuple[list[float], float]:
-    """Returns the seconds that `save` kept the caller in each round, and the median until the disk had all."""
+    """Returns the seconds that each `save` blocked its caller, and the median until all data was on the disk."""
     thread = WritingThread() if mode == "thread" else None
     stalled, whole = [], []
     for step in range(1, ROUNDS + 1):
@@ -50,7 +50,7 @@ def stalls(mode: Literal["sync", "thread"], state: dict[str, Any], folder: Path)
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     torch.set_num_threads(1)
     state = state_of(MIB)
     gibibytes = MIB / 1024

@@ -25,7 +25,7 @@ from trainloop.report import read_metrics
 from trainloop.tasks.reviews import ReviewModel, ReviewOptions
 from trainloop.trainer import Trainer
 
-#: Label, and the settings that differ.
+#: Each method's label, and its settings that differ from the default.
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fp32", {}),
     ("fp16", {"communication": {"compression": "fp16"}}),
@@ -42,7 +42,7 @@ POWERSGD_RANK = 4
 
 @dataclass(frozen=True)
 class Row:
-    """One method at one number of ranks, over all seeds."""
+    """Row is the result of one method with one number of ranks, over all seeds."""
 
     bytes_sent: float
     step_seconds: float
@@ -51,7 +51,7 @@ class Row:
 
 
 def measure(changes: dict[str, Any], ranks: int, steps: int, seeds: int) -> Row:
-    """Train with each seed; the means over seeds."""
+    """Trains with each seed; returns the means over the seeds."""
     runs = [_run(changes, ranks, steps, seed) for seed in range(seeds)]
     sent, seconds, losses, accuracies = zip(*runs, strict=True)
     return Row(statistics.mean(sent), statistics.median(seconds), list(losses), list(accuracies))
@@ -77,7 +77,7 @@ def _run(changes: dict[str, Any], ranks: int, steps: int, seed: int) -> tuple[fl
         lines = read_metrics(Path(folder) / "metrics.jsonl")
     steps_logged = [line for line in lines if line["kind"] == "step"]
     result = [line for line in lines if line["kind"] == "result"][-1]
-    # A line's numbers are means over the steps since the one before.
+    # A line's numbers are means over the steps since the previous line.
     since = [0, *(line["step"] for line in steps_logged[:-1])]
     sent = sum(line["bytesSent"] * (line["step"] - begun) for line, begun in zip(steps_logged, since, strict=True))
     return sent / steps_logged[-1]["step"], steps_logged[-1]["stepSeconds"], result["loss"], result["accuracy"]
@@ -95,7 +95,7 @@ def _rank(rank: int, ranks: int, port: int, document: dict[str, Any]) -> None:
 
 
 def theory(label: str, ranks: int, steps: int) -> float:
-    """Bytes that a rank sends in a step, by formula, on average over the steps."""
+    """Returns the average bytes that a rank sends in a step according to the formula."""
     shapes = {name: p.shape for name, p in ReviewModel(ReviewOptions.model_validate(SMALL)).named_parameters()}
     numbers = sum(shape.numel() for shape in shapes.values())
     fp32 = ring_bytes(numbers, ranks, 4)
@@ -115,7 +115,7 @@ def theory(label: str, ranks: int, steps: int) -> float:
 
 
 def compression(steps: int, seeds: int, ranks: list[int], methods: list[str]) -> None:
-    """Print the table, of these methods and fp32."""
+    """Prints the table of these methods and fp32."""
     print(f"{steps} steps of 64 reviews, {seeds} seeds, one thread a rank; loss and accuracy on held-out texts")
     titles = f"{'ranks':>5}  {'method':<23}{'bytes/step':>12}{'saved':>8}{'of theory':>10}{'ms/step':>9}"
     print(titles + f"{'loss':>8}{'accuracy, and difference to fp32':>34}")
@@ -136,7 +136,7 @@ def compression(steps: int, seeds: int, ranks: list[int], methods: list[str]) ->
 
 
 def main() -> None:
-    """The command line."""
+    """Reads the command line, and runs the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m bench.trainloop_compression", description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)

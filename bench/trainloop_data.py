@@ -1,9 +1,9 @@
-"""Measures how long training waits for a slow data set, by how far its loaders read ahead.
+"""Measures how long training waits for a slow data set, depending on how far its loaders read ahead.
 
-One rank. A sample takes 0.9 ms to read, one in fifty 30 ms, as from a store on the network: 24 ms a step of 16 on
-average, with bursts. A step sleeps for 30 ms, as a host does while its device works, so the figures hardly depend on
-this machine's cores. Reading in the training process can't be faster than the sum of both; reading ahead hides the
-mean with one step of it, and bursts with more.
+There is one rank. Reading a sample takes 0.9 ms, and one in fifty takes 30 ms, as from a network store. A step reads 16
+samples, which takes 24 ms on average, with bursts. A step sleeps for 30 ms, as a host does while its device works, so
+the figures hardly depend on this machine's cores. Reading in the training process takes at least the sum of both times.
+Reading ahead by one step hides the mean time, and reading ahead further hides bursts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CASES = [(0, 1), (1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
 
 
 class Reads:
-    """The samples take their time; which ones are slow follows from their index alone."""
+    """Reads is a data set whose samples take time to read. Their index decides which ones are slow."""
 
     def __len__(self) -> int:
         return STEPS * BATCH
@@ -39,7 +39,7 @@ class Reads:
 
 
 class Slow:
-    """The task learns nothing, and only takes time."""
+    """Slow is a task that learns nothing and only takes time."""
 
     evaluation = None
 
@@ -68,7 +68,7 @@ class Slow:
 
 
 def measure(workers: int, prefetch: int) -> tuple[float, float, float]:
-    """Returns the share of wall time spent waiting, the slowest twentieth's wait, and seconds a step."""
+    """Returns the share of wall time that is spent waiting, the 95th percentile of waits, and seconds a step."""
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config(
             {
@@ -91,7 +91,7 @@ def measure(workers: int, prefetch: int) -> tuple[float, float, float]:
                 return fetched
 
             trainer.loader.fetch = timed  # type: ignore[method-assign]
-            # The first few find the loaders still starting.
+            # The first steps aren't counted, because the loaders are still starting.
             for _ in range(10):
                 trainer.train_step()
             waits.clear()
@@ -103,7 +103,7 @@ def measure(workers: int, prefetch: int) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     print(f"{STEPS - 10} steps of {BATCH} samples, a step of {STEP * 1000:.0f} ms, one rank")

@@ -1,11 +1,10 @@
-"""Measures what share of a GPU's peak a decoder of about a billion parameters uses in trainloop, beside the same model
-in a loop written by hand, and how long training stands still for a checkpoint.
+"""Measures the share of a GPU's peak that a decoder uses in trainloop and in a loop by hand, and checkpoints' pauses.
 
-Both loops train images/trainer/examples/decoder.py in bf16, with blocks compiled, fused AdamW and the same batches, and
-alternate, round by round, in one process. MFU counts 6 operations a parameter and token, and 12 x layers x width x
-context for attention (PaLM, appendix B), of which causal attention needs half; "causal" counts that half. On a CPU a
-tiny model shows that the program runs, and measures nothing. Goal: MFU 50 %, 0.1 ms a step over the bare loop, under
-0.5 % of the time for checkpoints.
+Both loops train images/trainer/examples/decoder.py (about a billion parameters) in bf16, with compiled blocks, fused
+AdamW and the same batches. They alternate, round by round, in one process. MFU counts 6 operations for each parameter
+and token, and 12 x layers x width x context for attention (PaLM, appendix B). Causal attention needs half of the
+latter, which "causal" counts. On a CPU a tiny model only shows that the program runs. Goals: MFU 50 %, 0.1 ms a step
+over the bare loop, and under 0.5 % of the time for checkpoints.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from trainloop.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[1] / "images" / "trainer" / "examples"))
 
-#: Dense bf16 TFLOP/s by what is in torch's name of the card, from the makers' data sheets; the first that fits counts.
+#: Dense bf16 TFLOP/s from the makers' data sheets, by a part of torch's name of the card. The first match is used.
 PEAKS = {
     "H100 PCIe": 756,
     "H100 NVL": 835,
@@ -54,9 +53,9 @@ PEAKS = {
     "RTX 4090": 165,
     "MI300X": 1307,
 }
-#: The example's own sizes on a GPU.
+#: The model's sizes on a CPU. On a GPU the example's defaults are used.
 TINY = {"layers": 2, "width": 32, "heads": 2, "hidden": 64, "context": 32, "vocabulary": 256}
-#: Micro-batches of a step, and samples of each: less where the memory isn't enough.
+#: Micro-batches of a step, and samples of each (fewer if the memory is too small).
 ACCUMULATION, PER_RANK = 2, (8, 4, 2, 1)
 #: Steps between two checkpoints: trainloop's default.
 CHECKPOINT_STEPS = 1000
@@ -64,17 +63,17 @@ TEXT_BYTES = 1 << 24
 
 
 def peak_tflops(card: str) -> int | None:
-    """Returns a card's dense bf16 TFLOP/s; None where it isn't known."""
+    """Returns a card's dense bf16 TFLOP/s; None if it is unknown."""
     return next((peak for name, peak in PEAKS.items() if re.search(rf"\b{name}\b", card)), None)
 
 
 def operations(parameters: int, layers: int, width: int, context: int, *, causal: bool = False) -> int:
-    """Returns the floating-point operations of a token's forward and backward."""
+    """Returns the floating-point operations of one token's forward and backward pass."""
     return 6 * parameters + 12 * layers * width * context // (1 + causal)
 
 
 def configuration(folder: Path, device: torch.device, per_rank: int) -> Config:
-    """Returns the run that is measured; its files are in `folder`."""
+    """Returns the measured run's configuration. Its files are in `folder`."""
     text, gpu = folder / "text.txt", device.type != "cpu"
     if not text.exists():
         generator = torch.Generator().manual_seed(0)
@@ -95,7 +94,7 @@ def configuration(folder: Path, device: torch.device, per_rank: int) -> Config:
 
 
 class Bare:
-    """Is the loop as one writes it by hand: no checks, no metrics but a loss every ten steps, no checkpoints."""
+    """Bare is a loop written by hand, without checks, checkpoints, or metrics other than a loss every ten steps."""
 
     def __init__(self, task: Any, config: Config, device: torch.device, model: nn.Module) -> None:
         self.task, self.device, self.bf16 = task, device, computes_in_bf16(device)
@@ -124,7 +123,7 @@ class Bare:
 
 
 class Meter:
-    """Measures steps of one device; the host is ahead of it."""
+    """Meter measures steps on one device, while the host is ahead of the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -134,7 +133,7 @@ class Meter:
             torch.accelerator.synchronize()
 
     def seconds(self, step: Callable[[], object], steps: int) -> float:
-        """Returns how long so many steps take."""
+        """Returns the seconds that this many steps take."""
         self.wait()
         began = time.perf_counter()
         for _ in range(steps):
@@ -143,11 +142,11 @@ class Meter:
         return time.perf_counter() - began
 
     def held(self) -> int:
-        """Returns the bytes of the device that are in use."""
+        """Returns the bytes of the device's memory that are in use."""
         return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
 
     def peak(self, step: Callable[[], object]) -> int:
-        """Returns the most bytes that are in use during a step."""
+        """Returns the maximum bytes that are in use during a step."""
         if self.device.type != "cuda":
             return 0
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -156,9 +155,9 @@ class Meter:
 
 
 def measured(seconds: float = 90.0) -> dict[str, Any]:
-    """Returns what `table` prints, measured in about so many `seconds`; compiling takes a part of them."""
+    """Returns the figures for `table`, measured in about `seconds`, which include compilation."""
     until = time.monotonic() + seconds
-    # Where there is room, a disk doesn't decide how long the writing takes.
+    # If there is room, files are written to memory, so that a disk's speed doesn't matter.
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > 60 << 30
     with tempfile.TemporaryDirectory(dir=memory if roomy else None) as name:
@@ -200,7 +199,7 @@ def _measured(folder: Path, per_rank: int, until: float) -> dict[str, Any]:
         loops: dict[str, Callable[[], object]] = {"bare": bare.step, "trainloop": trainer.train_step}
         state = {"trainloop": held[1] - held[0], "bare": held[2] - held[1]}
         peaks = {name: meter.peak(loop) - sum(state.values()) + state[name] for name, loop in loops.items()}
-        # A third of the time for the steps, in ten rounds of either loop.
+        # A third of the time is used for steps, in ten rounds of each loop.
         once = meter.seconds(trainer.train_step, 1)
         steps = max(1, min(20, math.floor((until - time.monotonic()) / 3 / 20 / once)))
         rounds: dict[str, list[float]] = {"bare": [], "trainloop": []}
@@ -225,9 +224,7 @@ def _measured(folder: Path, per_rank: int, until: float) -> dict[str, Any]:
 
 
 def _stalls(trainer: Trainer, meter: Meter, step: float) -> dict[str, float]:
-    """Returns by how many seconds a checkpoint, which a thread then writes, makes training longer, and how many it
-    takes once, at the first one, to allocate the memory that it is copied into.
-    """
+    """Returns the seconds by which a checkpoint (written by a thread) delays training, and the first one's extra."""
     checkpoints, steps = trainer.checkpoints, max(2, math.ceil(2.0 / step))
     assert checkpoints is not None and checkpoints._thread is not None
     copies = checkpoints._thread._copies
@@ -282,7 +279,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures and prints; the figures themselves come last, as JSON."""
+    """Measures, and prints the table and then the figures as JSON."""
     found = measured(90.0 if torch.accelerator.is_available() else 15.0)
     print(table(found))
     print(json.dumps(found))

@@ -1,7 +1,7 @@
-"""Compares the peak memory of a training process with the sum that theory gives.
+"""Compares a training process's peak memory with the theoretical sum.
 
-The model is a tower of equal square layers with ReLU, big against everything else in the process, trained with Adam.
-Bytes a rank, for P parameters, batch B, width d, L layers, W ranks:
+The model is a tower of equal square layers with ReLU, trained with Adam. It is much larger than everything else in the
+process. A rank's bytes for P parameters, batch B, width d, L layers and W ranks:
 
     parameters   4P                      FSDP2: 4P/W, and two layers whole
     gradients    4P                      FSDP2: 4P/W, and two layers whole
@@ -10,9 +10,9 @@ Bytes a rank, for P parameters, batch B, width d, L layers, W ranks:
     bf16         autocast keeps a copy of the weights, 2P, and activations of 2 bytes, beside the fp32 input
     backward     2 x 4 B d               the gradients of one layer's input and output
 
-Measured is the process' peak resident memory in steps two and three, above what it had before the model was built
-(/proc/self/clear_refs resets the peak; memory is given back at once, MALLOC_MMAP_THRESHOLD_). The sum is an upper
-bound where its parts aren't there at the same time.
+The measured value is the process's peak resident memory in steps two and three, minus its memory before the model was
+built. /proc/self/clear_refs resets the peak, and with MALLOC_MMAP_THRESHOLD_ memory is freed at once. The sum is an
+upper bound if its parts aren't used at the same time.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def theory(name: str, ranks: int) -> dict[str, float]:
 
 
 def peak_of_this_process() -> tuple[int, int]:
-    """Returns the resident bytes now, and at the peak since the last reset."""
+    """Returns the current resident bytes, and their peak since the last reset."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     now, peak = (int(lines[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
     return now, peak
 
 
 def rank_main(changes: dict[str, Any], folder: str) -> None:
-    """Runs one rank, which prints how far its peak lies above what it had before the model."""
+    """Runs one rank, which prints its peak memory minus its memory before the model was built."""
     import torch
 
     from bench.trainloop_tower import Tower
@@ -94,7 +94,7 @@ def rank_main(changes: dict[str, Any], folder: str) -> None:
     task = Tower({"width": WIDTH, "layers": LAYERS, "samples": 4 * BATCH})
     with joined(config.distributed) as world:
         world.barrier()
-        # Allocations that the first optimizer and backward make once aren't counted.
+        # One-time allocations of the first optimizer and backward pass aren't counted.
         small = torch.nn.Linear(2, 2)
         small(torch.ones(1, 2)).sum().backward()
         torch.optim.AdamW(small.parameters()).step()
@@ -113,7 +113,7 @@ def rank_main(changes: dict[str, Any], folder: str) -> None:
 
 
 def measure(ranks: int, changes: dict[str, Any]) -> int:
-    """Returns the most that any rank needed."""
+    """Returns the maximum bytes that a rank needed."""
     port = str(random.SystemRandom().randrange(15000, 28000))
     with tempfile.TemporaryDirectory() as folder:
         processes = []
@@ -127,7 +127,7 @@ def measure(ranks: int, changes: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     print(f"{LAYERS} layers of {WIDTH} x {WIDTH}, batch {BATCH} a rank, AdamW; MiB a rank")
     parts = list(theory("fp32", 1))
     print(f"{'':<7}{'ranks':>6}" + "".join(f"{part:>13}" for part in parts) + f"{'sum':>9}{'measured':>10}{'ratio':>7}")

@@ -1,8 +1,8 @@
-"""Measures what two ranks cost over two unconnected processes, and how much of that is the all-reduce itself.
+"""Measures the extra cost of two ranks over two unconnected processes, and the all-reduce's part in it.
 
-Three measurements, interleaved, of the same model at the same samples a rank: a rank alone beside another that is
-alone (so both share the machine as two ranks would); two ranks with DDP; an all-reduce of the gradient's bytes and
-nothing else, two ranks. What is left over is DDP's and the loop's own cost of being two.
+Three interleaved measurements use the same model and samples a rank: two unconnected ranks, which share the machine as
+two connected ranks would; two ranks with DDP; and two ranks that only all-reduce as many bytes as the gradient has. The
+rest is DDP's and the loop's own cost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _step_time(variables: dict[str, str], folder: str, out: Path) -> None:
     from trainloop.distributed.world import joined
     from trainloop.trainer import Trainer
 
-    # The server that this is forked from has read OMP_NUM_THREADS already.
+    # This process is forked from a server that has already read OMP_NUM_THREADS.
     torch.set_num_threads(1)
     config = parse_config(
         {
@@ -70,7 +70,7 @@ def _all_reduce_time(variables: dict[str, str], numbers: int, out: Path) -> None
 
 
 def together(target: Any, argument: Any, joint: bool) -> tuple[float, int]:
-    """Runs two processes at once, as two ranks or each alone; returns the slower one's seconds, and bytes sent."""
+    """Runs two processes at once, as two ranks or unconnected; returns the slower one's seconds, and the sent bytes."""
     port = random.SystemRandom().randrange(15000, 28000)
     with tempfile.TemporaryDirectory() as folder:
         outs, processes = [Path(folder) / str(rank) for rank in range(2)], []
@@ -86,12 +86,12 @@ def together(target: Any, argument: Any, joint: bool) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     rows: list[tuple[float, float, float]] = []
     for _ in range(ROUNDS):
         alone, _ = together(_step_time, None, joint=False)
         ranks, sent = together(_step_time, None, joint=True)
-        # A ring of two sends each number once.
+        # In a ring of two, each rank sends each number once.
         reduce, _ = together(_all_reduce_time, sent // 4, joint=True)
         rows.append((alone, ranks, reduce))
     alone, ranks, reduce = (statistics.median(column) for column in zip(*rows, strict=True))

@@ -1,7 +1,7 @@
-"""Measures where the time goes from a new process to its first new step, when a run is resumed after a kill.
+"""Measures the parts of the time from a new process to its first new step, when a run resumes after a kill.
 
-Two ranks train the review task, save, and are started again, with real processes and nothing preloaded. Parts are
-wall time on rank 0; `imports` is everything until the program's own code begins.
+Two ranks train the review task, save, and are started again, as real processes without preloading. The parts are wall
+time on rank 0. `imports` is the time until the program's own code begins.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ os._exit(0)
 
 
 def once(folder: Path) -> dict[str, float]:
-    """Starts two ranks, lets them make one step, and returns how long each part took on rank 0."""
+    """Starts two ranks, which make one step, and returns the time of each part on rank 0."""
     config = {
         "task": {"name": "reviews"},
         "steps": 100,
@@ -81,7 +81,7 @@ def once(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     with tempfile.TemporaryDirectory() as name:
         once(Path(name))
         rounds = [once(Path(name)) for _ in range(ROUNDS)]

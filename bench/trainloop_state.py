@@ -1,8 +1,8 @@
-"""Measures what state in memory costs a run: in a step, when a rank survives a fault, and when the next one resumes.
+"""Measures the cost of state in memory: in a step, when a rank survives a fault, and when the next attempt resumes.
 
-Two ranks of one worker train the review task with real processes. A step's cost is the time on a processor that the
-calls take which keep its state, as a part of what the training thread takes in all: others' load doesn't count. In the
-second start the ranks resume from what the first one's survivor has written.
+Two ranks of one worker train the review task as real processes. A step's cost is the processor time of the calls that
+keep the state, as a part of the training thread's processor time, so other programs don't count. After the second
+start, the ranks resume from the state that the first start's survivor has written.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ os._exit(0)
 
 
 def once(memory: Path, attempt: int) -> dict[str, float]:
-    """Starts two ranks, which resume from `memory`; returns what rank 0 has measured."""
+    """Starts two ranks, which resume from `memory`; returns rank 0's measurements."""
     config: dict[str, Any] = {
         "task": {"name": "reviews"},
         "steps": 100_000,
@@ -103,7 +103,7 @@ def once(memory: Path, attempt: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         once(Path(name), 1)
         rounds = [once(Path(name), attempt) for attempt in range(2, 2 + ROUNDS)]

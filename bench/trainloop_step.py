@@ -22,9 +22,9 @@ from contextlib import nullcontext
 from typing import Any
 
 ROUNDS = 10
-#: Width and layers of the models, by what their step lasts on one core (ms), and the steps of a round.
+#: Width and layers of the models, and steps of a round, by the milliseconds of a step on one core.
 SIZES = {1: (64, 4, 200), 5: (256, 10, 40), 20: (512, 12, 12), 70: (1024, 11, 4)}
-#: The same for a GPU, by what it is like: 0 keeps the host busy, 1 the GPU (0.4 billion parameters).
+#: The same values for a GPU. Model 0 keeps the host busy, and model 1 the GPU (0.4 billion parameters).
 GPU_SIZES = {0: (64, 4, 200), 1: (4096, 24, 40)}
 BATCH, LR, MAX_NORM = 32, 1e-4, 0.5
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -35,7 +35,7 @@ Times = tuple[float, float]
 
 
 class Regression:
-    """The task: a tower of linear layers learns random numbers."""
+    """Regression is a task in which a tower of linear layers learns random numbers."""
 
     evaluation = None
 
@@ -72,7 +72,7 @@ class Regression:
 
 
 def bare_loop(task: Any, settings: Any, world: Any) -> Callable[[], None]:
-    """Returns a step as one writes it on the first day: no checks, no metrics, no checkpoints."""
+    """Returns the simplest step, without checks, metrics and checkpoints."""
     import torch
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
@@ -104,7 +104,7 @@ def bare_loop(task: Any, settings: Any, world: Any) -> Callable[[], None]:
 
 
 def timed(step: Callable[[], object], steps: int) -> Times:
-    """Returns a step's wall and CPU seconds, over a round."""
+    """Returns a step's mean wall and CPU seconds in a round."""
     import torch
 
     wall, cpu = time.perf_counter(), time.process_time()
@@ -116,7 +116,7 @@ def timed(step: Callable[[], object], steps: int) -> Times:
 
 
 def measure(variables: dict[str, str], size: tuple[int, int, int], folder: str, results: Any) -> None:
-    """Measure in this rank; rank 0 sends the rounds' times of the bare loop and of trainloop."""
+    """Measures in this rank. Rank 0 sends the rounds' times of the bare loop and of trainloop."""
     os.environ.update(variables)
     os.environ["TRAINMASTER_PROGRESS_FILE"] = f"{folder}/progress"
     import torch
@@ -126,7 +126,7 @@ def measure(variables: dict[str, str], size: tuple[int, int, int], folder: str, 
     from trainloop.tasks import build_task
     from trainloop.trainer import Trainer
 
-    # The server that this is forked from has read OMP_NUM_THREADS already.
+    # This process is forked from a server that has already read OMP_NUM_THREADS.
     torch.set_num_threads(1)
     width, layers, steps = size
     config = parse_config(
@@ -147,7 +147,7 @@ def measure(variables: dict[str, str], size: tuple[int, int, int], folder: str, 
         bare, ours = bare_loop(task, config.optimizer, world), trainer.train_step
         timed(bare, steps), timed(ours, max(steps, 80))  # until every accepted step is judged by its history
         for number in range(ROUNDS):
-            # The order alternates: warm caches must not always help the same one.
+            # The order alternates, so that warm caches don't always help the same loop.
             pair = [bare, ours] if number % 2 else [ours, bare]
             times = {step: timed(step, steps) for step in pair}
             rounds.append((times[bare], times[ours]))
@@ -156,7 +156,7 @@ def measure(variables: dict[str, str], size: tuple[int, int, int], folder: str, 
 
 
 def rounds_of(ranks: int, size: tuple[int, int, int]) -> list[tuple[Times, Times]]:
-    """Returns the rounds' times of the bare loop and of trainloop, in processes of their own."""
+    """Returns the rounds' times of the bare loop and of trainloop, measured in separate processes."""
     results, port = _CONTEXT.Queue(), random.SystemRandom().randrange(15000, 28000)
     with tempfile.TemporaryDirectory() as folder:
         processes = []
@@ -172,7 +172,7 @@ def rounds_of(ranks: int, size: tuple[int, int, int]) -> list[tuple[Times, Times
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     import torch
 
     gpu = torch.accelerator.is_available()

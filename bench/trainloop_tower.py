@@ -1,4 +1,4 @@
-"""The tower is a model whose memory can be written down: equal square layers with ReLU, which learn the identity."""
+"""Defines the tower, a model whose memory is easy to compute: equal square layers with ReLU learn the identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainloop.data import Batch
 
 
 class Model(nn.Module):
-    """`layers` square layers of `width`."""
+    """Model is `layers` square layers of `width`."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Model(nn.Module):
 
 
 class Tower:
-    """The task."""
+    """Tower is the task that trains the model."""
 
     evaluation = None
 
@@ -42,7 +42,7 @@ class Tower:
         return len(batch["x"])
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
-        # A sum needs nothing kept for its backward.
+        # The backward pass of a sum needs no kept tensors.
         loss: torch.Tensor = model(batch["x"]).sum()
         return loss
 

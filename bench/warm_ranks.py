@@ -1,8 +1,9 @@
-"""Measures launch to the end of the first DDP step, cold and warm: `python -m bench.warm_ranks`.
+"""Measures the time from launch to the end of the first DDP step, cold and warm: `python -m bench.warm_ranks`.
 
-One real agent and no cluster; its ranks are torch's DDP over gloo, one thread each. Each attempt is stopped, and the
-next one pushed to the agent; the time runs from the push until the last rank has done its first step. A warm start is
-measured before anything is learned (torch is imported, what DDP imports in its first step isn't), and after.
+There is one real agent and no cluster. Its ranks use DDP over gloo, with one thread each. Each attempt is stopped, and
+the next attempt is pushed to the agent. The time lasts from the push until the last rank has done its first step. A
+warm start is measured before and after the agent has learned imports: at first only torch is imported in advance, and
+later also the modules that DDP imports in its first step.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ time.sleep(600)
 
 
 class Starts:
-    """Starts is one worker whose attempts are started one after the other."""
+    """Starts is one worker, which starts one attempt after the other."""
 
     def __init__(self, folder: Path, ranks: int, warm: bool) -> None:
         self._ranks = ranks
@@ -59,7 +60,7 @@ class Starts:
         self._attempt = 0
 
     def start(self) -> float:
-        """Starts an attempt; returns the seconds until all its ranks have done a step, and stops it."""
+        """Starts an attempt, and stops it when all its ranks have done a step; returns the seconds until then."""
         self._attempt += 1
         assignment = self._job.assignment(self._attempt)
         begun = time.monotonic()
@@ -71,7 +72,7 @@ class Starts:
         return max(at for _, at in ranks) - begun
 
     def until_learned(self) -> None:
-        """Waits until the warm process has imported what was learned."""
+        """Waits until the warm process has imported the learned modules."""
         until((self.agent.state_dir / "warm" / "modules").exists, 60, "something is learned")
 
     def warm_memory(self) -> float:
@@ -90,12 +91,12 @@ class Starts:
         return found if len(found) == self._ranks else None
 
     def end(self) -> None:
-        """Stops everything."""
+        """Stops the agent."""
         self._job.end()
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     table = Table(title="Launch to the end of the first DDP step (s)")
     for column in ("ranks", "start", "n", "median", "min", "max", "warm process's own memory"):
         table.add_column(column, justify="left" if column == "start" else "right")

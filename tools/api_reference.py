@@ -1,4 +1,4 @@
-"""This module makes docs/reference.md from the CRD's schemas: every field with its type, default and description."""
+"""Makes docs/reference.md from the CRD's schemas: every field with its type, default and description."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.api.values import MAX_GROUPS
 from trainmaster_operator.wire.limits import MAX_WORKERS
 
-# Its fields are described by Kubernetes.
+# Kubernetes' own documentation describes this field's fields.
 _KUBERNETES_OWN = "spec.podTemplate.spec"
-# Fields of the largest object without a section of its own.
+# Maximum number of fields of an object without a separate section.
 _SMALL = 9
-# Columns of a page's prose; tables have lines of any length.
+# Maximum columns of a page's prose. Lines of tables can be longer.
 WIDTH = 120
 
 _INTRODUCTION = f"""\
@@ -68,7 +68,7 @@ def _prose(text: str) -> str:
 
 
 class _Sections:
-    """Makes a section for an object and every object below it; fields that have a section already are referred to."""
+    """_Sections makes one section for an object and each object in it. Later fields of that type refer to it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -81,7 +81,7 @@ class _Sections:
         properties = schema["properties"]
         known = self._written.setdefault(json.dumps(properties, sort_keys=True), path)
         yield f"{heading} {path}\n"
-        # The row of an inner object's field has its description.
+        # An inner object's description is in the row of its field.
         if path == self._path:
             yield _prose(schema["description"]) + "\n"
         if known != path:
@@ -98,7 +98,7 @@ class _Sections:
 
 
 def _rows(path: str, schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yields a row for each field; a small object's fields follow it in the same table."""
+    """Yields a row for each field. A small object's fields follow in the same table."""
     required = schema.get("required", ())
     for name, field in schema["properties"].items():
         default = "required" if name in required else _default(field)
@@ -109,13 +109,13 @@ def _rows(path: str, schema: Mapping[str, Any], prefix: str = "") -> Iterator[st
 
 
 def _object(field: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Returns the object that a field or its items are, with the suffix of its path; else an empty one."""
+    """Returns the suffix of a field's path, and the object in the field or its items (empty if there is none)."""
     suffix, inner = ("[]", field["items"]) if "items" in field else ("", field)
     return suffix, inner if "properties" in inner else {}
 
 
 def _is_small(schema: Mapping[str, Any]) -> bool:
-    """Reports whether an object, and each one in it, has so few fields that it needs no section of its own."""
+    """Returns whether an object and each object in it have so few fields that they need no separate section."""
     fields = schema["properties"].values()
     return len(fields) <= _SMALL and all(_is_small(inner) for field in fields if (inner := _object(field)[1]))
 
@@ -184,7 +184,7 @@ def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _default(schema: Mapping[str, Any]) -> str:
     default = schema.get("default")
-    # An object's default is the defaults of its fields.
+    # An object's default isn't shown, because the rows of its fields show theirs.
     if default is None or isinstance(default, dict):
         return ""
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"

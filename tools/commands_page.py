@@ -1,4 +1,4 @@
-"""This module makes docs/commands.md from the commands themselves: what `--help` says of each, and its options."""
+"""Makes docs/commands.md from the commands: each one's `--help` text and options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _command(command: Any, name: str) -> Iterator[str]:
             yield from _command(inner, f"{name} {child}")
         return
     context = typer.Context(command, info_name=name)
-    # In angle brackets the names of values would be HTML's.
+    # Names of values in angle brackets would be read as HTML.
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"### {name}\n`kubectl dtj {name} {usage}`\n{inspect.cleandoc(command.help or '')}\n\n"
     if name == "operator run":

@@ -27,7 +27,7 @@ from trainmaster_operator.api.crd import crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# In this order: the plain manifests are rendered from the chart, which contains a copy of the CRD.
+# The order matters: the plain manifests are rendered from the chart, which contains a copy of the CRD.
 GENERATED: dict[str, Callable[[], str]] = {
     "operator/trainmaster_operator/api/pod_schema/types.json": pod_types,
     "manifests/crd.yaml": crd_yaml,

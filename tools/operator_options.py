@@ -1,4 +1,4 @@
-"""This module makes the table in docs/operating.md from the options of `trainmaster-operator run`."""
+"""Makes the table in docs/operating.md from the options of `trainmaster-operator run`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trainmaster_operator.controller.main import option_name, variables
 from trainmaster_operator.controller.settings import OperatorSettings
 
 _PAGE = Path(__file__).resolve().parent.parent / "docs/operating.md"
-# The table stands between these two lines of the page.
+# The table is between these two lines of the page.
 _BEGIN, _END = "<!-- made by `make generate`: options -->\n", "<!-- end of options -->\n"
 
 
 def operating_page() -> str:
-    """Returns the whole page, with the table as the options are now."""
+    """Returns the whole page, with a table of the current options."""
     before, _, rest = _PAGE.read_text().partition(_BEGIN)
     return before + _BEGIN + options_table() + _END + rest.partition(_END)[2]
 

@@ -1,7 +1,7 @@
 """Writes operator/trainmaster_operator/api/pod_schema/types.json: every field that a pod can have, with its type.
 
-The fields come from Kubernetes' own definitions, which the library `kubernetes_validate` carries for each release. They
-don't say which values a field may have and which fields the API server requires: that is here, from Kubernetes'
+The fields come from Kubernetes' definitions, which the library `kubernetes_validate` contains for each release. The
+definitions don't contain a field's valid values and the required fields. These are listed here, from Kubernetes'
 validation (pkg/apis/core/validation/validation.go).
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 RELEASE = "1.37"
 _CORE = "io.k8s.api.core.v1."
 _ROOT = f"{_CORE}PodSpec"
-# No template of a pod can have these.
+# Fields that a pod's template can't have.
 _LEFT_OUT = frozenset({("PodSpec", "ephemeralContainers"), ("ObjectMeta", "managedFields")})
 _SCALARS = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": "quantity",
@@ -24,7 +24,7 @@ _SCALARS = {
     "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1": "any",
 }
 
-# All values of a field; "..." where a later release may have more, so that only what is like one of them is refused.
+# All values of a field. "..." means that later releases may add values, so only near misspellings are refused.
 VALUES: Mapping[tuple[str, str], str] = {
     ("AppArmorProfile", "type"): "Localhost RuntimeDefault Unconfined",
     ("Container", "imagePullPolicy"): "Always IfNotPresent Never",

@@ -1,4 +1,4 @@
-"""This module makes docs/reasons.md: what each reason means, its exit code, and what follows by default."""
+"""Makes docs/reasons.md: each reason's meaning, exit code and default consequence."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Takes the pictures of the dashboard in docs/pictures: python -m tools.screenshots (five minutes).
 
-Nothing in them is invented. On a cluster on this machine a job trains on two workers with two ranks each, is hit by
-three faults (a rank that is killed, one that stands still, a pod that is deleted) and continues; then one of its ranks
-is slowed. Debian's Chromium shows the page that `kubectl dtj open` serves.
+Nothing in the pictures is invented. On a cluster on this machine a job trains on two workers with two ranks each, and
+continues after three faults (a killed rank, a hanging rank, a deleted pod). Then one of its ranks is slowed down.
+Debian's Chromium shows the page that `kubectl dtj open` serves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WIDE, PHONE = (1440, 900), (390, 844)
 
 
 def main() -> None:
-    """Trains, breaks and takes the pictures."""
+    """Trains the job, causes the faults, and takes the pictures."""
     PICTURES.mkdir(exist_ok=True)
     with TemporaryDirectory(prefix="trainmaster-pictures-") as folder, ExitStack() as stack:
         kubeconfig, history = stack.enter_context(_everything(Path(folder)))
@@ -64,7 +64,7 @@ def _manifest() -> dict[str, object]:
 
 @contextmanager
 def _everything(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields the kubeconfig of a cluster with an operator, and the address of the history that it sends to."""
+    """Runs a cluster, an operator and a history; yields the cluster's kubeconfig and the history's address."""
     token, port = folder / "writer-token", _free_port()
     token.write_text(secrets.token_urlsafe(), encoding="utf-8")
     address = f"http://127.0.0.1:{port}"
@@ -79,7 +79,7 @@ def _everything(folder: Path) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _dashboard(kubeconfig: str, history: str) -> Iterator[Callable[[], str]]:
-    """Yields what gives the address of a page of the dashboard, each for one page."""
+    """Runs the dashboard; yields a function that returns an address, which opens one page."""
     command = [BIN / "kubectl-dtj", "open", "reviews", "--no-browser", "--kubeconfig", kubeconfig, "--history", history]
     with _process(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -116,7 +116,7 @@ def _break(jobs: JobClient, folder: Path) -> None:
 
 
 def _slowed(folder: Path, work: Callable[[], None]) -> None:
-    """Does the work while a rank runs for half of the time only."""
+    """Does the work while a rank runs only half of the time."""
     done, pid = threading.Event(), _pid(folder, 2)
 
     def slow() -> None:
@@ -162,7 +162,7 @@ def _pictures(address: str) -> None:
         page.screenshot(path=PICTURES / "phone.png")
         browser.close()
     for path in PICTURES.glob("*.png"):
-        # A third of the bytes, and no difference that is seen.
+        # This takes a third of the bytes, without a visible difference.
         with Image.open(path) as picture:
             picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
@@ -172,7 +172,7 @@ def _take(page: Page, name: str) -> None:
 
 
 def _pid(folder: Path, rank: int) -> int:
-    """Returns the process of a rank, which holds the file open that its stacks go to."""
+    """Returns a rank's process id: of the process that keeps the file for the rank's stacks open."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             files = [Path(file.path) for file in process.open_files() if file.path.startswith(str(folder))]

@@ -1,4 +1,4 @@
-"""This module makes docs/training-reference.md: every field of a training configuration, from the loop's models."""
+"""Makes docs/training-reference.md from the loop's models: every field of a training configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INTRODUCTION = "Look up every field of `spec.training` here; [training.md](trai
 
 
 def training_reference() -> str:
-    """Returns the page of all fields of the training configuration and of the built-in tasks' options."""
+    """Returns the page with all fields of the training configuration, and all options of the built-in tasks."""
     lines = ["# Training configuration", "", _INTRODUCTION, "", *_table(Config, "")]
     for name, target in BUILT_IN.items():
         lines += [f"## task.options of `{name}`", "", *_table(imported("task.name", target).Options, "task.options.")]
@@ -33,7 +33,7 @@ def _table(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Yields a row for each field, with those of its sections."""
+    """Yields a row for each field, including the fields of sections."""
     for name, info in model.model_fields.items():
         inner = next(iter(models_in(info.annotation)), None)
         if inner is not None:
@@ -45,13 +45,13 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str:
-    """Returns a value in one line of YAML, as it is written in a configuration."""
+    """Returns a value as one line of YAML."""
     plain = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(plain, default_flow_style=True, width=1000).splitlines()[0]
 
 
 def _kind(annotation: Any) -> str:
-    """Returns a type as the user of a YAML file thinks of it: the values where only some will do."""
+    """Returns a type in the terms of YAML, or the values if only some are valid."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)

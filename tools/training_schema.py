@@ -1,6 +1,6 @@
 """Writes operator/trainmaster_operator/api/training_schema.json: the loop's settings, for programs without torch.
 
-It is the JSON schema of the loop's models with references written out, and without titles, descriptions and defaults.
+It is the JSON schema of the loop's models with inlined references, and without titles, descriptions and defaults.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LEFT_OUT = frozenset({"$defs", "$ref", "title", "description", "default", "addi
 
 
 def training_schema() -> str:
-    """Returns the schemas of the whole configuration, and of the options of each built-in task."""
+    """Returns the schemas of the whole configuration, and of each built-in task's options."""
     tasks = {name: _schema(imported("task.name", target).Options) for name, target in BUILT_IN.items()}
     return json.dumps({"config": _schema(Config), "tasks": tasks}, indent=1) + "\n"
 

@@ -30,18 +30,18 @@ TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class File:
-    """File is one file of a package: where it is in the tarball, its name here, and the SHA-256 of our copy."""
+    """File is one file of a package: its path in the tarball, its name here, and the SHA-256 of our copy."""
 
     source: str
     name: str
     sha256: str
     appended: str = ""
-    """Text that is put behind it: what makes a module of a script."""
+    """Text that is appended to the file, to make a script a module."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """Package is a version of an npm package, the folder that its files go to, and these files."""
+    """Package is a version of an npm package, the folder for its files, and these files."""
 
     name: str
     version: str
@@ -51,15 +51,15 @@ class Package:
 
     @property
     def url(self) -> str:
-        """Returns where the tarball is."""
+        """Returns the tarball's URL."""
         return f"{REGISTRY}/{self.name}/-/{self.name}-{self.version}.tgz"
 
     def differing(self) -> list[File]:
-        """Returns the files that aren't there as they should be."""
+        """Returns the files that are missing or differ from their checksum."""
         return [file for file in self.files if _digest(self.folder / file.name) != file.sha256]
 
     def fetch(self) -> None:
-        """Writes the files. Raises ValueError where the tarball or a file isn't what is written here."""
+        """Fetches and writes the files. Raises ValueError if the tarball or a file has a different checksum."""
         with urllib.request.urlopen(self.url, timeout=TIMEOUT_SECONDS) as answer:
             tarball = answer.read()
         found = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
@@ -94,7 +94,7 @@ UPLOT = Package(
         File("LICENSE", "uplot.LICENSE", "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd"),
     ),
 )
-# WCAG's rules, run in the browser by tests/processes/dashboard.
+# WCAG's rules, which tests/processes/dashboard runs in the browser.
 AXE = Package(
     "axe-core",
     "4.14.1",

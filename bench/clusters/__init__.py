@@ -1,12 +1,12 @@
-"""The operator's benchmarks share a cluster and an operator in processes of their own, and jobs to give them.
+"""Provides the cluster, the operator (each in its own process) and the jobs that the operator's benchmarks share.
 
-`serve` is the cluster's process, with faked pods where a benchmark needs thousands; `hostile_agents` plays agents that
-answer as no agent does; `watched_operator` and `probed_operator` are operators that measure themselves.
-`ticking` is any command that measures its event loop, and `strangers` attack a port.
-`steps` reads what ranks of `bench.programs` have written down; `stepping_jobs` are their jobs. `faults` gives such a
-job faults; `failures` says what couldn't be measured.
+`serve` is the cluster's process, with faked pods if a benchmark needs thousands. `hostile_agents` plays agents that
+answer as no real agent does. `watched_operator` and `probed_operator` are operators that measure themselves. `ticking`
+runs any command and measures its event loop. `strangers` attacks a port. `steps` reads the steps that ranks of
+`bench.programs` have recorded, and `stepping_jobs` defines their jobs. `faults` causes faults in such a job. `failures`
+reports measurements that failed.
 
-With TRAINMASTER_TEST_KUBECONFIG the benchmarks run on that cluster instead (an operator must not run there already).
+With TRAINMASTER_TEST_KUBECONFIG the benchmarks run on that cluster instead. No operator may be running there.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ NAMESPACE = "bench"
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
 ESTABLISHED_SECONDS = 20.0
-# Many times a job's end on a busy machine: a wait without an end would cost the tables.
+# Many times what a job's end takes on a busy machine. Waiting without a limit could block the whole benchmark.
 DELETE_SECONDS = 120.0
 
-# The program of the peers' figures: ranks join rank 0 over TCP and exit when a peer's connection breaks. Rank 0 lets
-# them go on when all are there; each then prints the time and its process id.
+# The program of the peers' figures. Ranks join rank 0 over TCP, and exit when a peer's connection breaks. When all have
+# joined, rank 0 lets them continue, and each prints the time and its process id.
 RING = """
 import os, socket, sys, time
 rank, world, attempt = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["TRAINMASTER_ATTEMPT"]
@@ -85,7 +85,7 @@ def job(name: str, workers: int, **spec: Any) -> RawObject:
 
 
 class World:
-    """World is a cluster with the custom resource, and a client of it."""
+    """World is a cluster with the custom resource, and a client of the cluster."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class World:
         self.agent_port = agent_port
 
     async def order(self, *words: str) -> None:
-        """Makes the embedded cluster lose or recover a node."""
+        """Sends a command to the embedded cluster: to lose or recover a node."""
         process = self.process
         assert process is not None and process.stdin is not None and process.stdout is not None
         process.stdin.write(" ".join(words) + "\n")
@@ -135,7 +135,7 @@ class World:
     async def joined(
         self, name: str, workers: int, attempt: int, seconds: float = 60.0
     ) -> dict[int, tuple[int, float]]:
-        """Returns, by rank, process and time of joining, once all ranks of an attempt have joined."""
+        """Returns each rank's process id and time of joining, once all ranks of an attempt have joined."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found: dict[int, tuple[int, float]] = {}
@@ -144,7 +144,7 @@ class World:
                 try:
                     text = await self.cluster.pod_log(NAMESPACE, f"{name}-{worker}", tail_lines=50, limit_bytes=65_536)
                 except (NotFound, Invalid):
-                    # Not there yet, or its container hasn't started.
+                    # The pod doesn't exist yet, or its container hasn't started.
                     break
                 match = re.search(rf"joined {attempt} (\d+) (\d+) ([0-9.]+)", text)
                 if match is None:
@@ -161,10 +161,10 @@ class World:
 async def world(
     *, fake: bool = False, mixed: bool = False, nodes: int = 1, step_seconds: float = 0.0
 ) -> AsyncIterator[World]:
-    """Starts a cluster for the benchmark; with `fake` its pods and agents are faked, for thousands of them; their ranks
-    do a step in each `step_seconds`, where that isn't 0.
+    """Starts a cluster for the benchmark.
 
-    With `mixed` the last node's pods are faked, and the benchmark plays their agents.
+    With `fake` its pods and agents are faked, so that there can be thousands. Their ranks do a step each
+    `step_seconds` if that isn't 0. With `mixed` the last node's pods are faked, and the benchmark plays their agents.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         given = os.environ.get("TRAINMASTER_TEST_KUBECONFIG")
@@ -174,7 +174,7 @@ async def world(
         else:
             pods = ["fake", str(step_seconds)] if fake else ["mixed"] if mixed else []
             command = [sys.executable, "-m", "bench.clusters.serve", folder, str(nodes), *pods]
-            # In a session of its own (`bench.peers.busy`), as another machine's processes share none with the ranks.
+            # It has its own session (`bench.peers.busy`), because a real cluster's processes share none with ranks.
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
             )
@@ -211,7 +211,7 @@ def _is_established(definition: RawObject) -> bool:
 
 
 class Operator:
-    """Operator is the operator's process; `metrics` reads its counters."""
+    """Operator is the operator's process. `metrics` reads its counters."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, started: float) -> None:
         self.process = process
@@ -231,7 +231,7 @@ class Operator:
         raise RuntimeError(f"the operator never logged {pattern!r}:\n{self.log.read_text()[-2000:]}")
 
     def serving(self) -> float:
-        """Returns the seconds from the operator's start until it knew all jobs."""
+        """Returns the seconds from the operator's start until it had read all jobs."""
         self._wait(r"Serving [^:]*: (\d+) jobs")
         return time.monotonic() - self.started
 
@@ -243,7 +243,7 @@ class Operator:
         return {name: float(value) for name, value in pairs}
 
     def writes(self) -> dict[str, float]:
-        """Returns the successful writes by verb and kind."""
+        """Returns the number of successful writes by verb and kind."""
         found = {}
         for name, value in self.metrics().items():
             match = re.match(r'trainmaster_api_writes_total\{kind="([^"]+)",verb="([^"]+)"\}', name)
@@ -269,7 +269,7 @@ def operator(world: World, *arguments: str) -> Iterator[Operator]:
 
 
 def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
-    """Waits for a process that was asked to end. Kills it, with a message, if it doesn't."""
+    """Waits for a process that was asked to end. If it doesn't end, kills it and prints a message."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -289,7 +289,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 
 def spread(values: Sequence[float], limit: float | None = None) -> list[object]:
-    """Returns median, least, most, and the median's ratio to a limit."""
+    """Returns the median, minimum, maximum, and the median's ratio to a limit."""
     middle = statistics.median(values)
     return [middle, min(values), max(values), "" if limit is None else f"{middle / limit:.2f} of {limit:g} s"]
 

@@ -1,4 +1,4 @@
-"""A measurement that fails is reported at once, and costs no other row of a benchmark."""
+"""Reports measurements that fail at once, and lets a benchmark's other measurements continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Failures:
 
     @contextmanager
     def of(self, title: str) -> Iterator[None]:
-        """Reports any failure of its block, and lets the benchmark continue."""
+        """Reports any failure of the block, and lets the benchmark continue."""
         try:
             yield
         except Exception:
@@ -24,7 +24,7 @@ class Failures:
 
     @property
     def exit_code(self) -> int:
-        """Returns what the benchmark exits with: 1 where something couldn't be measured, which it says again."""
+        """Returns the benchmark's exit code. If measurements failed, it is 1, and their titles are printed again."""
         if self.titles:
             print(f"not measured: {', '.join(self.titles)}")
         return 1 if self.titles else 0

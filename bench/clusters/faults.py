@@ -1,4 +1,4 @@
-"""A job whose ranks write down their steps (`bench.programs`) is given faults here, and each one's cost is measured."""
+"""Causes faults in a job whose ranks record their steps (`bench.programs`), and measures what each fault costs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trainmaster_operator.api.times import to_seconds
 
 HANG_SECONDS = 3.0
 LOST_AFTER_SECONDS = 2
-# Before a fault where ranks have just started, while warm processes still import what those have shown to be needed;
-# before one where the others have trained on; and after a lost rank has joined, which may cost the others time.
+# Numbers of steps before a fault: after all ranks have started, while warm processes still import modules, and if the
+# others continued training; and after a lost rank has joined, which may cost the others time.
 FIRST_STEPS, STEADY_STEPS, SETTLED_STEPS = 30, 10, 10
 
 
@@ -30,9 +30,9 @@ FIRST_STEPS, STEADY_STEPS, SETTLED_STEPS = 30, 10, 10
 class Meanwhile:
     """The events from the survivors' first new step until the lost rank was back.
 
-    `share` is the median share of a whole batch that a step had, and `lost` what all steps lacked together, in whole
-    batches. `joined` is how long after that first step the lost rank had done one. `joining` is the longest time
-    without a step of a survivor as it joined, and `longest` in all.
+    `share` is the median part of a complete batch that a step used. `lost` is the part that all steps together missed,
+    in batches. `joined` is the seconds from that first step until the lost rank's first step. `joining` is the longest
+    time between two steps of a survivor while the rank joined, and `longest` the longest such time in all.
     """
 
     steps: int
@@ -45,10 +45,11 @@ class Meanwhile:
 
 @dataclass
 class Cost:
-    """Cost is what one fault cost.
+    """Cost contains what one fault cost.
 
-    `seconds` is until the first new step, from when the fault is known; `detected` is how long that took. `redone` is
-    how many steps were repeated, and `repeated_seconds` how long those had taken before. `step` is a median step.
+    `seconds` is the time from the fault's detection until the first new step, and `detected` the time until its
+    detection. `redone` is the number of repeated steps, and `repeated_seconds` how long they took the first time.
+    `step` is the median time of a step.
     """
 
     seconds: float
@@ -63,9 +64,9 @@ class Cost:
 async def meanwhile(
     steps: Steps, attempt: int, survivors: Collection[int], lost: int, since: float, returns: bool
 ) -> Meanwhile:
-    """Waits until a lost rank has joined, where it returns, and returns the events until then.
+    """Waits until a lost rank has joined, if it returns. Returns the events until then.
 
-    `since` is when the survivors had done their first new step.
+    `since` is the time at which the survivors finished their first new step.
     """
     if not returns:
         await steps.made(attempt + 1, survivors, STEADY_STEPS + SETTLED_STEPS)
@@ -76,7 +77,7 @@ async def meanwhile(
     shares = steps.shares(attempt, back)
     return Meanwhile(
         len(shares),
-        # It may be back before the others have done a step without it.
+        # The lost rank may be back before the others have done a step without it.
         statistics.median(shares) if shares else 1.0,
         sum(1 - share for share in shares),
         back - since,
@@ -86,7 +87,7 @@ async def meanwhile(
 
 
 class FaultyJob:
-    """FaultyJob gives one job its faults."""
+    """FaultyJob causes faults in one job."""
 
     def __init__(
         self,
@@ -98,15 +99,13 @@ class FaultyJob:
         *,
         continues: bool = False,
     ) -> None:
-        """The job is lost if `seconds` after a fault it has made no new step; with `continues` its survivors never
-        stop.
-        """
+        """The job is lost without a new step `seconds` after a fault. With `continues` its survivors never stop."""
         self.made, self.name, self.steps, self._workers, self._seconds = made, name, steps, workers, seconds
         self._continues, self._faults = continues, 0
         self._client: JobClient | None = None
 
     async def steady(self) -> int:
-        """Returns the attempt that runs, when it has done new steps for a while and the operator knows it."""
+        """Waits until the attempt has done new steps for a while, and the operator knows it. Returns its number."""
         enough = STEADY_STEPS if self._continues and self._faults else FIRST_STEPS
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
@@ -114,7 +113,7 @@ class FaultyJob:
             self.steps.poll()
             attempt = int(status.get("attempt", 0))
             if status.get("phase") == "Running" and self.steps.is_steady(attempt, self._workers, enough):
-                # Not in step with anything.
+                # A random time, so that faults don't always hit the same part of a step.
                 await asyncio.sleep(random.uniform(0.2, 1.2))
                 return attempt
             if status.get("phase") in ("Failed", "Succeeded"):
@@ -123,7 +122,7 @@ class FaultyJob:
         raise TimeoutError(f"{self.name} doesn't train: {await self.made.status(self.name)}")
 
     async def measure(self, fault: str) -> Cost:
-        """Causes a fault once the job trains steadily; returns what it cost."""
+        """Causes a fault once the job trains steadily; returns the fault's cost."""
         attempt = await self.steady()
         self._faults += 1
         rank = random.randrange(self._workers)
@@ -156,15 +155,15 @@ class FaultyJob:
         )
 
     async def _cause(self, fault: str, attempt: int, rank: int) -> tuple[float, str | None]:
-        """Causes a fault; returns the time, and the node to recover."""
+        """Causes a fault; returns the time of the fault, and the node to recover (or None)."""
         pid, node = self.steps.pids[attempt, rank], None
-        # Read before the clock is.
+        # The pod is read before the time of the fault is taken.
         pod = await self._pod(await self._worker(rank)) if fault in ("pod", "node") else {}
         since = time.time()
         if fault == "kill":
             os.kill(pid, signal.SIGKILL)
         elif fault == "restart":
-            # No fault, but what `kubectl dtj restart` asks for.
+            # This is no fault, but a requested restart, as by `kubectl dtj restart`.
             self._client = self._client or JobClient(NAMESPACE, kubeconfig=self.made.kubeconfig)
             await asyncio.to_thread(self._client.restart, self.name)
         elif fault == "hang":
@@ -183,12 +182,12 @@ class FaultyJob:
         return next(pod for pod in pods if pod["metadata"]["name"] == f"{self.name}-{worker}")
 
     async def _worker(self, rank: int) -> int:
-        """Returns the worker that has a rank now."""
+        """Returns the worker that runs a rank now."""
         status = await self.made.status(self.name)
         return int((status.get("workerOrder") or list(range(self._workers)))[rank])
 
     async def _failure(self, attempt: int) -> dict[str, Any]:
-        """Returns what the operator says of an attempt's failure; its account of the recovery comes with progress."""
+        """Returns an attempt's failure in the status. Waits for the recovery's times, which need progress reports."""
         found: dict[str, Any] = {}
         for _ in range(50):
             failures = (await self.made.status(self.name)).get("failures", [])
@@ -200,7 +199,7 @@ class FaultyJob:
 
 
 def _agent_of(pid: int) -> psutil.Process:
-    """Returns the agent of a rank; a launcher may be between the two."""
+    """Returns a rank's agent. There may be a launcher between them."""
     for process in psutil.Process(pid).parents():
         if "run" in process.cmdline() and any("agent" in word for word in process.cmdline()):
             return process

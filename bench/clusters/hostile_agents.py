@@ -1,7 +1,7 @@
-"""`python -m bench.clusters.hostile_agents PORT` plays agents that answer as no agent does.
+"""`python -m bench.clusters.hostile_agents PORT` plays agents that answer as no real agent does.
 
-It reads commands: `listen ADDRESS` adds an agent; `be ATTACK [ATTACK ...]` makes all agents that from now on, one after
-the other where there are several, and closes their connections. They accept what the operator sends and answer with
+It reads commands. `listen ADDRESS` adds an agent. `be ATTACK [ATTACK ...]` closes all connections and makes all agents
+use this attack (several attacks are divided among the agents). They accept the operator's requests, and answer with
 bytes that it didn't ask for.
 """
 
@@ -37,7 +37,7 @@ def bomb() -> bytes:
 
 
 async def well() -> AsyncIterator[bytes]:
-    """Answers as an agent does."""
+    """Answers as a real agent does."""
     yield CHUNKED + chunk(line(HELLO))
     while True:
         await asyncio.sleep(5)
@@ -67,7 +67,7 @@ async def hello_and_close() -> AsyncIterator[bytes]:
 
 
 async def changes() -> AsyncIterator[bytes]:
-    """Sends reports that each change something, and a worker that comes and goes."""
+    """Sends reports each of which changes a value, and in which a worker appears and disappears."""
     yield CHUNKED + chunk(line(HELLO))
     for number in itertools.count(1):
         state = "Running" if number % 2 else "Starting"
@@ -83,7 +83,7 @@ async def nested() -> AsyncIterator[bytes]:
 
 
 async def numbers() -> AsyncIterator[bytes]:
-    """Sends what ends a reader with an exception that nobody expects."""
+    """Sends values that would end a reader with an unexpected exception."""
     yield CHUNKED + chunk(line(HELLO))
     progress = {"type": "progress", "attempt": 1, "worker": 0, "ranks": {"0": {"loss": 10**400}}}
     yield chunk(line(progress))
@@ -100,7 +100,7 @@ async def error_body() -> AsyncIterator[bytes]:
 
 
 async def slow() -> AsyncIterator[bytes]:
-    """Sends a byte a second, and answers nothing."""
+    """Sends one byte a second, and never completes an answer."""
     yield CHUNKED + chunk(line(HELLO))
     while True:
         await asyncio.sleep(1)
@@ -148,7 +148,7 @@ BOMB = b""
 
 
 class Agents:
-    """The agents listen on one port."""
+    """Agents contains all agents, which listen on one port."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -189,7 +189,7 @@ class Agents:
 
 
 async def main(port: int) -> None:
-    """Obeys until the input ends."""
+    """Executes commands until the input ends."""
     agents = Agents(port)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
@@ -204,7 +204,7 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    # They have a machine of their own elsewhere.
+    # In reality the attackers run on another machine.
     os.nice(15)
     BOMB = bomb()
     asyncio.run(main(int(sys.argv[1])))

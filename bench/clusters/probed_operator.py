@@ -1,8 +1,8 @@
-"""An operator's process measures itself: `python -m bench.clusters.probed_operator KUBECONFIG REACH LOG`.
+"""Runs an operator that measures itself on command: `python -m bench.clusters.probed_operator KUBECONFIG REACH LOG`.
 
-On standard input: `begin` starts a measurement, `end` prints it as JSON: how late the event loop came to what was due
-(ms), how the resident memory grew (MB), and how often a second the store reported a change. A thread answers, also
-while the loop stands still. The operator's memory is bounded to 3 GiB: an attack must not take the whole machine.
+The commands are lines of standard input. `begin` starts a measurement, and `end` prints its result as JSON: the event
+loop's lag (ms), the growth of the resident memory (MB), and the store's changes a second. A thread answers, even while
+the loop is blocked. The operator's memory is limited to 3 GiB, so that an attack can't use all the machine's memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_MEMORY = 3 * 1024**3
 
 
 class Probe:
-    """Probe is the measurement that runs."""
+    """Probe is the current measurement."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -50,7 +50,7 @@ class Probe:
         while True:
             self.ticked, used = time.perf_counter(), time.process_time()
             await asyncio.sleep(TICK_SECONDS)
-            # Time that other programs of a busy machine use isn't counted.
+            # The time that a busy machine's other programs use isn't counted.
             late = time.perf_counter() - self.ticked - TICK_SECONDS
             self.lags.append(min(late, time.process_time() - used))
 
@@ -61,7 +61,7 @@ class Probe:
 
     def result(self) -> dict[str, float]:
         now = time.perf_counter()
-        # A loop that stands still has missed all these ticks.
+        # If the loop is blocked, it has missed all these ticks.
         standing = max(0.0, now - self.ticked - TICK_SECONDS)
         missed = [standing - n * TICK_SECONDS for n in range(int(standing / TICK_SECONDS))] if standing > 0.05 else []
         lags = sorted([*self.lags, *missed]) or [0.0]
@@ -111,7 +111,7 @@ async def main(kubeconfig: str, reach: str) -> None:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    # As `trainmaster operator run` does.
+    # `trainmaster operator run` does this too.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     with Path(sys.argv[3]).open("w") as log:

@@ -1,9 +1,9 @@
-"""`python -m bench.clusters.serve FOLDER NODES [fake|mixed] [SECONDS]` is a benchmark's cluster; prints its kubeconfig.
+"""`python -m bench.clusters.serve FOLDER NODES [fake|mixed] [SECONDS]` runs a cluster, and prints its kubeconfig.
 
-With `fake` its pods are timers without processes, and one server on every pod's address plays all their agents: it
-reports that the ranks run, and pings; with SECONDS each rank does a step in each of them, and reports it. So an
-operator can be measured with thousands of pods and a stream open for every job. With `mixed` the last node's pods are
-timers, and nobody plays their agents.
+With `fake` pods are timers without processes, and one server plays the agents at all pods' addresses: it reports that
+the ranks run, and pings. With SECONDS each rank also reports a step once in that time. So an operator can be measured
+with thousands of pods and one open stream for every job. With `mixed` only the last node's pods are timers, and nothing
+plays their agents.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
 PING_SECONDS = 5.0
-# A node of real pods offers and assigns these; on a machine without GPUs they are numbers.
+# A node with real pods offers this many GPUs. On a machine without GPUs they are only numbers.
 MACHINE_GPUS = 64
-# A lost node is noticed within two seconds instead of fifty.
+# A lost node is detected within two seconds instead of fifty.
 NODE_TIMINGS = NodeTimings(lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0)
 
 
 class FakeAgents:
-    """All agents of the cluster listen on one port: loopback addresses all lead here."""
+    """FakeAgents plays all agents of the cluster on one port, because all loopback addresses lead to this process."""
 
     def __init__(self, api: Api, step_seconds: float) -> None:
         self._api = api
-        # 0: ranks do no steps.
+        # If this is 0, ranks do no steps.
         self._step_seconds = step_seconds
         self._by_address: dict[str, Mapping[str, Any]] = {}
         self._by_job: dict[tuple[str, str], dict[int, str]] = {}
@@ -54,7 +54,7 @@ class FakeAgents:
         app.router.add_post("/{path:.*}", self._taken)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
-        # A free port, because real agents of another cluster on this machine may have theirs.
+        # A free port is used, because real agents of another cluster on this machine may use the usual one.
         await web.TCPSite(runner, "0.0.0.0", 0).start()
         self.port = runner.addresses[0][1]
         return runner
@@ -93,7 +93,7 @@ class FakeAgents:
         reported: set[str] = set()
         step = 0
         while True:
-            # Workers join as their pods come.
+            # Workers join as their pods start.
             changed = self._changed.setdefault(key, asyncio.Event())
             for worker, uid in self._by_job[key].items():
                 if uid not in reported:
@@ -126,7 +126,7 @@ class FakeAgents:
 
 
 async def obey(cluster: LocalCluster, stop: asyncio.Event) -> None:
-    """Carries out the commands of standard input, one a line: `lose NODE`, `recover NODE`."""
+    """Executes the commands on standard input, one a line: `lose NODE` or `recover NODE`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -143,7 +143,7 @@ async def obey(cluster: LocalCluster, stop: asyncio.Event) -> None:
 
 
 async def main(folder: Path, pods: str, nodes: int, step_seconds: float) -> None:
-    """Serves until SIGTERM."""
+    """Runs the cluster until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     size: Any = {"cpu": "100000", "memory": "100000Gi", "pods": 100_000, "resources": {"nvidia.com/gpu": 100_000}}

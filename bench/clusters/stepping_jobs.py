@@ -1,4 +1,4 @@
-"""Jobs of `bench.programs.stepping_ranks`, with the environment that those read."""
+"""Builds jobs that run `bench.programs.stepping_ranks`, with the environment variables that this program reads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SCRIPT = Path(__file__).parents[1] / "programs" / "stepping_ranks.py"
 
 
 def steps_file(folder: Path, name: str) -> Path:
-    """Returns the file in which a job's ranks write down their steps."""
+    """Returns the file in which a job's ranks record their steps."""
     return folder / f"{name}.steps"
 
 
 def environment(
     folder: Path, name: str, python_path: str, *, in_memory: bool, checkpoint_steps: int, shared: bool = False
 ) -> dict[str, str]:
-    """Returns what ranks of a job read; state that isn't kept in memory is on the disk alone.
+    """Returns the variables that a job's ranks read. Without `in_memory` the state is kept only on the disk.
 
-    With `shared` the ranks that are left share out the micro-batches of one that is lost.
+    With `shared` the remaining ranks share a lost rank's micro-batches.
     """
     return {
         "STEPS_FILE": str(steps_file(folder, name)),
@@ -36,7 +36,7 @@ def environment(
 def stepping_job(
     name: str, workers: int, variables: dict[str, str], *, pod: dict[str, Any] | None = None, **spec: Any
 ) -> RawObject:
-    """Returns a job of the plain script, or of trainloop where `spec` has `training`; `pod` is added to its pods'."""
+    """Returns a job of the plain script, or of trainloop if `spec` contains `training`. `pod` is added to the pods."""
     env = [{"name": key, "value": value} for key, value in variables.items()]
     program = {} if "training" in spec else {"command": ["python", str(SCRIPT)]}
     return {

@@ -1,4 +1,4 @@
-"""Reads the steps that ranks have written down (`bench.programs.stepping_ranks`)."""
+"""Reads the steps that ranks have recorded (`bench.programs.stepping_ranks`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NEW_STEP_SECONDS = 120.0
 
 
 class Steps:
-    """Steps reads what the ranks have written down."""
+    """Steps reads the ranks' file of steps."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0
-        # By attempt, rank and step: when it was done.
+        # The time of each step, by attempt, rank and step.
         self.done: dict[int, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-        # By attempt and step: how many micro-batches (or samples) all ranks together had in it; by step: of how many.
+        # Micro-batches (or samples) that all ranks together used, by attempt and step, and their full number by step.
         self.parts: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.whole: dict[int, int] = {}
         self.pids: dict[tuple[int, int], int] = {}
@@ -43,22 +43,22 @@ class Steps:
             self.pids[int(attempt), int(rank)] = int(pid)
 
     def is_steady(self, attempt: int, ranks: int, steps: int) -> bool:
-        """Returns whether all ranks of an attempt have done this many steps in it."""
+        """Returns whether each rank of an attempt has done this many steps in the attempt."""
         newest = self.done.get(attempt, {})
         return len(newest) == ranks and all(len(each) >= steps for each in newest.values())
 
     def furthest(self, attempt: int) -> int:
-        """Returns the furthest step that any rank has done in this attempt or one before; 0 before the first."""
+        """Returns the furthest step that a rank has done in this or an earlier attempt; 0 if there is none."""
         before = [ranks for number, ranks in self.done.items() if number <= attempt]
         return max((step for ranks in before for steps in ranks.values() for step in steps), default=0)
 
     def made_until(self, at: float) -> int:
-        """Returns the furthest step that any rank had done by then; 0 before the first."""
+        """Returns the furthest step that a rank had done at the time `at`; 0 if there was none."""
         all_steps = [steps for ranks in self.done.values() for steps in ranks.values()]
         return max((step for steps in all_steps for step, done in steps.items() if done <= at), default=0)
 
     def seconds_of_last(self, attempt: int, count: int) -> float:
-        """Returns how long the last `count` steps of an attempt and those before it have taken: work to be repeated."""
+        """Returns how long the last `count` steps up to an attempt's end took, which must be repeated."""
         last = self.furthest(attempt)
         when = [
             {step: at for step, at in steps.items() if last - count <= step <= last}
@@ -66,17 +66,16 @@ class Steps:
             if number <= attempt
             for steps in ranks.values()
         ]
-        # Of the rank with the most steps. If the very first step is repeated, its beginning isn't known.
+        # The slowest rank's time is used. If the very first step is repeated, its beginning isn't known.
         return max((max(each.values()) - min(each.values()) for each in when if each), default=0.0) if count else 0.0
 
     async def first_new(
         self, attempt: int, since: float, ranks: Collection[int], seconds: float = NEW_STEP_SECONDS
     ) -> tuple[float, int]:
-        """Waits until each of these ranks has done a step, in a later attempt, that nobody had done in `attempt` or
-        before.
+        """Waits until each of these ranks has done a new step in an attempt after `attempt`.
 
-        Returns when the slowest rank had done it, and how many steps were repeated. What ranks of `attempt` did
-        after the fault, before they noticed it, counts as done before.
+        Returns the time at which the slowest rank finished this step, and the number of repeated steps. Steps that
+        ranks of `attempt` did after the fault, before they detected it, don't count as new.
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -94,9 +93,7 @@ class Steps:
         return min((at for steps in later for each, at in steps.items() if each > step and at > since), default=None)
 
     async def joined(self, attempt: int, rank: int, seconds: float = NEW_STEP_SECONDS) -> tuple[float, int]:
-        """Waits until a rank that was lost in an attempt does steps in a later one; returns since when, and in which
-        one.
-        """
+        """Waits for a lost rank's first step in an attempt after `attempt`; returns its time and attempt."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.poll()
@@ -111,7 +108,7 @@ class Steps:
         raise TimeoutError(f"rank {rank} isn't back within {seconds:g} s after attempt {attempt}")
 
     async def made(self, attempt: int, ranks: Collection[int], count: int, seconds: float = NEW_STEP_SECONDS) -> None:
-        """Waits until each of these ranks has done this many steps in an attempt or later ones."""
+        """Waits until each of these ranks has done `count` steps in an attempt or in later ones."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.poll()
@@ -122,7 +119,7 @@ class Steps:
         raise TimeoutError(f"no {count} steps within {seconds:g} s in attempt {attempt}")
 
     def gap_before(self, attempt: int, ranks: Collection[int]) -> float:
-        """Returns the longest time between a rank's last step before an attempt and its first one in it or later."""
+        """Returns the longest time between a rank's last step before an attempt and its first step from then on."""
         gaps = []
         for rank in ranks:
             first = min(
@@ -133,7 +130,7 @@ class Steps:
         return max(gaps)
 
     def longest_gap(self, ranks: Collection[int], since: float, until: float) -> float:
-        """Returns the longest time in which one of these ranks has done no step, of those that ended in between."""
+        """Returns the longest time between two steps of one of these ranks, if it ended between the two times."""
         gaps = []
         for rank in ranks:
             times = sorted(at for done in self.done.values() for at in done.get(rank, {}).values())
@@ -141,7 +138,7 @@ class Steps:
         return max(gaps, default=0.0)
 
     def whole_step(self, ranks: int) -> float:
-        """Returns the median time of a step in which all ranks took part."""
+        """Returns the median time of the steps in which all ranks took part."""
         gaps = [
             after - before
             for done in self.done.values()
@@ -151,12 +148,12 @@ class Steps:
         return statistics.median(gaps)
 
     def shares(self, attempt: int, until: float) -> list[float]:
-        """Returns each step's share of a whole batch, from after an attempt until `until`."""
+        """Returns the part of a complete batch that each step after an attempt used, until the time `until`."""
         found = []
         for number, ranks in self.done.items():
             for step, count in self.parts[number].items() if number > attempt else ():
                 times = [done[step] for done in ranks.values() if step in done]
-                # A rank that had samples in an attempt's last step may be lost before it writes that down.
+                # A rank may be lost in an attempt's last step before it records its samples.
                 if len(times) == len(ranks) and max(times) <= until:
                     found.append(count / self.whole[step])
         return found

@@ -1,7 +1,7 @@
-"""Strangers attack a port of this machine: `python -m bench.clusters.strangers ATTACK PORT SECONDS`.
+"""Attacks a port of this machine without a token: `python -m bench.clusters.strangers ATTACK PORT SECONDS`.
 
-None of them has a token. Each of CONNECTIONS sends the attack's request again and again, and opens a new connection
-when the server has closed the one before.
+Each of CONNECTIONS clients repeats the attack's request, and opens a new connection when the server has closed the old
+one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Attack:
-    """Attack is what a connection sends, and how many of them send it."""
+    """Attack contains the bytes that a connection sends, and the number of connections."""
 
     sent: Callable[[], bytes]
     connections: int = CONNECTIONS
@@ -36,14 +36,14 @@ def head(request: str, *headers: str) -> bytes:
 
 
 def bomb() -> bytes:
-    """Returns 1 MB that unpacks to 1 GiB."""
+    """Returns 1 MB that decompresses to 1 GiB."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     block = packer.compress(bytes(MIB)) + packer.flush(zlib.Z_FULL_FLUSH)
     return b"\x1f\x8b\x08\0\0\0\0\0\0\x03" + block * 1_024
 
 
 def with_invented_token() -> bytes:
-    """Returns requests that a server has to ask the API server about."""
+    """Returns requests with invented tokens, about which a server must ask the API server."""
     token = f"Authorization: Bearer invented-{next(_numbers)}"
     return head("GET /api/jobs", token) + head("GET /v1/jobs?namespace=team-0", token) + head("GET /metrics", token)
 
@@ -66,7 +66,7 @@ ATTACKS = {
 
 
 async def stranger(attack: Attack, port: int, until: float) -> None:
-    """Is one connection after the other."""
+    """Attacks over one connection after the other until the time `until`."""
     while time.monotonic() < until:
         writer = None
         try:
@@ -86,7 +86,7 @@ async def stranger(attack: Attack, port: int, until: float) -> None:
 
 
 async def main(name: str, port: int, seconds: float) -> None:
-    """Attacks for so long."""
+    """Attacks for this many seconds."""
     attack, until = ATTACKS[name], time.monotonic() + seconds
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

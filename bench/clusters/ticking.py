@@ -1,8 +1,8 @@
-"""A command measures its own event loop: `python -m bench.clusters.ticking FILE ARGUMENTS ...`.
+"""Runs a command that measures its own event loop: `python -m bench.clusters.ticking FILE ARGUMENTS ...`.
 
-It is `trainmaster ARGUMENTS`, and every quarter of a second appends a line of JSON to FILE: `at` (seconds since the
-epoch), `lags`, how late the loop came to what was due each 5 ms (seconds of the clock: what others take of the machine
-counts too), and `own`, what the process itself used of a processor in these times.
+The command is `trainmaster ARGUMENTS`. Every quarter of a second it appends a line of JSON to FILE: `at` (seconds since
+the epoch), `lags` (the loop's delay at each tick of 5 ms, in seconds of the clock, which includes other processes'
+time), and `own` (the processor time that the process itself used during each delay).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TICK, LINE_SECONDS = 0.005, 0.25
 
 
 async def tick(file: Path) -> None:
-    """Writes how late it is, forever."""
+    """Writes the loop's delays until cancelled."""
     lags: list[float] = []
     own: list[float] = []
     written = time.perf_counter()
@@ -37,7 +37,7 @@ async def tick(file: Path) -> None:
 
 
 def main(file: Path, arguments: list[str]) -> None:
-    """Runs the command, and the ticks in the loop of its main thread."""
+    """Runs the command, with the ticks in its main thread's event loop."""
     run = asyncio.run
 
     def ticking(main: Coroutine[Any, Any, Any], **options: Any) -> Any:

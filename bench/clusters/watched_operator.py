@@ -1,12 +1,12 @@
-"""An operator measures itself all the time: `python -m bench.clusters.watched_operator FILE ARGUMENTS ...`.
+"""Runs an operator that measures itself all the time: `python -m bench.clusters.watched_operator FILE ARGUMENTS ...`.
 
-It is `trainmaster ARGUMENTS`, and every quarter of a second appends a line of JSON to FILE: `at` (seconds since the
-epoch), and of that time the event loop's longest lag, the longest time that the store took for one object, and the
-longest decision on a job (all in seconds), with the resident memory at its end (bytes). The last two are of the
-thread's own time on a processor.
+The operator is `trainmaster ARGUMENTS`. Every quarter of a second it appends a line of JSON to FILE: `at` (seconds
+since the epoch), and for this quarter the event loop's longest lag, the store's longest time for one object, the
+longest decision on a job (all in seconds), and the resident memory at the end (bytes). The store's and the decision's
+times are processor time of the thread.
 
-The lag is the operator's own: of the time for which the loop had to wait, what the process itself used of a processor.
-What other programs of a busy machine take isn't counted.
+The lag is the processor time that the process itself used while the loop was late. Time that other programs of a busy
+machine use isn't counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Busy processes make the machine's load; the benchmark prints their number.
+"""Runs busy processes, which load the machine. The benchmark prints their number.
 
-Each is in a session of its own, as ranks are: Linux shares processors out between sessions first
-(`kernel.sched_autogroup_enabled`), so that all of them in one session would be one competitor.
+Each process has its own session, as ranks have. Linux divides processors between sessions first
+(`kernel.sched_autogroup_enabled`), so all busy processes in one session would count as one competitor.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# They end by themselves where the benchmark is killed.
+# The processes end by themselves if the benchmark is killed.
 PROGRAM = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1_000_000): pass"
 
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Keeps `count` processes busy for the length of a `with` block."""
+    """Keeps `count` processes busy during the block."""
     processes = [subprocess.Popen([sys.executable, "-S", "-c", PROGRAM], start_new_session=True) for _ in range(count)]
     try:
         yield
@@ -29,5 +29,5 @@ def busy(count: int) -> Iterator[None]:
 
 
 def load() -> str:
-    """Returns the machine's load of the last minute, all processes included."""
+    """Returns the load of all processes in the last minute, as text."""
     return f"load {os.getloadavg()[0]:.1f}"

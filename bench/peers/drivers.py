@@ -1,4 +1,4 @@
-"""Each driver runs the same work (`bench.programs.parts`) on ranks that are processes of this machine, and kills them.
+"""Contains the drivers, which run the same work (`bench.programs.parts`) on local processes as ranks, and kill them.
 
 | driver | what it is | its settings |
 |---|---|---|
@@ -7,12 +7,12 @@
 | torchrun | `torchrun --max-restarts`, from the last checkpoint | a store for each round of ranks |
 | plain | DDP that nothing protects | |
 
-All but torchrun's ranks are forked from a process that has imported torch, as Trainmaster's are: neither torchft nor
-NVRx brings that, and without it a lost rank of torchft is back 4 to 70 s later.
+Except for torchrun's, ranks are forked from a process that has imported torch, as Trainmaster's are. Neither torchft
+nor NVRx can do that, and without it a lost rank of torchft is back 4 to 70 s later.
 
-torchrun keeps one store for all rounds of ranks, and torch 2.13 gives the process groups of all rounds the same keys in
-it: a rank of the second round may read the address of a dead rank of the first, and ends with "connectFullMesh failed".
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives each round a store of its own.
+torchrun keeps one store for all rounds of ranks, in which torch 2.13 gives the process groups of all rounds the same
+keys. So a rank of the second round may read a dead rank's address, and end with "connectFullMesh failed".
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives each round a separate store.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from bench.programs.installed import ROOT
 
 END_SECONDS = 20.0
 CHECKPOINT_STEPS = 100
-# A replica is dead to torchft's lighthouse after this long without a heartbeat, and a quorum waits so long for replicas
-# that have one. Its defaults are 5 and 60 s, with a heartbeat each 100 ms.
+# After this time without a heartbeat, torchft's lighthouse considers a replica dead. A quorum waits as long for
+# replicas with a heartbeat. The defaults are 5 and 60 s, with a heartbeat every 100 ms.
 TORCHFT_DEAD_MS, TORCHFT_HEARTBEAT_MS = 250, 50
 NVRX_INTERVAL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks are a driver's processes and what they write down."""
+    """Ranks contains a driver's processes and the steps that they record."""
 
     steps: Steps
     count: int
-    # Whether the others continue without a lost rank (else all restart), and whether it comes back.
+    # `survives`: the others continue without a lost rank (otherwise all restart). `returns`: a lost rank comes back.
     survives: bool = True
     returns: bool = True
-    # Starts a lost rank again, as a supervisor would; None where the driver does that itself.
+    # Starts a lost rank again, as a supervisor would; None if the driver does that itself.
     start: Callable[[int], None] | None = None
 
     def printed(self) -> str:
@@ -62,7 +62,7 @@ class Ranks:
         return "\n".join(f"{log.name}: {log.read_text()[-500:]}" for log in logs)
 
     def kill(self, group: int) -> int:
-        """Kills a random rank, and returns which."""
+        """Kills a random rank, and returns its number."""
         rank = random.randrange(self.count)
         os.kill(self.steps.pids[group, rank], signal.SIGKILL)
         if self.start is not None:
@@ -70,7 +70,7 @@ class Ranks:
         return rank
 
 
-#: Runs this many ranks in a folder; they find the training loop by a PYTHONPATH, and more in their environment.
+#: Runs a number of ranks in a folder, with a PYTHONPATH that contains the training loop, and with more variables.
 Driver = Callable[[Path, int, str, Mapping[str, str]], AbstractContextManager[Ranks]]
 
 
@@ -80,13 +80,13 @@ def _processes(
 ) -> Iterator[Callable[[int], None]]:
     """Runs ranks of a program, forked from a process that has imported it and the modules `imported`.
 
-    Yields what starts a rank again.
+    Yields a function that starts a rank again.
     """
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
-        # c10d's warnings look up the other side's name, which takes seconds where no DNS answers.
+        # c10d's warnings look up the peer's name, which takes seconds if no DNS server answers.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "STEPS_FILE": str(folder / "steps"),
         "WORLD_SIZE": str(count),
@@ -109,7 +109,7 @@ def _processes(
             start(rank)
         yield start
     finally:
-        # At its end it kills its ranks.
+        # When its input ends, the process kills its ranks.
         with suppress(BrokenPipeError):
             to_warm.close()
         warm.wait()
@@ -117,7 +117,7 @@ def _processes(
 
 @contextmanager
 def _server(command: list[str], port: int, log: Path) -> Iterator[None]:
-    """Runs a server until the end, and waits until it listens."""
+    """Runs a server during the block. Waits first until it listens."""
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
     try:
@@ -141,7 +141,7 @@ def _free_port() -> int:
 
 @contextmanager
 def torchft(folder: Path, count: int, _: str, more: Mapping[str, str]) -> Iterator[Ranks]:
-    """Runs ranks of torchft, each a replica group; a lost one is started again at once."""
+    """Runs ranks of torchft, each as a replica group. A lost rank is started again at once."""
     python, port = python_of("torchft"), _free_port()
     times = {"heartbeat_timeout": TORCHFT_DEAD_MS, "quorum_tick": 10, "join_timeout": TORCHFT_DEAD_MS}
     options = [word for name, value in times.items() for word in (f"--{name}_ms", str(value))]
@@ -168,7 +168,7 @@ while True: time.sleep(60)
 
 @contextmanager
 def nvrx(folder: Path, count: int, _: str, more: Mapping[str, str]) -> Iterator[Ranks]:
-    """Runs ranks of NVRx's in-process restart; a lost one doesn't come back."""
+    """Runs ranks of NVRx's in-process restart. A lost rank doesn't come back."""
     python, port = python_of("nvrx"), _free_port()
     variables = {"STORE_PORT": str(port), "INTERVAL_SECONDS": str(NVRX_INTERVAL_SECONDS), **more}
     with (
@@ -180,7 +180,7 @@ def nvrx(folder: Path, count: int, _: str, more: Mapping[str, str]) -> Iterator[
 
 @contextmanager
 def torchrun(folder: Path, count: int, python_path: str, more: Mapping[str, str]) -> Iterator[Ranks]:
-    """Runs the plain script's ranks under torchrun, which starts them again whenever one ends; state is on the disk."""
+    """Runs the plain script's ranks under torchrun, which restarts all when one ends. The state is on the disk."""
     variables = environment(folder, "ranks", python_path, in_memory=False, checkpoint_steps=CHECKPOINT_STEPS)
     variables |= {"TRAINMASTER_CHECKPOINT_DIR": str(folder / "checkpoints")}
     variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -195,7 +195,7 @@ def torchrun(folder: Path, count: int, python_path: str, more: Mapping[str, str]
     try:
         yield Ranks(Steps(steps_file(folder, "ranks")), count, survives=False)
     finally:
-        # torchrun starts each rank in a session of its own; those that it leaves behind are found before it ends.
+        # torchrun starts each rank in its own session. Ranks that it would leave behind are found before it ends.
         ranks_left = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         try:

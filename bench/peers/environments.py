@@ -1,4 +1,4 @@
-"""Others' packages are installed in virtual environments of their own, below the user's cache, and are kept there."""
+"""Installs other tools' packages in separate virtual environments in the user's cache, and keeps them there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PACKAGES = {"torchft": "torchft-nightly==2026.10.26", "nvrx": "nvidia-resiliency
 
 
 def python_of(name: str) -> Path:
-    """Returns the Python that has a peer's packages, with this environment's release of torch.
+    """Returns the Python of an environment with a peer's packages and the same release of torch as here.
 
-    Raises RuntimeError, with pip's last line, when they can't be installed.
+    Raises RuntimeError with pip's last line if the packages can't be installed.
     """
     torch = f"torch=={version('torch').partition('+')[0]}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainmaster-bench"

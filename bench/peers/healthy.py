@@ -1,9 +1,9 @@
 """Measures a healthy step beside plain DDP's: its time, and the processor time of all its processes.
 
-A machine's speed changes within seconds, by more than a step costs. So both programs are there all the time, and take
-turns of a second (`bench.programs.parts.await_turn`) in the order A B B A, which leaves no difference of a steady
-change. Each such round gives one difference, and the median of all of them is the result. Its standard error says what
-can be distinguished: under a quarter of a percent, for a goal of half a percent.
+A machine's speed changes within seconds by more than the measured difference. So both programs are kept running, and
+alternate every second (`bench.programs.parts.await_turn`) in the order A B B A, which cancels a steady change. Each
+such round gives one difference, and the result is the median of all differences. Its standard error is under a quarter
+of a percent, for a goal of half a percent.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import psutil
 
 from bench.clusters.steps import Steps
 
-# Each rank's first steps of a turn may have waited for it.
+# The first steps of each rank's turn aren't counted, because the rank may have waited for its turn.
 FIRST_STEPS = 2
-# After this time no rank makes a step.
+# If no rank makes a step in this time, the program has stopped.
 STILL_SECONDS = 0.1
 START_SECONDS = 120.0
 NOBODY = "nobody"
@@ -31,8 +31,9 @@ NOBODY = "nobody"
 
 @dataclass(frozen=True)
 class Turn:
-    """Turn is what the steps of one turn took, in seconds: their median and mean time, the processor time of a rank and
-    what it starts, and that with what starts and watches it.
+    """Turn contains the seconds of one turn's steps.
+
+    These are the median and mean time, and the processor time of the ranks' processes without and with their watchers.
     """
 
     median: float
@@ -43,18 +44,18 @@ class Turn:
 
 @dataclass
 class Program:
-    """Program is a group of ranks that takes turns with others."""
+    """Program is a group of ranks that alternates with other groups."""
 
     name: str
     steps: Steps
     ranks: int
     turns: list[Turn] = field(default_factory=list)
-    #: Those whose processor time is the steps': the ranks and what they start, and the agents and what they start.
+    #: Processes whose processor time is measured: the ranks and their children, and (`watchers`) the agents and theirs.
     processes: list[int] = field(default_factory=list)
     watchers: list[int] = field(default_factory=list)
 
     def count(self) -> int:
-        """Returns how many steps all ranks have done, together."""
+        """Returns the number of steps that all ranks together have done."""
         self.steps.poll()
         return sum(len(done) for ranks in self.steps.done.values() for done in ranks.values())
 
@@ -62,7 +63,7 @@ class Program:
         group, own, all_of_them = max(self.steps.done), set[int](), set[int]()
         for rank in range(self.ranks):
             process = psutil.Process(self.steps.pids[group, rank])
-            # In a pod the agent has all others below it.
+            # In a pod all other processes are the agent's children.
             agents = [each for each in process.parents() if "agent" in " ".join(each.cmdline())]
             own |= _tree(process)
             all_of_them |= _tree(agents[-1] if agents else process)
@@ -74,20 +75,20 @@ def _tree(process: psutil.Process) -> set[int]:
 
 
 def _processor(processes: Sequence[int]) -> float:
-    """Returns the processor time of these processes, exactly; of those that have ended it is missing."""
-    # Linux' clock of another process (clock_getcpuclockid(3)); /proc gives it in hundredths of a second.
+    """Returns the exact processor time of these processes, without those that have ended."""
+    # Linux's clock of another process (clock_getcpuclockid(3)). /proc has only hundredths of a second.
     return sum(time.clock_gettime((~pid << 3) | 2) for pid in processes if psutil.pid_exists(pid))
 
 
 class Turns:
-    """Turns are those of several programs on one machine."""
+    """Turns lets several programs alternate on one machine."""
 
     def __init__(self, file: Path) -> None:
         self._file, self.programs = file, list[Program]()
         self.give(NOBODY)
 
     def variables(self, name: str) -> dict[str, str]:
-        """Returns what a program's ranks read."""
+        """Returns the environment variables that a program's ranks need."""
         return {"TURN_FILE": str(self._file), "TURN": name}
 
     def give(self, name: str) -> None:
@@ -96,7 +97,7 @@ class Turns:
         new.replace(self._file)
 
     async def start(self, program: Program) -> None:
-        """Lets a program start, and stand still when its ranks have done steps for a while."""
+        """Starts a program, and pauses it when its ranks have done steps for a while."""
         self.give(program.name)
         deadline = time.monotonic() + START_SECONDS
         while not program.steps.is_steady(max(program.steps.done, default=0), program.ranks, 30):
@@ -109,13 +110,13 @@ class Turns:
         self.programs.append(program)
 
     async def warm_up(self, seconds: float) -> None:
-        """Gives each program a round that doesn't count: what it still sets up isn't a step's cost."""
+        """Runs a round that isn't counted, so that later setup isn't counted as a step's cost."""
         await self.round(seconds)
         for program in self.programs:
             program.turns.clear()
 
     async def round(self, seconds: float) -> None:
-        """Gives each program two turns of so many seconds."""
+        """Gives each program two turns of this many seconds."""
         for program in (*self.programs, *reversed(self.programs)):
             program.turns.append(await self._turn(program, seconds))
 
@@ -153,7 +154,7 @@ MEASURES = {
 
 
 def rows(program: Program, plain: Program, title: str) -> list[list[object]]:
-    """Returns the table's rows of a program: by how much its steps are above plain DDP's of the same round."""
+    """Returns a program's rows: how much slower its steps are than plain DDP's in the same round."""
     found: list[list[object]] = []
     for measure, name in MEASURES.items():
         own, bare = (_by_round([getattr(turn, measure) for turn in each.turns]) for each in (program, plain))
@@ -178,7 +179,7 @@ def _by_round(values: Sequence[float]) -> list[float]:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the lower quartile, the median and the upper one."""
+    """Returns the lower quartile, the median and the upper quartile."""
     if len(values) < 2:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -186,6 +187,6 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def error_of_median(values: Sequence[float]) -> float:
-    """Returns the standard error of a median, of values that but for outliers are normally distributed."""
+    """Returns the standard error of the median of values that are normally distributed except for outliers."""
     low, _, high = quartiles(values)
     return math.sqrt(math.pi / 2 / len(values)) * (high - low) / 1.349

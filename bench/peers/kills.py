@@ -1,4 +1,4 @@
-"""Kills ranks of a driver one after the other, and measures what each costs."""
+"""Kills a driver's ranks one after the other, and measures the cost of each kill."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from bench.clusters.faults import FIRST_STEPS, STEADY_STEPS, Cost, meanwhile
 from bench.peers.drivers import Driver, Ranks
 
-# Importing torch takes four ranks of torchrun two minutes at a load of 40.
+# At a load of 40, four ranks of torchrun take two minutes to import torch.
 START_SECONDS = 300
 
 
 async def kills(driver: Driver, ranks: int, count: int, python_path: str) -> AsyncIterator[Cost]:
-    """Yields what each kill cost, in one run after the other where a lost rank doesn't come back."""
+    """Yields each kill's cost. If a lost rank doesn't come back, each kill has a new run."""
     done = 0
     while done < count:
         with (
@@ -46,7 +46,7 @@ async def _kill(run: Ranks) -> Cost:
 
 
 async def steady(run: Ranks) -> int:
-    """Returns the group that trains, once all ranks have been in it for a while."""
+    """Returns the number of the group that trains, once all ranks have been in the group for a while."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         run.steps.poll()
@@ -55,7 +55,7 @@ async def steady(run: Ranks) -> int:
         if run.steps.is_steady(group, run.count, FIRST_STEPS if first else STEADY_STEPS):
             await asyncio.sleep(random.uniform(0.2, 1.2))
             run.steps.poll()
-            # A late rank may have been put out by then.
+            # A late rank may have been excluded meanwhile, which makes a new group.
             if group == max(run.steps.done):
                 return group
         await asyncio.sleep(0.1)

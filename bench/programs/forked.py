@@ -1,8 +1,8 @@
-"""A warm process forks ranks of a program: `python -m bench.programs.forked PROGRAM [MODULE ...]`.
+"""Forks a program's ranks from a warm process: `python -m bench.programs.forked PROGRAM [MODULE ...]`.
 
-It imports the program and the modules first, so that a peer's rank starts as fast as one of ours, which is forked from
-a warm process too. Each line of its input starts a rank: its number, and the file for what it prints. At the input's
-end it kills all ranks.
+The process imports the program and the modules first, so that a peer's rank starts as fast as one of ours, which is
+forked from a warm process too. Each line of the input starts a rank, and contains the rank's number and the file for
+its output. When the input ends, all ranks are killed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def main(program: str, modules: list[str]) -> None:
         importlib.import_module(name)
     run = importlib.import_module(program).main
     gc.freeze()
-    # Those that have ended stay zombies, so that no other process gets their number.
+    # Ended ranks stay zombies, so that no other process gets their process id.
     ranks = list[int]()
     for line in sys.stdin:
         number, log = line.split()
         ranks.append(os.fork())
         if ranks[-1] == 0:
-            # In a session of its own, as `bench.peers.busy` says.
+            # Each rank has its own session (see `bench.peers.busy`).
             os.setsid()
             for descriptor in (1, 2):
                 os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)

@@ -1,8 +1,8 @@
-"""Ranks of a plain script on a GPU that write down each step when the device has done it; on a CPU they use gloo.
+"""Trains a plain script on a GPU, and records each step when the device has finished it. On a CPU it uses gloo.
 
-The environment says how large the model is (`LAYERS` of `WIDTH`, 12 bytes a parameter with AdamW's moments), how many
-samples a step has (`BATCH`), and with `ITEM` that each step reads its loss. Without that the host is ahead of the
-device, so a thread waits for each step's event. Two ranks may share a GPU: to NCCL each is on a host of its own.
+The environment sets the model's size (`LAYERS` of `WIDTH`, 12 bytes a parameter with AdamW's moments) and a step's
+samples (`BATCH`). With `ITEM` each step reads its loss. Without it the host is ahead of the device, so a thread waits
+for each step's event. Two ranks can share a GPU, because to NCCL each appears to be on a separate host.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Without it steps on a CPU would be too short for two cores.
+# Seconds of a pause in each step on a CPU, without which steps would be too short for two cores.
 CPU_PAUSE = 0.03
 
 
 def tower(layers: int, width: int, device: torch.device) -> nn.Module:
-    """Returns linear layers."""
+    """Returns a tower of linear layers."""
     from torch import nn
 
     modules = [each for _ in range(layers) for each in (nn.Linear(width, width, device=device), nn.Tanh())]
@@ -32,17 +32,17 @@ def tower(layers: int, width: int, device: torch.device) -> nn.Module:
 
 
 class Done:
-    """Writes steps down when a device has done them."""
+    """Done records steps when the device has finished them."""
 
     def __init__(self) -> None:
         self._queued: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._write, daemon=True, name="steps").start()
 
     def queued(self, step: int) -> None:
-        """All of a step is queued now."""
+        """Records a step once the device has finished all work queued so far."""
         import torch
 
-        # A thread that waits for it sleeps.
+        # A thread that waits for a blocking event sleeps.
         event = torch.cuda.Event(blocking=True)
         event.record()
         self._queued.put((step, event))
@@ -55,7 +55,7 @@ class Done:
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until the process is killed."""
     os.environ["NCCL_HOSTID"] = f"host{os.environ['RANK']}"
     import torch
     import torch.distributed as dist

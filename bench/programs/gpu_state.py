@@ -1,9 +1,9 @@
-"""`python -m bench.programs.gpu_state measure|load SIZES` keeps a state in memory, or resumes from it; prints JSON.
+"""Keeps a state in memory or resumes from it, and prints JSON: `python -m bench.programs.gpu_state measure|load SIZES`.
 
-`measure` trains one model with `Recovery` and by hand in turns, and times each step on the device. Steps beside a
-snapshot are counted apart: what they take longer than others is what the snapshot costs. At its end the state is
-written, as of any script that ends early, and `load` resumes from that in a process of its own. Both read this from the
-variables of an agent where the memory is.
+`measure` trains one model alternately with `Recovery` and by hand, and times each step on the device. Steps during a
+snapshot are counted separately: their extra time is the snapshot's cost. At the end the state is written, as by any
+script that ends early, and `load` resumes from this state in a separate process. Both find the memory by the variables
+that an agent sets.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import torch
 from bench.programs.gpu_ranks import tower
 from trainloop.recovery import Recovery
 
-#: Steps from the one in which a snapshot begins that are beside it, on a GPU; steps before anything is timed.
+#: Steps from a snapshot's beginning that count as during the snapshot, on a GPU; and steps before timing begins.
 BESIDE, WARM_UP = 25, 20
-#: The same on a CPU, whose steps may be long ones.
+#: Steps that count as during a snapshot on a CPU, where steps can be long.
 BESIDE_ON_CPU = 4
-#: Steps whose synchronisations are counted.
+#: Number of steps whose synchronisations are counted.
 WATCHED = 8
 
 
 class Clock:
-    """Says when steps begin, on the device; on a CPU that is the time."""
+    """Clock records when steps begin on the device, or on a CPU by the time."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -43,7 +43,7 @@ class Clock:
         return event
 
     def durations(self, begins: list[Any]) -> list[float]:
-        """Returns the seconds from each to the next, once the device has done them."""
+        """Returns the seconds from each beginning to the next, once the device has finished them."""
         self.synchronize()
         pairs = itertools.pairwise(begins)
         return [before.elapsed_time(after) / 1e3 if self._on_gpu else after - before for before, after in pairs]
@@ -54,7 +54,7 @@ class Clock:
 
 
 class Training:
-    """One model, trained with `Recovery` and by hand."""
+    """Training is one model, trained with `Recovery` and by hand."""
 
     def __init__(self, sizes: dict[str, Any]) -> None:
         self.device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -69,7 +69,7 @@ class Training:
         self._numbers = self._steps.steps(1 << 40)
 
     def _register(self, buffers: str) -> list[torch.Tensor]:
-        """Gives the model buffers; returns those that each step changes."""
+        """Adds buffers to the model; returns the buffers that each step changes."""
         if buffers == "mask":
             self.model.register_buffer("mask", torch.ones(12, 1024, 1024, dtype=torch.bool, device=self.device))
         for number in range(53 if buffers == "statistics" else 0):
@@ -78,11 +78,11 @@ class Training:
         return [each for name, each in self.model.named_buffers() if name != "mask"]
 
     def by_hand(self) -> None:
-        """Makes a step that keeps nothing."""
+        """Makes a step without keeping the state."""
         self._step(self._by_hand)
 
     def ours(self) -> None:
-        """Makes a step whose state is kept, after what belongs to the end of the step before."""
+        """Ends the previous step, and makes a step whose state is kept."""
         next(self._numbers)
         self._step(self._ours)
 
@@ -94,20 +94,20 @@ class Training:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
             loss = (self.model(self._points).float() - self._points).square().mean()
         if self._statistics:
-            # As batch normalisation does in each forward pass.
+            # Batch normalisation changes its buffers like this in each forward pass.
             torch._foreach_add_(self._statistics, 1.0)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
 
     def checksum(self) -> int:
-        """Returns a number that is another one for other weights."""
+        """Returns a number that differs if the weights differ."""
         sums = (each.detach().view(torch.int32).sum(dtype=torch.int64) for each in self.model.parameters())
         return sum(int(each) * (number + 1) for number, each in enumerate(sums))
 
 
 def measure(training: Training, seconds: float) -> dict[str, Any]:
-    """Returns what keeping the state costs, in turns with the loop by hand, for so many seconds."""
+    """Returns the cost of keeping the state, alternating with the loop by hand for this many seconds."""
     clock, snapshots = training.clock, training.snapshots
     if snapshots is None:
         raise RuntimeError("no state is kept in memory")
@@ -117,7 +117,7 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
 
     def make(*arguments: Any) -> None:
         true_make(*arguments)
-        # Else it has asked the other ranks, or put off the first one.
+        # Otherwise no snapshot began: it has asked the other ranks, or postponed the first snapshot.
         (asked if snapshots._next else begun).append(time.monotonic())
 
     snapshots.make = make
@@ -133,11 +133,11 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
     by_hand: list[float] = []
     hosts: list[float] = []
     beside: list[dict[str, float]] = []
-    # Snapshots are so many seconds apart, so most of the time is theirs.
+    # Snapshots are seconds apart, so the loop that keeps the state gets most of the time.
     until, block = time.monotonic() + seconds, min(2.0, seconds / 5)
     while time.monotonic() < until:
         bare = statistics.mean(_block(training.by_hand, clock, block / 4))
-        # For each step: whether a snapshot began in it, and the host's time for it.
+        # For each step: whether a snapshot began in the step, and the host's time for the step.
         made: list[tuple[bool, float]] = []
 
         def step(made: list[tuple[bool, float]] = made) -> bool:
@@ -147,7 +147,7 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
             return not any(begins for begins, _ in made[-window:])
 
         durations = _block(step, clock, block)
-        # The first step isn't among the durations.
+        # `durations` doesn't contain the first step.
         starts = [number - 1 for number, (begins, _) in enumerate(made) if begins]
         near = {number for start in starts for number in range(start, start + window)}
         ordinary = [each for number, each in enumerate(durations) if number not in near]
@@ -161,7 +161,7 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
         for start in (each for each in starts if each >= 0):
             longer = [each - middle for each in durations[start : start + window]]
             beside.append({"host": made[start + 1][1] - hosts[-1], "longest": max(longer), "all": sum(longer)})
-    # The first of all is followed by the second one after steps that were slower than later ones.
+    # The first gap is left out, because the first steps were slower than later ones.
     gaps = [after - before for before, after in itertools.pairwise(begun)]
     return {
         "first": first,
@@ -175,9 +175,9 @@ def measure(training: Training, seconds: float) -> dict[str, Any]:
 
 
 def _block(step: Any, clock: Clock, seconds: float) -> list[float]:
-    """Makes steps for so many seconds, and until `step` doesn't return False; returns how long each but the first took.
+    """Makes steps for this many seconds, and until `step` doesn't return False. Returns each step's seconds.
 
-    The first one begins with nothing queued.
+    The first step, which begins with nothing queued, isn't included.
     """
     clock.synchronize()
     begins, until = [clock.now()], time.monotonic() + seconds
@@ -189,7 +189,7 @@ def _block(step: Any, clock: Clock, seconds: float) -> list[float]:
 
 
 def _synchronizations(training: Training, begun: list[float], asked: list[float]) -> int | None:
-    """Returns the most host synchronisations in a step without a snapshot, as torch counts them; None on a CPU."""
+    """Returns torch's maximum count of host synchronisations in a step without a snapshot; None on a CPU."""
     if training.device.type != "cuda":
         return None
     found = []
@@ -206,7 +206,7 @@ def _synchronizations(training: Training, begun: list[float], asked: list[float]
 
 
 def load(training: Training) -> dict[str, Any]:
-    """Returns how long it takes to resume from the state in memory."""
+    """Returns the seconds that resuming from the state in memory takes."""
     training.clock.synchronize()
     began = time.perf_counter()
     step = training.resume()
@@ -215,7 +215,7 @@ def load(training: Training) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     sizes = json.loads(sys.argv[2])
     training = Training(sizes)
     found = load(training) if sys.argv[1] == "load" else measure(training, sizes["seconds"])

@@ -1,6 +1,6 @@
-"""Installs the training loop as in the trainer image, apart from this checkout's editable one.
+"""Installs the training loop as in the trainer image, separately from this checkout's editable installation.
 
-What isn't among the site-packages is the user's own code, which every rank imports again (docs/architecture.md).
+Modules outside site-packages count as the user's code, which every rank imports again (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def trainloop_installed() -> Iterator[str]:
-    """Yields the PYTHONPATH of ranks that find the training loop installed, and the benchmarks' programs here."""
+    """Yields a PYTHONPATH with the installed training loop and this checkout's benchmark programs."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        # By its name; pip would need a package registry, which a machine with a GPU may not reach.
+        # The loop is copied, because pip needs a package registry, which a machine with a GPU may not reach.
         target = Path(folder) / "site-packages"
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "images" / "trainer" / "trainloop", target / "trainloop", ignore=ignored)

@@ -1,13 +1,13 @@
-"""Ranks of NVRx's in-process restart: the training function is called again in the remaining processes.
+"""Trains with NVRx's in-process restart, which calls the training function again in the remaining processes.
 
-Run by a Python that has nvidia-resiliency-ext (`bench.peers.environments`). Model and optimizer outlive a restart of
-the function; ranks compare their steps, and the furthest one gives the others its state. NVRx's abort is made for NCCL:
-under gloo a rank that waits for another survivor would wait for its timeout. So each rank lets go of the group when its
-function has ended. The benchmark serves the store, because NVRx ends with the rank that serves it. `INTERVAL_SECONDS`
-is how often NVRx looks for faults.
+It runs in a Python with nvidia-resiliency-ext (`bench.peers.environments`). Model and optimizer survive a restart of
+the function. Then ranks compare their steps, and the furthest rank sends its state to the others. NVRx's abort is made
+for NCCL. With gloo, a rank that waits for another survivor would wait until its timeout, so each rank closes its
+connections when its function has ended. The benchmark serves the store, because otherwise NVRx would end with the rank
+that serves it. NVRx looks for faults every `INTERVAL_SECONDS`.
 """
 
-# NVRx reads annotations as they are, so that they can't be strings.
+# NVRx reads the annotations of functions, which therefore can't be strings.
 import gc
 import os
 import sys
@@ -28,20 +28,20 @@ STORE = {"host_name": "127.0.0.1", "port": int(os.environ["STORE_PORT"]), "wait_
 
 
 class Training:
-    """Training is what outlives a restart of the function."""
+    """Training contains the objects that survive a restart of the function."""
 
     def __init__(self) -> None:
         self.net: nn.Module = network()
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-3)
         self.step, self.rank = 0, int(os.environ["RANK"])
-        # Adam makes its state in the first step.
+        # Adam creates its state in the first step.
         for parameter in self.net.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def synchronize(self, rank: int, size: int) -> None:
-        """Gives ranks that are behind the state of the furthest one."""
+        """Sends the furthest rank's state to the others."""
         steps = torch.zeros(size, dtype=torch.int64)
         steps[rank] = self.step
         dist.all_reduce(steps)
@@ -59,13 +59,13 @@ class Training:
 
 
 class LetGo(inprocess.finalize.Finalize):
-    """Lets go of the group, which closes its connections."""
+    """LetGo drops the process group, which closes its connections."""
 
     def __call__(self, state: Any) -> Any:
-        # In torch 2.13 a group that is deleted while its thread deletes a work waits for it forever, with the GIL that
-        # the thread needs.
+        # In torch 2.13, if a group is deleted while its thread deletes a work, the group waits forever for the thread,
+        # and holds the GIL that the thread needs.
         time.sleep(0.02)
-        # The frames have DDP, and it has the group.
+        # The traceback's frames refer to DDP, which refers to the group.
         error = sys.exc_info()[1]
         while error is not None:
             error.__traceback__ = None
@@ -95,7 +95,7 @@ INTERVAL = float(os.environ["INTERVAL_SECONDS"])
     termination_grace_time=seconds(0.1),
 )
 def train(training: Training, call: inprocess.CallWrapper | None = None) -> None:
-    """Trains until it is ended."""
+    """Trains until the process is killed."""
     assert call is not None
     store = dist.TCPStore(STORE["host_name"], STORE["port"], is_master=False)
     store = dist.PrefixStore(f"ranks{call.iteration}", store)
@@ -104,7 +104,7 @@ def train(training: Training, call: inprocess.CallWrapper | None = None) -> None
 
 
 def ranks() -> dict[str, int]:
-    """Returns this rank and how many there are, which NVRx changes when one is lost."""
+    """Returns this rank and the number of ranks. NVRx changes both when a rank is lost."""
     return {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
 
 
@@ -129,12 +129,12 @@ def steps(training: Training, call: inprocess.CallWrapper) -> None:
         # NVRx renumbers the remaining ranks.
         write_down(training.step, 1 + call.iteration, parts, PARTS, rank=training.rank)
         if training.step == 1:
-            # NVRx collects garbage until there is none, each time through all that is imported.
+            # NVRx repeats the collection of garbage until there is none, and each time visits all imported modules.
             gc.collect()
             gc.freeze()
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until the process is killed."""
     torch.set_num_threads(1)
     train(Training())

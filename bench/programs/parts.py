@@ -1,8 +1,7 @@
-"""The work of a step, the same for every program that is compared: `PARTS` micro-batches over all ranks.
+"""Defines a step's work, which is equal for all compared programs: `PARTS` micro-batches over all ranks.
 
-A rank has those of its number when nobody is lost. `PAUSE` is how long a rank with its own share sleeps in a step, as
-if it waited for a device: four ranks that only calculated would leave two cores no time to breathe. Extra micro-batches
-cost a rank their pause too.
+`PAUSE` is how long a rank with its usual share sleeps in a step, as if it waited for a device, because four ranks that
+only calculated would overload two cores. Extra micro-batches add to the pause.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ TURN_SECONDS = 0.005
 
 
 def await_turn() -> None:
-    """Waits before a step until `TURN_FILE`, if there is one, says that it is the turn of this program (`TURN`).
+    """Waits before a step until `TURN_FILE`, if there is one, contains this program's `TURN`.
 
-    Programs that are compared take turns, because a machine's speed changes within seconds.
+    Compared programs alternate, because a machine's speed changes within seconds.
     """
     if "TURN_FILE" in os.environ:
         file, own = Path(os.environ["TURN_FILE"]), os.environ["TURN"]
@@ -46,18 +45,18 @@ def network() -> nn.Module:
 
 
 def loss_of(model: nn.Module, step: int, part: int, size: int) -> torch.Tensor:
-    """Returns the loss of a micro-batch; `size` ranks share a step."""
+    """Returns a micro-batch's loss in a step that `size` ranks share."""
     import torch
 
     time.sleep(float(os.environ.get("PAUSE", PAUSE)) * size / PARTS)
     points = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(step * PARTS + part))
-    # A rank's own share has the weight of a whole batch, because DDP takes the mean over ranks.
+    # The loss is scaled by `size`, because DDP averages gradients over ranks.
     loss: torch.Tensor = model(points).pow(2).mean() * size / PARTS
     return loss
 
 
 def own_parts(model: DistributedDataParallel, rank: int, size: int) -> Iterator[int]:
-    """Yields the micro-batches that are a rank's own; only the last one sends gradients."""
+    """Yields a rank's micro-batches. Gradients are sent only in the last one."""
     mine = range(rank, PARTS, size)
     for part in mine:
         with nullcontext() if part == mine[-1] else model.no_sync():

@@ -1,4 +1,4 @@
-"""Ranks of plain DDP that nothing protects: what a healthy step costs by itself."""
+"""Trains with plain DDP without any fault tolerance, to show a healthy step's cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.programs.stepping_ranks import write_down
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until the process is killed."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel

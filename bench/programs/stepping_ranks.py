@@ -1,9 +1,8 @@
-"""Ranks that write down when they had done each step: a hook for trainloop, and a plain DDP script.
+"""Records the time of each step: a hook for trainloop, and a plain DDP script.
 
-The script is this file, run as one: `bench.programs.parts` with Adam, whose state `trainloop.recovery` keeps. With
-`SHARED` in the environment it asks `recovery.parts` which micro-batches are a rank's, so that it can continue without a
-rank that is lost. `STEPS_FILE` is one file of this machine for all ranks; a line is short enough to be written whole by
-O_APPEND.
+If run as a script, this file trains `bench.programs.parts` with Adam, and `trainloop.recovery` keeps the state. With
+`SHARED` in the environment `recovery.parts` decides which micro-batches a rank computes, so that ranks can continue
+without a lost rank. All ranks append to one file, `STEPS_FILE`. A line is so short that O_APPEND writes it at once.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def attempt() -> int:
-    """Returns the attempt that this rank's group is of, 0 while it is in none; under torchrun it is its round."""
+    """Returns the attempt of this rank's group (0 if it is in none), or under torchrun the round."""
     from trainloop.continuing.start import continuing
 
     group = continuing()
@@ -40,9 +39,7 @@ def write_down(
     rank: int | None = None,
     at: float | None = None,
 ) -> None:
-    """Writes down that this rank has done a step, now if not `at` another time, in which group of ranks, and how many
-    of the step's micro-batches or samples were its own.
-    """
+    """Records that this rank did a step, now or `at` a time, in a group, with `parts` of `whole` micro-batches."""
     at = time.time() if at is None else at
     group = attempt() if group is None else group
     rank = int(os.environ["RANK"]) if rank is None else rank
@@ -53,8 +50,9 @@ def write_down(
 
 
 def hook(trainer: Trainer) -> None:
-    """Has a trainer write down each step (`hooks: [bench.programs.stepping_ranks:hook]`), and pause in it as the
-    script's ranks do: longer with more samples.
+    """Makes a trainer record each step, and pause as the script's ranks do, longer with more samples.
+
+    It is set by `hooks: [bench.programs.stepping_ranks:hook]`.
     """
     fetch: Callable[[], Fetched] | None = None
     own = whole = 1
@@ -70,7 +68,7 @@ def hook(trainer: Trainer) -> None:
     def begins(trainer: Trainer) -> None:
         nonlocal fetch
         if fetch is None:
-            # The loader isn't there yet when hooks are called.
+            # The loader doesn't exist yet when hooks are called.
             fetch = trainer.loader.fetch
             trainer.loader.fetch = fetched  # type: ignore[method-assign]
 
@@ -82,7 +80,7 @@ def hook(trainer: Trainer) -> None:
 
 
 def main() -> None:
-    """Trains until it is ended, or, with `STOPS` in the environment, until the file `$STEPS_FILE.stop` is there."""
+    """Trains until killed, or, with `STOPS` in the environment, until the file `$STEPS_FILE.stop` exists."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -99,7 +97,7 @@ def main() -> None:
     print("joined", attempt(), rank, os.getpid(), time.time(), flush=True)
     done: dict[str, Any] = {"step": 0}
     for step in recovery.steps(1_000_000):
-        # A step that a fault has cut off comes again. A rank that is about to join is in no group: it rehearses.
+        # A step that a fault has interrupted is repeated. A rank that is about to join rehearses steps in no group.
         if done["step"] == step - 1 > 0 and done["group"]:
             write_down(**done)
         await_turn()

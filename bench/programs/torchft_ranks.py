@@ -1,6 +1,6 @@
-"""Ranks of torchft: each is a replica group of its own, whose DDP and optimizer ask a manager.
+"""Trains with torchft. Each rank is a separate replica group, whose DDP and optimizer ask a manager.
 
-Run by a Python that has torchft (`bench.peers.environments`). The number of a step's group is torchft's quorum id.
+It runs in a Python with torchft (`bench.peers.environments`). A step's group is torchft's quorum id.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.programs.stepping_ranks import write_down
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until the process is killed."""
     import torch
     from torch.distributed import TCPStore
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
@@ -46,7 +46,7 @@ def main() -> None:
     model, optimizer = DistributedDataParallel(manager, net), Optimizer(manager, adam)
     while True:
         await_turn()
-        # Asks for a quorum; the number of the step is known beforehand, except to a rank that comes back.
+        # This asks for a quorum. Only a rank that comes back doesn't know the step's number before.
         optimizer.zero_grad()
         step = manager.current_step()
         for part in own_parts(model, rank, size):
@@ -55,6 +55,6 @@ def main() -> None:
             loss.item()
         optimizer.step()
         if manager.current_step() > step:
-            # A rank that comes back is given the state in its first step, and adds nothing to it.
+            # A rank that comes back receives the state in its first step, to which it contributes nothing.
             parts = PARTS // size if manager.is_participating() else 0
             write_down(manager.current_step(), manager._quorum_id, parts, PARTS)

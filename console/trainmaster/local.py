@@ -1,7 +1,7 @@
-"""Runs an embedded cluster with the operator on this machine, for as long as a program needs it (`trainmaster-local`).
+"""Runs an embedded cluster (`trainmaster-local`) and the operator on this machine while a program needs them.
 
-`running_cluster` starts both and always stops them; `trainmaster demo` and `run_locally` use it. `run_locally` trains a
-function or a manifest there and returns the ended job. `configure` adds Trainmaster's images to the cluster.
+`running_cluster` starts both and always stops them. `trainmaster demo` and `run_locally` call it. `run_locally` trains
+a function or a job's manifest there, and returns the ended job. `configure` adds Trainmaster's images to the cluster.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 OPERATOR_STOP_SECONDS = 10.0
 ESTABLISHED_SECONDS = 20.0
 POLL_SECONDS = 0.02
-# Seconds between two checks whether the operator runs.
+# Seconds between two checks that the operator is running.
 CHECK_SECONDS = 5.0
-# `trainmaster_local.cluster.up` calls it by this name in the cluster's own process.
+# `trainmaster_local.cluster.up` calls `configure` by this name in the cluster's process.
 CONFIGURE = f"{__name__}:configure"
-# The trainer image has these at /opt/trainmaster/examples; here only a checkout of the project has them.
+# The trainer image contains these scripts in /opt/trainmaster/examples. Elsewhere only a checkout contains them.
 EXAMPLE_SCRIPTS = Path(__file__).parents[2] / "images" / "trainer" / "examples"
 
 
 class NotRunning(ClientError):
-    """The cluster or the operator can't be started, or has ended; the text has the reason and the remedy."""
+    """The cluster or the operator can't be started, or has ended. The message states the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """RunningCluster is a cluster with its operator; the API server answered after `start_seconds`."""
+    """RunningCluster is a cluster with its operator. Its API server answered `start_seconds` after the start."""
 
     kubeconfig: Path
     server: str
@@ -67,7 +67,7 @@ class RunningCluster:
 
 @dataclass(frozen=True)
 class FinishedJob:
-    """FinishedJob is a job that has ended, and the output of its workers, line by line."""
+    """FinishedJob is a job that has ended, with the lines that each worker printed."""
 
     job: TrainingJob
     logs: Mapping[int, tuple[str, ...]]
@@ -79,7 +79,7 @@ class FinishedJob:
 
 
 def configure(config: ClusterConfig) -> ClusterConfig:
-    """Adds Trainmaster's images, and the variable by which agents find their hosts file.
+    """Adds Trainmaster's images, and the environment variable that names the agents' hosts file.
 
     The trainer image's agent is built into the cluster's state folder.
     """
@@ -106,10 +106,10 @@ def configure(config: ClusterConfig) -> ClusterConfig:
 def running_cluster(
     folder: Path, *, nodes: int = 1, gpus: int | None = None, operator_options: Sequence[str] = ()
 ) -> Iterator[RunningCluster]:
-    """Starts a cluster in a folder of its own and the operator, and stops both at the end, even after exceptions.
+    """Starts a cluster in its own folder, and the operator, and stops both at the end, even after an exception.
 
-    Other users of the machine can't enter the folder, because it has secrets and programs. The nodes share the
-    machine's GPUs, or have `gpus` each; `operator_options` are further ones of `operator run`. Raises NotRunning.
+    Other users of the machine can't enter the folder, because it contains secrets and programs. The nodes share the
+    machine's GPUs, or have `gpus` each. `operator_options` are passed to `operator run`. Raises NotRunning.
     """
     if find_spec("trainmaster_local") is None:
         raise NotRunning("The embedded cluster isn't installed: pip install 'trainmaster[local]'.")
@@ -134,7 +134,7 @@ def running_cluster(
 
 
 def _install(kubeconfig: Path) -> None:
-    """Applies the custom resource, and waits until the API server serves it."""
+    """Applies the custom resource definition, and waits until the API server serves its objects."""
     from trainmaster_operator.api.crd import crd
 
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
@@ -162,7 +162,7 @@ def _operator(kubeconfig: Path, log: Path, further: Sequence[str]) -> Iterator[s
     with log.open("wb") as output:
         try:
             with interrupted_later():
-                # It has its own session, because Ctrl-C is for this program, which stops the operator in order.
+                # With its own session the operator gets no Ctrl-C: this program stops it.
                 process = subprocess.Popen([*command, *options], stdout=output, stderr=output, start_new_session=True)
             yield process
         finally:
@@ -182,11 +182,11 @@ def run_locally(
     node_gpus: int | None = None,
     **options: Unpack[TrainOptions],
 ) -> FinishedJob:
-    """Trains a function or a job's manifest on an embedded cluster, and returns the ended job.
+    """Trains a function or a job's manifest on an embedded cluster, and returns the job once it has ended.
 
-    A function takes the options of `train`. Cluster and operator run for this call only. The node has this machine's
-    GPUs, or `node_gpus` of them. Raises the errors of `train` and `submit`, and WaitTimeout if the job hasn't ended
-    after `timeout` seconds.
+    For a function, `options` are those of `train`. Cluster and operator run for this call only. The node has this
+    machine's GPUs, or `node_gpus` of them. Raises the errors of `train` and `submit`, and WaitTimeout if the job hasn't
+    ended after `timeout` seconds.
 
     >>> def fit(steps: int) -> None:
     ...     import os
@@ -218,7 +218,7 @@ def _log(jobs: JobClient, name: str, worker: int) -> tuple[str, ...]:
 
 
 def _ended(cluster: RunningCluster, jobs: JobClient, name: str, timeout: float | None) -> TrainingJob:
-    """Waits for the job's end, as long as the operator runs."""
+    """Waits for the job's end. Raises NotRunning if the operator ends first."""
     left = timeout
     while True:
         seconds = CHECK_SECONDS if left is None else min(left, CHECK_SECONDS)

@@ -1,6 +1,6 @@
-"""A Grafana dashboard is made of panels, each with its queries, unit and a sentence on what to see in it.
+"""Builds Grafana dashboards from panels, each with its queries, unit and a description.
 
-Only what Grafana itself brings is used: no plug-in. Panels flow from left to right in a grid of 24 columns.
+No plug-ins are used. Panels are placed from left to right in a grid of 24 columns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 COLUMNS = 24
-# Grafana 10.4 and newer read it as it is.
+# Grafana 10.4 and newer read this version without migration.
 SCHEMA_VERSION = 39
 TAG = "trainmaster"
 RATE = "$__rate_interval"
@@ -24,12 +24,12 @@ NONE_IS_GOOD = ((GOOD, None), (BAD, 1))
 
 
 def query(expression: str, legend: str = "", **options: Any) -> dict[str, Any]:
-    """Returns one query of a panel; its letter is given by the panel."""
+    """Returns one query of a panel. The panel sets the query's letter."""
     return {"datasource": _SOURCE, "expr": expression, "legendFormat": legend, "editorMode": "code", **options}
 
 
 def instant(expression: str, legend: str = "") -> dict[str, Any]:
-    """Returns a query of the newest value alone."""
+    """Returns a query of only the newest value."""
     return query(expression, legend, instant=True, range=False)
 
 
@@ -47,7 +47,7 @@ def panel(
     transformations: Sequence[dict[str, Any]] = (),
     **defaults: Any,
 ) -> dict[str, Any]:
-    """Returns a panel of a size in columns and rows. `steps`: colours, each from its value on."""
+    """Returns a panel. `size` is in columns and rows. `steps` are colours, each with its lowest value."""
     thresholds = {"mode": "absolute", "steps": [{"color": color, "value": value} for color, value in steps]}
     return {
         "type": kind,
@@ -65,7 +65,7 @@ def panel(
 def lines(
     title: str, description: str, queries: Sequence[dict[str, Any]], *, stacked: bool = False, **rest: Any
 ) -> dict[str, Any]:
-    """Returns curves over time, or areas that are stacked."""
+    """Returns curves over time, or stacked areas."""
     custom: dict[str, Any] = {"lineWidth": 1, "fillOpacity": 50 if stacked else 5, "showPoints": "never"}
     custom["stacking"] = {"mode": "normal" if stacked else "none"}
     options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}}
@@ -84,13 +84,13 @@ def number(title: str, description: str, expression: str, *, legend: str = "", *
 
 
 def bars(title: str, description: str, expression: str, legend: str, **rest: Any) -> dict[str, Any]:
-    """Returns a bar for each of a few series, as they are now."""
+    """Returns a bar for the current value of each of a few series."""
     options = {"reduceOptions": {"calcs": ["lastNotNull"]}, "orientation": "horizontal", "displayMode": "basic"}
     return panel("bargauge", title, description, [instant(expression, legend)], options=options, min=0, **rest)
 
 
 def heat_map(title: str, description: str, expression: str, unit: str) -> dict[str, Any]:
-    """Returns a heat map over time with a row for each rank, whose number is the legend."""
+    """Returns a heat map over time with a row for each rank. The legend is the rank's number."""
     options = {
         "calculate": False,
         "cellGap": 0,
@@ -107,7 +107,7 @@ def heat_map(title: str, description: str, expression: str, unit: str) -> dict[s
 
 
 def states(title: str, description: str, expression: str, legend: str, **rest: Any) -> dict[str, Any]:
-    """Returns a row for each series of ones, filled while it is there."""
+    """Returns a row for each series of ones, filled at the times for which the series has values."""
     options = {"mergeValues": True, "showValue": "never", "rowHeight": 0.8, "legend": {"showLegend": False}}
     return panel("state-timeline", title, description, [query(expression, legend)], options=options, **rest)
 
@@ -115,11 +115,11 @@ def states(title: str, description: str, expression: str, legend: str, **rest: A
 def table(
     title: str, description: str, columns: Sequence[tuple[str, str, str]], *, link: str = "", **rest: Any
 ) -> dict[str, Any]:
-    """Returns a table with a row for each set of labels; `columns` have title, unit and expression."""
+    """Returns a table with a row for each set of labels. Each column has a title, a unit and an expression."""
     queries = [{**instant(expression), "format": "table"} for _, _, expression in columns]
     values = [f"Value #{chr(ord('A') + number)}" for number in range(len(columns))] if len(columns) > 1 else ["Value"]
     renamed = {value: name for value, (name, _, _) in zip(values, columns, strict=True)}
-    # A column without a title is there for its labels.
+    # A column without a title is only needed for its labels.
     hidden = {"Time": True, **{value: True for value, name in renamed.items() if not name}}
     organize = {"excludeByName": hidden, "renameByName": {value: name for value, name in renamed.items() if name}}
     overrides = [_override(name, "unit", unit) for name, unit, _ in columns if name]
@@ -134,7 +134,7 @@ def _override(name: str, field: str, value: Any) -> dict[str, Any]:
 
 
 def variable(name: str, label: str, values: str, *, several: bool = False) -> dict[str, Any]:
-    """Returns a variable that the viewer chooses among a label's values. `several`: of all of them at first."""
+    """Returns a variable that the viewer chooses among a label's values. With `several`, all are chosen at first."""
     everything = {
         "includeAll": True,
         "multi": True,
@@ -148,7 +148,7 @@ def variable(name: str, label: str, values: str, *, several: bool = False) -> di
         "datasource": _SOURCE,
         "definition": values,
         "query": {"query": values, "refId": name},
-        # With the time range: jobs that are gone had their series then.
+        # Values are read again when the time range changes, because deleted jobs have series only in the past.
         "refresh": 2,
         "sort": 1,
         **(everything if several else {}),
@@ -156,7 +156,7 @@ def variable(name: str, label: str, values: str, *, several: bool = False) -> di
 
 
 def annotation(name: str, color: str, expression: str, title: str) -> dict[str, Any]:
-    """Returns marks on all curves where a query has a value."""
+    """Returns marks on all curves at the times at which a query has a value."""
     return {
         "name": name,
         "datasource": _SOURCE,
@@ -175,7 +175,7 @@ def dashboard(
     panels: Sequence[dict[str, Any]],
     annotations: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Returns a dashboard, with its panels placed and links to the others."""
+    """Returns a dashboard with placed panels and links to the other dashboards."""
     source = {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus", "current": {}}
     return {
         "uid": f"trainmaster-{name}",

@@ -28,11 +28,11 @@ def job() -> dict[str, Any]:
     """Returns the dashboard."""
     one = 'namespace="$namespace", job_name="$job"'
     job = f"{{{one}}}"
-    # For a thousand ranks a curve each would show nothing; the heat maps have a row each.
+    # A thousand curves would show nothing, so only the heat maps show every rank.
     by_rank = "max by (rank)"
 
     def spread(metric: str, *legends: str) -> list[dict[str, Any]]:
-        """Returns the highest, the median and the lowest of the ranks, or the workers."""
+        """Returns queries of the maximum, median and minimum over the ranks or workers."""
         forms = ("max({})", "quantile(0.5, {})", "min({})")
         return [query(form.format(f"{metric}{job}"), legend) for form, legend in zip(forms, legends, strict=True)]
 

@@ -1,4 +1,4 @@
-"""The operator's dashboard shows whether it keeps up, what goes wrong, and what it needs."""
+"""The operator's dashboard shows the operator's delays, errors and use of resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application has the routes, the live answers and the page's files, which are read once and served from memory."""
+"""Defines the routes and the live answers, and serves the page's files, which are read once and kept in memory."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ INDEX = "index.html"
 # Compressing smaller files gains nothing.
 COMPRESSED_BYTES = 1_000
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
-# Lines of each worker's log at a page's start: default and maximum.
+# Log lines of each worker that a page shows first: default and maximum.
 TAIL, MOST_TAIL = 1_000, 20_000
 SWEEP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class DashboardSettings:
-    """DashboardSettings are the user's choices. On a laptop `server` has the kubeconfig's credentials, else none."""
+    """DashboardSettings are the user's choices. `server` has credentials only on a laptop: the kubeconfig's."""
 
     mode: Mode
     server: Server
@@ -69,7 +69,7 @@ class DashboardSettings:
 
 
 class Dashboard:
-    """Dashboard is the state that requests share. Create it within the loop that runs it."""
+    """Dashboard is the state that requests share. Create it in the event loop that runs it."""
 
     def __init__(self, settings: DashboardSettings, history_of: HistoryOf = no_history) -> None:
         self._settings = settings
@@ -81,7 +81,7 @@ class Dashboard:
         self._files = read_files(settings.page)
 
     def application(self) -> web.Application:
-        """Returns the application for aiohttp."""
+        """Returns the aiohttp application."""
         app = application(most_body=MOST_BODY, middlewares=[guard(self._viewers, self.launch)])
         app.on_response_prepare.append(add_headers)
         app.add_routes(
@@ -145,7 +145,7 @@ class Dashboard:
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         viewer, namespace = viewer_of(request), namespace_of(request)
         with viewer.streaming():
-            # Viewers without the right get a status instead of a stream.
+            # Viewers without the right get an HTTP error instead of a stream.
             await viewer.access.require(*seeing(namespace))
             return await streamed(request, lambda stream: self._scopes.send_to(stream, viewer, namespace))
 
@@ -206,7 +206,7 @@ class Dashboard:
             return await streamed(request, send)
 
     async def _while_allowed(self, viewer: Viewer, access: Access, sending: Any) -> None:
-        """Sends until the end. Raises NotAllowed once the viewer loses the right to see it."""
+        """Runs `sending` to its end. Raises NotAllowed once the viewer loses the right."""
         recheck = viewer.access.until_refused(access, seconds=self._settings.recheck_seconds)
         await first_to_end(sending, recheck)
 
@@ -227,8 +227,8 @@ class Dashboard:
 async def serving(
     dashboard: Dashboard, host: str, port: int, *, tls: Any = None
 ) -> AsyncGenerator[tuple[str, int], None]:
-    """Serves, and yields address and port. Raises OSError if it can't listen there."""
-    # There is room for all live pages besides other connections, so that a new one closes none of them.
+    """Serves the dashboard, and yields its address and port. Raises OSError if it can't listen there."""
+    # The limit has room for all live pages, so that a new connection never closes one of them.
     places = Places(MOST_STREAMS_IN_ALL + MAX_CONNECTIONS)
     server = HttpServer(dashboard.application(), cancels=True, places=places)
     address = await server.start(host, port, tls=tls)
@@ -240,7 +240,7 @@ async def serving(
 
 @dataclass(frozen=True)
 class StaticFile:
-    """StaticFile is a file in memory."""
+    """StaticFile is one of the page's files, kept in memory."""
 
     content_type: str
     content: bytes
@@ -248,7 +248,7 @@ class StaticFile:
     etag: str
 
     def answer(self, request: web.Request) -> web.Response:
-        """Returns the file, or 304 if the browser has the same one."""
+        """Returns the file, or status 304 if the browser's copy is current."""
         # A browser caches the file, and checks each time whether it has changed.
         headers = {"ETag": f'"{self.etag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         known = request.if_none_match or ()
@@ -262,7 +262,7 @@ class StaticFile:
 
 
 def read_files(folder: Path = PAGE) -> dict[str, StaticFile]:
-    """Returns a folder's files by their path in it."""
+    """Returns a folder's files by their paths relative to the folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
 

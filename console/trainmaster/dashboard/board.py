@@ -1,10 +1,10 @@
-"""A board has the rows of a scope's jobs, and their changes in each of the last seconds.
+"""A board holds one row for each job of a scope, and the changes of each of the last few seconds.
 
-A row has the few values of a job's view that the list shows. Objects are trimmed to rows as they arrive, so that
-thousands of jobs take a few megabytes.
+A row contains the few values that the list of jobs shows. Jobs are reduced to rows as they arrive, so thousands of
+jobs need a few megabytes.
 
-A board is pure, and all streams of the scope read it: each change is encoded once. A stream knows the number of the
-last batch that it sent. If its next batch was dropped, it starts again with all jobs.
+A board does no input or output. All streams of the scope read the same batches, so each change is encoded once. A
+stream remembers the number of the last batch that it sent. If the next batch was dropped, it sends all jobs again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from trainmaster_operator.wire.values import mapping, text
 
 Row = dict[str, Any]
 
-# Number of batches, one a second, that a stream may be behind.
+# Number of batches that a stream may be behind. There is one batch a second.
 KEPT_BATCHES = 8
-# Fields of a row, by the attributes of a job's view: values, and texts that are null instead of empty.
+# Attributes of a job's view that a row contains: values, then texts (if a text is empty, the row contains null).
 _VALUES = {
     **{name: name for name in ("uid", "namespace", "name", "phase", "attempt", "restarts", "disruptions")},
     **{name: name for name in ("running", "desired", "step", "loss", "goodput")},
@@ -33,7 +33,7 @@ _TEXTS = {"failure": "last_failure", "reason": "reason", "waits": "waits"}
 
 
 def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
-    """Returns a job's row; times are RFC 3339, and unknown values are None."""
+    """Returns a job's row. Times are RFC 3339, and unknown values are None."""
     view, spec = view or view_of(job), mapping(job.get("spec"))
     return {
         **{name: getattr(view, attribute) for name, attribute in _VALUES.items()},
@@ -45,20 +45,20 @@ def row_of(job: Mapping[str, Any], view: JobView | None = None) -> Row:
 
 
 class Board:
-    """Board holds rows by uid; `number` counts its batches."""
+    """Board holds the rows by their jobs' uids. `number` is the last batch's number."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         # The jobs that blame or avoid a node.
         self.blame: dict[str, Row] = {}
         self.number = 0
-        # Each changed row as in the last batch; None for a new one.
+        # The rows that changed since the last batch, as they were then; None for a new row.
         self._before: dict[str, Row | None] = {}
         self._batches: deque[tuple[int, bytes]] = deque(maxlen=KEPT_BATCHES)
         self._whole: tuple[int, bytes] | None = None
 
     def put(self, job: Mapping[str, Any]) -> None:
-        """Adds a job, or replaces its row."""
+        """Adds a job's row, or replaces it."""
         view = view_of(job)
         row = row_of(job, view)
         uid = row["uid"]
@@ -79,12 +79,12 @@ class Board:
             self._before.setdefault(uid, known)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """Removes the jobs that are missing in a list."""
+        """Removes all jobs whose uid isn't among `uids`."""
         for uid in self.rows.keys() - set(uids):
             self.remove(uid)
 
     def make_batch(self) -> bool:
-        """Makes a batch of the changes since the last one; returns whether there were any."""
+        """Makes a batch of the changes since the last batch; returns whether there were any."""
         changed, gone = [], []
         for uid, before in self._before.items():
             row = self.rows.get(uid)
@@ -102,7 +102,7 @@ class Board:
         return True
 
     def forget_changes(self) -> None:
-        """Drops the changes from before the first viewer."""
+        """Drops the changes that were collected before the first viewer connected."""
         self._before.clear()
 
     def whole(self) -> bytes:
@@ -113,7 +113,7 @@ class Board:
         return self._whole[1]
 
     def since(self, number: int) -> list[bytes] | None:
-        """Returns the batches after that number; None if one of them was dropped."""
+        """Returns the batches after batch `number`; None if one of them was dropped."""
         if number == self.number:
             return []
         if not self._batches or self._batches[0][0] > number + 1:
@@ -122,12 +122,12 @@ class Board:
 
 
 def blame_of(view: JobView) -> Row:
-    """Returns the nodes that a job avoids or blames, with its number of failures for each; empty for none."""
+    """Returns the nodes that a job avoids or blames, with the number of failures on each; empty if there are none."""
     failures: dict[str, int] = {}
     for failure in view.failures:
         if failure.node:
             failures[failure.node] = failures.get(failure.node, 0) + 1
-    # The operator's own count includes failures that the status no longer lists.
+    # The operator's count includes failures that the status no longer lists.
     failures |= view.node_failures
     if not failures and not view.avoided_nodes:
         return {}

@@ -1,10 +1,10 @@
-"""Polls a job's agents for the ranks' figures, once for all its viewers, and keeps them if there is no history.
+"""Polls a job's agents for the ranks' figures, and keeps them if there is no history. All viewers share the polls.
 
-The API server's proxy to pods reaches the agents (`get pods/proxy`). Viewers without that right see the history's
-record of the ranks' last seconds. If there is no history, they see the reason instead.
+Agents are polled through the API server's proxy to pods (`get pods/proxy`). Viewers without that right see the ranks'
+last seconds from the history. If there is no history, they see why the figures are missing.
 
-The samples of a viewed job are thinned as they grow: every second one is dropped and the next ones come half as often,
-so that a few hundred cover the whole time. Answers have the shapes of the history's.
+If a viewed job has too many samples, every second one is dropped, and later samples are taken half as often. So a few
+hundred samples cover the whole time. The answers have the same format as the history's.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from trainmaster.dashboard.streams import Refused, encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
-# Seconds between two polls of a job's agents; jobs with many workers are polled less often.
+# Seconds between two polls of a job's agents. Jobs with many workers are polled less often.
 SECONDS = 2.0
 WORKERS_A_SECOND = 64
-# Limits of the cached answers: jobs, bytes of their events, ranks of a job.
+# Limits of the cache: number of jobs, bytes of their events, ranks of a job.
 ASKED_JOBS, MOST_BYTES, ASKED_RANKS = 64, 8 * 2**20, 8_192
 # Maximum characters of the reason why a worker doesn't answer.
 MAX_WHY = 300
@@ -41,20 +41,20 @@ RECENT_SECONDS = 60.0
 Pods = Sequence[Mapping[str, Any]]
 MOST_JOBS = 16
 MOST_SAMPLES = 480
-# Maximum number of a job's ranks to keep; a history has all.
+# Maximum number of ranks whose figures are kept for a job. A history keeps all.
 MOST_RANKS = 256
 # A job's figures over time.
 SERIES = (
     *("step", "loss", "learningRate", "gradNorm", "samplesPerSecond"),
     *("stepSeconds", "slowestStepSeconds", "goodput", "redone"),
 )
-# Ranks' figures, by their name in a heat map.
+# Figures of ranks: the name in a heat map, and the attribute with the value.
 RANK_FIGURES = {"stepSeconds": "own_seconds", "gradNorm": "gradient_norm", "loss": "loss"}
 
 
 @dataclass
 class _Job:
-    """_Job is the last answer of a job's agents, as the event for all its pages."""
+    """_Job is the last answer of a job's agents, encoded as the event that all its pages get."""
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     at: float = 0.0
@@ -62,14 +62,14 @@ class _Job:
 
 
 class Figures:
-    """Figures caches the agents' last answers."""
+    """Figures caches the last answers of the agents of each job."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
 
     async def of(self, viewer: Viewer, job: TrainingJob, pods: Pods) -> bytes:
-        """Returns the event with the ranks' present figures. Raises ClientError."""
+        """Returns the event with the ranks' current figures. Raises ClientError."""
         access = Access("get", "pods", "", namespace=job.namespace, subresource="proxy")
         if not await viewer.access.allows(access):
             return await self.recorded(viewer, job, f"Live figures of ranks are left out: {refusal(access)}")
@@ -87,7 +87,7 @@ class Figures:
             return known.event
 
     async def recorded(self, viewer: Viewer, job: TrainingJob, why: str) -> bytes:
-        """Returns the event with the history's record of the ranks' last seconds, or with why it is missing."""
+        """Returns the event with the ranks' last figures from the history, or with the reason why they are missing."""
         return encoded(EVENT, await _recorded(viewer, job, why))
 
 
@@ -137,7 +137,7 @@ def seconds_between(workers: int) -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """Sample is a job and its ranks at one time; a rank's unknown figure is NaN."""
+    """Sample contains the figures of a job and its ranks at one time. A rank's unknown figure is NaN."""
 
     at: float
     attempt: int
@@ -149,7 +149,7 @@ class Sample:
 
 @dataclass
 class SeenJob:
-    """SeenJob has the samples of one job, the oldest first, and the minimum seconds between two."""
+    """SeenJob holds one job's samples, oldest first, and the minimum seconds between two samples."""
 
     resolution: float = 0.0
     samples: list[Sample] = field(default_factory=list)
@@ -166,13 +166,13 @@ class SeenJob:
 
 
 class Seen:
-    """Seen has the recently viewed jobs."""
+    """Seen holds the samples of the recently viewed jobs."""
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, SeenJob] = OrderedDict()
 
     def add(self, job: TrainingJob, ranks: Sequence[RankMetrics]) -> None:
-        """Records a running job and its ranks."""
+        """Adds a sample of a running job and its ranks."""
         seen = self._jobs.setdefault(job.uid, SeenJob())
         self._jobs.move_to_end(job.uid)
         seen.add(_sample(job, ranks))
@@ -180,7 +180,7 @@ class Seen:
             self._jobs.popitem(last=False)
 
     def series(self, uid: str, since: float | None, until: float | None, points: int) -> dict[str, Any]:
-        """Returns the job's recorded curves as a Series."""
+        """Returns the job's curves as a Series."""
         samples, resolution = self._between(uid, since, until, points)
         spent = [name for name in TIME_CATEGORIES if any(name in sample.time_spent for sample in samples)]
         return {
@@ -193,10 +193,10 @@ class Seen:
         }
 
     def heat(self, uid: str, since: float | None, until: float | None, columns: int, figure: str) -> dict[str, Any]:
-        """Returns one of the ranks' recorded figures as a RankHeat."""
+        """Returns one figure of all ranks as a RankHeat."""
         samples, resolution = self._between(uid, since, until, columns)
         workers = {rank: worker for sample in samples for rank, worker in sample.workers.items()}
-        # A pod may claim other ranks each time.
+        # A faulty pod may report different ranks in each sample, so their number is limited.
         ranks = sorted(workers)[:MOST_RANKS]
         return {
             "kind": "RankHeat",
@@ -221,7 +221,7 @@ class Seen:
 
 def _sample(job: TrainingJob, ranks: Sequence[RankMetrics]) -> Sample:
     progress, spent = job.status.progress, job.status.time_spent
-    # Any pod may claim any rank; if two claim the same one, the first counts.
+    # Any pod may claim any rank. If two pods claim the same rank, the first one's values are used.
     by_rank = {rank.rank: rank for rank in reversed(ranks)}
     kept = [by_rank[rank] for rank in sorted(by_rank)][:MOST_RANKS]
     steps = sorted(rank.own_seconds for rank in ranks if rank.own_seconds is not None)

@@ -1,13 +1,12 @@
-"""Checks every request (its origin, viewer and parameters), and sets the headers of answers.
+"""Checks the origin, viewer and parameters of every request, and sets the headers of answers.
 
-There are no cookies, so another site's page can't act in a viewer's name. A proxy in front may log viewers in by a
-cookie of its own, so requests from other origins are refused all the same. On a laptop the Host must be this machine's,
-so that no other domain name can lead here (DNS rebinding).
+The dashboard uses no cookies, so another site's page can't act in a viewer's name. A proxy in front of it may log
+viewers in with a cookie, so requests from other origins are refused anyway. On a laptop the Host header must name this
+machine, so that an attacker's domain name can't lead here (DNS rebinding).
 
-On a laptop a key proves that the person who started the dashboard opened the page. The browser starts with a code,
-which it exchanges for the key once and within a minute. Neither is in the address of a request: the code is behind a
-`#`, and the browser gets it from a file that only its user can read, as with Jupyter, so that no list of processes
-shows it.
+On a laptop a key proves that the person who started the dashboard opened the page. The browser gets a code, and
+exchanges it for the key once, within a minute. The code follows a `#`, so no request's address contains it. The
+browser reads it from a file that only the user can read (as with Jupyter), so no list of processes shows it.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-# Maximum characters of a token; identity providers with many groups issue the longest.
+# Maximum characters of a token. Identity providers issue the longest tokens for users with many groups.
 MOST_TOKEN = 15_000
 MOST_WHOLE = 10**9
 CODE_SECONDS = 60.0
-# Maximum number of valid codes: each request for another address makes one.
+# Maximum number of valid codes. Each request for a new address makes one.
 MOST_CODES = 8
 VIEWER = web.RequestKey("viewer", Viewer)
 # Paths that need no token.
@@ -63,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
-    """Returns the middleware; with a Launch it is the one for a laptop."""
+    """Returns the middleware that checks requests. With a `launch` it is the laptop's."""
 
     mode = "cluster" if launch is None else "laptop"
 
@@ -84,7 +83,7 @@ def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
         except web.HTTPException as error:
             return Refused(error.status, f"{error.reason}: {request.method} {request.path[:200]}").answer(mode)
         except (TimeoutError, OSError):
-            # The body is incomplete, or the viewer left.
+            # The body is incomplete, or the viewer disconnected.
             return Refused(408, "The request is incomplete.").answer(mode)
         except Exception:
             _log.exception("A request for %s failed", request.path)
@@ -94,7 +93,7 @@ def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds the headers of every answer."""
+    """Adds the headers that every answer has."""
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
 
@@ -105,7 +104,7 @@ def viewer_of(request: web.Request) -> Viewer:
 
 
 def job_of(request: web.Request) -> tuple[str, str]:
-    """Returns namespace and name of the path's job. Raises InvalidRequest."""
+    """Returns the namespace and name of the job in the path. Raises InvalidRequest."""
     namespace, name = request.match_info["namespace"], request.match_info["name"]
     require_namespace(namespace)
     require_name(name)
@@ -113,7 +112,7 @@ def job_of(request: web.Request) -> tuple[str, str]:
 
 
 def namespace_of(request: web.Request) -> str | None:
-    """Returns the parameter `namespace`; None for all namespaces. Raises InvalidRequest."""
+    """Returns the parameter `namespace`; None means all namespaces. Raises InvalidRequest."""
     namespace = request.query.get("namespace") or None
     if namespace is not None:
         require_namespace(namespace)
@@ -121,7 +120,7 @@ def namespace_of(request: web.Request) -> str | None:
 
 
 def uid_of(request: web.Request) -> str | None:
-    """Returns the uid that selects one of the jobs of a name; None for the newest. Raises InvalidRequest."""
+    """Returns the uid that selects one of several jobs of a name; None means the newest. Raises InvalidRequest."""
     uid = request.query.get("uid") or None
     if uid is not None and (len(uid) > MAX_UID or not uid.isascii() or not uid.replace("-", "").isalnum()):
         raise InvalidRequest(f"uid: {show(uid)} is no uid of an object")
@@ -129,7 +128,7 @@ def uid_of(request: web.Request) -> str | None:
 
 
 def whole_of(request: web.Request, name: str, default: int | None, *, most: int = MOST_WHOLE) -> int | None:
-    """Returns a whole number from 0 to `most`, or the default if it is missing. Raises InvalidRequest."""
+    """Returns a parameter as an integer from 0 to `most`, or `default` if it is missing. Raises InvalidRequest."""
     given = request.query.get(name)
     if not given:
         return default
@@ -139,7 +138,7 @@ def whole_of(request: web.Request, name: str, default: int | None, *, most: int 
 
 
 def seconds_of(request: web.Request, name: str) -> float | None:
-    """Returns a time in seconds since the epoch; None if it is missing. Raises InvalidRequest."""
+    """Returns a parameter as a time in seconds since the epoch; None if it is missing. Raises InvalidRequest."""
     given = request.query.get(name)
     if not given:
         return None
@@ -153,7 +152,7 @@ def seconds_of(request: web.Request, name: str) -> float | None:
 
 
 def one_of(request: web.Request, name: str, values: tuple[str, ...]) -> str:
-    """Returns one of the values, or the first if it is missing. Raises InvalidRequest."""
+    """Returns a parameter that must be one of `values`, or the first value if it is missing. Raises InvalidRequest."""
     given = request.query.get(name) or values[0]
     if given not in values:
         raise InvalidRequest(f"{name}: {show(given)} is none of {', '.join(values)}")
@@ -161,7 +160,7 @@ def one_of(request: web.Request, name: str, values: tuple[str, ...]) -> str:
 
 
 async def body_of(request: web.Request) -> dict[str, Any]:
-    """Returns the JSON object of a request. Raises Refused."""
+    """Returns the JSON object in a request's body. Raises Refused."""
     try:
         found = loads(await request.read())
     except (ValueError, json.JSONDecodeError):
@@ -173,13 +172,13 @@ async def body_of(request: web.Request) -> dict[str, Any]:
 
 @dataclass
 class Launch:
-    """Launch has the key of this process, and codes that the browser exchanges for it."""
+    """Launch holds this process's key, and the codes that a browser can exchange for the key."""
 
     _key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     _codes: dict[str, float] = field(default_factory=dict, repr=False)
 
     def new_code(self) -> str:
-        """Returns a code that the browser can exchange once, within CODE_SECONDS."""
+        """Returns a new code, which the browser can exchange once, within CODE_SECONDS."""
         code = secrets.token_urlsafe(32)
         self._codes[code] = time.monotonic() + CODE_SECONDS
         while len(self._codes) > MOST_CODES:
@@ -196,12 +195,12 @@ class Launch:
         return self._key
 
     def is_key(self, given: str) -> bool:
-        """Returns whether the text is the key."""
+        """Returns whether `given` is the key."""
         return given.isascii() and compare_digest(self._key, given)
 
 
 class LaunchFile:
-    """LaunchFile is a page that redirects the browser to an address; only its owner can read it."""
+    """LaunchFile is a file with a page that redirects the browser to an address. Only its owner can read it."""
 
     def __init__(self, address: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="trainmaster-"))
@@ -220,7 +219,7 @@ class LaunchFile:
 
 
 def _require_place(request: web.Request, *, laptop: bool) -> None:
-    """Refuses a request from another site's page, or for another name of this machine. Raises Refused."""
+    """Raises Refused if the request is from another site's page or, on a laptop, its Host isn't this machine."""
     host = request.headers.get("Host", "")
     if laptop and _host_of(host) not in LOCAL_HOSTS:
         raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")

@@ -1,4 +1,4 @@
-"""Answers about one job: its diagnosis, figures over time, evidence, its manifest, and a viewer's actions."""
+"""Answers requests about one job: its diagnosis, figures over time, evidence, manifest, and a viewer's actions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from trainmaster_operator.wire.values import loads, mapping
 
 T = TypeVar("T")
 
-# Threads for heavy answers. Some may still work for viewers who have left.
+# Threads for expensive answers. Some threads may still work for viewers who have disconnected.
 THREADS = 4
 MOST_POINTS, MOST_COLUMNS = 5_000, 1_000
-# Maximum number of values in a manifest: YAML takes some hundred bytes and 50 microseconds for each.
+# Maximum number of values in a manifest. Encoding a value as YAML takes some hundred bytes and 50 microseconds.
 MOST_VALUES = 30_000
 _HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
 
@@ -42,7 +42,7 @@ _HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
 def _heavy(
     handler: Callable[[JobAnswers, web.Request], Awaitable[web.Response]],
 ) -> Callable[[JobAnswers, web.Request], Awaitable[web.Response]]:
-    """Wraps a handler so that it waits for its party's turn to do heavy work."""
+    """Wraps a handler of expensive requests, which run one at a time for each tenant."""
 
     async def in_turn(self: JobAnswers, request: web.Request) -> web.Response:
         return await viewer_of(request).party.heavy(lambda: handler(self, request))
@@ -51,14 +51,14 @@ def _heavy(
 
 
 class JobAnswers:
-    """JobAnswers has the handlers for one job."""
+    """JobAnswers contains the handlers of requests about one job."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="heavy")
 
     def routes(self) -> list[web.RouteDef]:
-        """Returns the routes."""
+        """Returns the routes to the handlers."""
         base = "/api/jobs/{namespace}/{name}"
         return [
             web.get(f"{base}/why", self.why),
@@ -75,7 +75,7 @@ class JobAnswers:
 
     @_heavy
     async def why(self, request: web.Request) -> web.Response:
-        """Answers why the job is as it is."""
+        """Answers with the explanation of the job's state."""
         job = await _living(request)
         situation = await gather(viewer_of(request).transport.for_diagnosis(), job)
         diagnosis = await self._in_thread(lambda: diagnose(situation))
@@ -91,7 +91,7 @@ class JobAnswers:
 
     @_heavy
     async def heat(self, request: web.Request) -> web.Response:
-        """Answers with a figure of each rank over time."""
+        """Answers with one figure of all ranks over time."""
         figure = one_of(request, "figure", tuple(RANK_FIGURES))
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
         since, until = seconds_of(request, "from"), seconds_of(request, "to")
@@ -131,7 +131,7 @@ class JobAnswers:
 
     @_heavy
     async def manifest(self, request: web.Request) -> web.Response:
-        """Answers with the job's manifest, defaults included."""
+        """Answers with the job's manifest, including defaults."""
         namespace, name = job_of(request)
         raw = await _written(viewer_of(request), namespace, name, uid_of(request))
         text = await self._in_thread(lambda: manifest_of(raw, name))
@@ -188,7 +188,7 @@ class JobAnswers:
     async def _recorded(
         self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[Mapping[str, Any]]]
     ) -> Mapping[str, Any] | None:
-        """Returns the history's answer. If it is None, the viewer gets the dashboard's own figures."""
+        """Returns the history's answer; None if the dashboard's own figures must be used."""
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
         if viewer.history is None:
@@ -199,14 +199,14 @@ class JobAnswers:
             return None
 
     async def _seen_uid(self, request: web.Request) -> str:
-        """Returns the uid of a job whose ranks the viewer may see, because the figures came through `pods/proxy`."""
+        """Returns the job's uid if the viewer has the right to `pods/proxy`, through which the figures were read."""
         job = await _living(request)
         await viewer_of(request).access.require(Access("get", "pods", "", namespace=job.namespace, subresource="proxy"))
         return job.uid
 
 
 async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
-    """Returns a job with its whole spec, from the history if it was deleted. Raises ClientError, Refused."""
+    """Returns a job with its whole spec. A deleted job is read from the history. Raises ClientError and Refused."""
     missing: JobNotFound | None = None
     try:
         found = await viewer.transport.trimmed(f"{collection_path(namespace)}/{name}", MANIFEST)
@@ -227,7 +227,7 @@ async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -
 
 
 async def _living(request: web.Request) -> TrainingJob:
-    """Returns an existing job. Raises JobNotFound if it is a later job of the same name."""
+    """Returns the existing job. Raises JobNotFound if it is a later job of the same name."""
     (namespace, name), uid = job_of(request), uid_of(request)
     job = await AsyncJobClient(namespace, transport=viewer_of(request).transport).get(name)
     if uid not in (None, job.uid):
@@ -256,12 +256,12 @@ def manifest_of(raw: Mapping[str, Any], name: str) -> str:
 
 
 def too_large(name: str) -> Refused:
-    """Returns the refusal of a manifest that is too large for the page."""
+    """Returns the error for a manifest that is too large for the page."""
     return Refused(413, f"The manifest of {name} is too large for this page. {_HINT.format(name=name)}")
 
 
 def _check(value: Any, name: str) -> None:
-    # It doesn't recurse, so any depth is safe.
+    # This loop doesn't recurse, so it can read values of any depth.
     waiting, count = [(value, 0)], 0
     while waiting:
         one, depth = waiting.pop()

@@ -1,7 +1,8 @@
-"""The live answer about one job has the job and its attempts at each change, its pods, events and ranks.
+"""Sends the live answer about one job: the job, its attempts, pods, events and ranks, each when it changes.
 
-All reads use the viewer's own token. A deleted job is shown from the history. Attempts come from the history, or else
-from the failures in the status. The status is slightly ahead of the history, so its account of an attempt's end counts.
+All reads use the viewer's own token. A deleted job is read from the history. Attempts are read from the history, or
+from the failures in the status if there is no history. The status is slightly ahead of the history, so the status
+decides how an attempt ended.
 """
 
 from __future__ import annotations
@@ -26,27 +27,29 @@ from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.api.v1alpha1.status import Failure
 from trainmaster_operator.wire.values import mapping, mappings, number, whole
 
-# Seconds between two reads of pods, and of events. Many pods are read less often, but at once if the state changes.
+# Seconds between two reads of pods, pods read a second, and seconds between two reads of events. Many pods are read
+# less often. After a change of the job's state they are read at once.
 PODS_SECONDS, PODS_A_SECOND, EVENTS_SECONDS = 2.0, 32, 5.0
-# Seconds until the next try after a refusal, and after another error.
+# Seconds before a retry: after a refusal, and after any other error.
 RETRY_SECONDS, BROKEN_SECONDS = 30.0, 3.0
-# Seconds between two checks for the first answer of another part.
+# Seconds between two checks for the other parts' first answers.
 FIRST_SECONDS = 0.05
-# Seconds that the history needs to record a change of a job's attempts.
+# Seconds after which the history has recorded a change of a job's attempts.
 HISTORY_SECONDS = 1.5
 # Pods are read for at most one tenth of the time.
 PODS_TIMES = 10.0
-# Approximate memory of a page for each byte of its last events: rows, the job and its attempts are objects.
+# Approximate bytes of memory that a page needs for each byte of its last events. Rows, the job and its attempts are
+# kept as objects.
 MEMORY_OF_A_BYTE = 4
 _SPENT = frozenset(("until", *TIME_CATEGORIES))
 Attempt = dict[str, Any]
-# Maximum number of attempts on a page; a history has all.
+# Maximum number of attempts on a page. A history keeps all.
 MOST_ATTEMPTS = 500
 
 
 @dataclass
 class JobPage:
-    """JobPage follows one job for one viewer; `uid` selects one of several jobs of the same name."""
+    """JobPage follows one job for one viewer. `uid` selects one of several jobs of the same name."""
 
     viewer: Viewer
     figures: Figures
@@ -54,11 +57,11 @@ class JobPage:
     name: str
     uid: str | None = None
     _latest: Latest = field(default_factory=Latest)
-    # The bytes that count for this page.
+    # Bytes of memory that are counted for this page.
     _weight: int = 0
     _is_gone: bool = False
     _job: TrainingJob | None = None
-    # None until they are read, or if the viewer may not read them.
+    # None until the pods have been read, or if the viewer may not read them.
     _pods: list[PodRow] | None = None
     _pods_forbidden: str = ""
     _recorded: list[Attempt] = field(default_factory=list)
@@ -67,7 +70,7 @@ class JobPage:
     _changed_for_pods: asyncio.Event = field(default_factory=asyncio.Event)
 
     def show_recorded(self, found: RecordedJob) -> None:
-        """Prepares the page of a deleted job. The history has all of it, and no changes follow."""
+        """Prepares the page of a deleted job from the history's record. No changes follow."""
         job = mapping(found.get("job"))
         row = {**row_of(job), "deletedAt": found.get("deletedAt")}
         self._latest.put("job", {**_head(job), "row": row, "live": False})
@@ -92,7 +95,7 @@ class JobPage:
                 self._show(job)
         self._latest.put("gone", {})
         self._latest.end()
-        # The sender ends after it has sent the deletion.
+        # This task doesn't end: the sending task ends after it has sent the deletion.
         await asyncio.Event().wait()
 
     def _show(self, job: TrainingJob) -> None:
@@ -107,7 +110,7 @@ class JobPage:
             self._changed_for_pods.set()
 
     def _weigh(self, weight: int) -> None:
-        """Counts the memory of this page. Raises NoCluster if the pages of the party, or all pages, hold too much."""
+        """Counts this page's memory. Raises NoCluster if the tenant's pages, or all pages, use too much."""
         share, party = self.viewer.party.all.bytes, self.viewer.party.name
         if weight - self._weight > max(0, share.room(party)):
             raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
@@ -134,7 +137,7 @@ class JobPage:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed_for_pods.wait()
-            # Simultaneous changes are read once.
+            # One read covers changes that arrive together.
             await asyncio.sleep(FIRST_SECONDS)
 
     async def _look_at_events(self) -> None:
@@ -184,7 +187,7 @@ class JobPage:
 
 
 def _head(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an object's values for the page's head that aren't in its row."""
+    """Returns the values of a job that the page's head shows and its row doesn't contain."""
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
     shown = {name: spec[name] for name in ("workers", "processesPerWorker") if isinstance(spec.get(name), int)}
     gpus, most = mapping(spec.get("resources")).get("gpus"), mapping(spec.get("failurePolicy")).get("maxRestarts")
@@ -225,13 +228,13 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
     ordered = [found[number] for number in sorted(found)]
     for before, one in zip([None, *ordered], ordered, strict=False):
         if one["startedAt"] is None:
-            # The attempt began when the previous one ended, or a moment later.
+            # The attempt began when the previous attempt ended, or a moment later.
             one["startedAt"] = job.status.start_time if before is None else before["endedAt"]
     return ordered
 
 
 def attempts_of_record(found: Mapping[str, Any]) -> list[Attempt]:
-    """Returns a history's newest attempts; only the last one keeps its workers."""
+    """Returns the newest attempts of a history's record. Only the last attempt includes its workers."""
     attempts = [dict(one) for one in mappings(found.get("attempts"))[-MOST_ATTEMPTS:]]
     for one in attempts[:-1]:
         one["workers"] = []
@@ -243,7 +246,7 @@ def _failed_in(job: TrainingJob, attempt: int) -> Failure | None:
 
 
 def _outcome(job: TrainingJob) -> str:
-    """Returns the outcome of the current attempt, which has no known failure."""
+    """Returns the outcome of the current attempt if no failure of it is known."""
     return job.phase if job.finished or job.phase == "Suspended" else "Running"
 
 

@@ -1,6 +1,6 @@
-"""Sends the output of all ranks as one live answer, with a few lines in each event.
+"""Sends the output of all ranks as one live answer. Each event contains a few lines.
 
-A slow viewer slows the reading down, and then the kubelets: the dashboard doesn't buffer lines for them.
+If a viewer reads slowly, the dashboard reads from the kubelets slowly, because it doesn't buffer lines.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from trainmaster_operator.wire.values import mapping, mappings, number, whole
 
 T = TypeVar("T")
 
-# Maximum bytes of an event, bytes of a line besides its text, and seconds that an event's first line waits for others.
+# Maximum bytes of an event, bytes of a line besides its text, and seconds that an event's first line waits for more.
 MOST_AHEAD, LINE_BYTES, BATCH_SECONDS = 131_072, 200, 0.1
 # Maximum number of workers in one view.
 MOST_WORKERS = 32
-# Maximum number of kept lines to show for each worker.
+# Maximum number of lines to show of each kept log.
 MOST_KEPT_LINES = 20_000
 # Maximum characters of a line on a page.
 MOST_CHARACTERS = 10_000
@@ -37,13 +37,13 @@ MOST_CHARACTERS = 10_000
 
 @dataclass(frozen=True)
 class _BoundedOutput(Output):
-    """_BoundedOutput reads only the wanted workers' pods and kept logs."""
+    """_BoundedOutput reads only the pods and kept logs of the selected workers."""
 
     transport: ViewerTransport
     workers: frozenset[int] = frozenset()
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
-        """Returns the pods of these workers."""
+        """Returns the selected workers' pods."""
         found: list[Mapping[str, Any]] = []
 
         def take(pod: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class _BoundedOutput(Output):
         return sorted(found, key=worker_index)
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns the last kept lines of these workers' output."""
+        """Returns the last kept lines of the selected workers' output."""
 
         async def read() -> dict[int, KeptLog]:
             kept = await Output.kept_logs(self, name)
@@ -64,7 +64,7 @@ class _BoundedOutput(Output):
         return await self.transport.party.heavy(read)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Opens all logs at once, so that a stuck kubelet doesn't delay the party's other requests."""
+        """Opens all logs at once, so that a stuck kubelet doesn't delay the tenant's other requests."""
         return list(await asyncio.gather(*parts))
 
 
@@ -74,20 +74,20 @@ def _last(log: KeptLog) -> KeptLog:
 
 
 def chosen(worker: int | None, rank: int | None, attempt: int | None, tail: int) -> Selection:
-    """Returns a view's selection: all workers, or one worker, rank or attempt."""
+    """Returns the lines to show: those of all workers, or of one worker, rank or attempt."""
     workers, ranks = (None if one is None else frozenset([one]) for one in (worker, rank))
     return Selection(workers, ranks, attempt, tail=tail)
 
 
 async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wanted: Selection, *, follow: bool) -> None:
-    """Sends the wanted lines, and with `follow` later ones until the job has ended. Raises ClientError."""
+    """Sends the selected lines, and with `follow` later lines until the job has ended. Raises ClientError."""
     party, (rank,) = viewer.party, wanted.ranks or (None,)
     all_workers = range(max(1, job.status.workers.desired, job.status.workers.created))
     workers = sorted(wanted.workers or all_workers)
     room = party.all.logs.room(party.name)
     if room < 1:
         raise NoCluster("You, or all viewers together, read as many logs as can be read at once; close some.")
-    # This leaves room for another view of the party.
+    # Half of the tenant's room is left for another page with logs.
     count = min(len(workers), MOST_WORKERS, max(1, room // 2))
     if count < len(workers):
         sentence = f"first {count} of {len(workers)} workers (choose another one)"
@@ -97,7 +97,7 @@ async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wante
             workers = [worker]
         await stream.send(encoded("note", {"sentence": sentence}))
     read = frozenset(workers[:count])
-    # A rank or an attempt is sent completely: a tail would need the whole log first.
+    # All lines of a rank or an attempt are sent, because finding the last ones would need the whole log first.
     tail = None if wanted.by_content else wanted.tail
     output = _BoundedOutput(viewer.transport, job.namespace, read)
     with party.all.logs.taking(party.name, count):
@@ -106,7 +106,7 @@ async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wante
 
 
 def _worker_of(job: TrainingJob, rank: int) -> int:
-    """Returns a rank's worker if all workers have the same number of ranks."""
+    """Returns a rank's worker, assuming that all workers have the same number of ranks."""
     spec = mapping(job.raw.get("spec"))
     each = whole(spec.get("processesPerWorker")) or whole(mapping(spec.get("resources")).get("gpus")) or 1
     place, order = rank // each, job.status.worker_order
@@ -116,7 +116,7 @@ def _worker_of(job: TrainingJob, rank: int) -> int:
 async def send_recorded(
     stream: EventStream, viewer: Viewer, namespace: str, name: str, uid: str | None, wanted: Selection
 ) -> None:
-    """Sends the history's wanted lines of a deleted job. Raises ClientError."""
+    """Sends the selected lines of a deleted job from the history. Raises ClientError."""
     history = viewer.history
     assert history is not None
     (worker,), tail = wanted.workers or (None,), min(wanted.tail or 0, MOST_KEPT_LINES)
@@ -141,7 +141,7 @@ async def _recorded_lines(found: Mapping[str, Any], wanted: Selection) -> Lines:
 
 async def _send(stream: EventStream, lines: Lines) -> None:
     queue: asyncio.Queue[WorkerLine | None] = asyncio.Queue()
-    # Bytes read but not sent yet; the reading waits if there are too many.
+    # Bytes that were read but not sent yet. If there are too many, reading pauses.
     size, taken = 0, asyncio.Event()
 
     async def read() -> None:
@@ -155,7 +155,7 @@ async def _send(stream: EventStream, lines: Lines) -> None:
                 queue.put_nowait(line)
 
     reading = asyncio.ensure_future(read())
-    # The end of the reading, even by an error, wakes the sending.
+    # When reading ends, even with an error, the sender wakes up.
     reading.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Reads nodes that a viewer's jobs blame or avoid, with their state and pods if the viewer may read these."""
+"""Reads the nodes that a viewer's jobs blame or avoid, with their state and pods if the viewer may read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class KeptNode(NamedTuple):
-    """KeptNode has the shown values of a node."""
+    """KeptNode contains the values of a node that the page shows."""
 
     name: str
     ready: bool
@@ -36,7 +36,7 @@ class KeptPod(NamedTuple):
 
 
 async def nodes_of(transport: ViewerTransport, namespace: str | None, blame: Iterable[Row]) -> dict[str, Any]:
-    """Returns the nodes by name. Raises ClientError if the API server can't be read."""
+    """Returns the nodes, sorted by name. Raises ClientError if the API server can't be reached."""
     unread: list[str] = []
     nodes = await _list(transport, "/api/v1/nodes", {"limit": str(MAX_NODES)}, kept_node, unread)
     path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
@@ -45,7 +45,7 @@ async def nodes_of(transport: ViewerTransport, namespace: str | None, blame: Ite
 
 
 def node_rows(blame: Iterable[Row], nodes: list[KeptNode] | None, pods: list[KeptPod] | None) -> list[dict[str, Any]]:
-    """Returns a row for each node; `nodes` and `pods` are None if the viewer may not read them."""
+    """Returns a row for each node. `nodes` and `pods` are None if the viewer may not read them."""
     rows: dict[str, dict[str, Any]] = {}
 
     def row(name: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ async def _list(
     kept: Callable[[Mapping[str, Any]], T | None],
     unread: list[str],
 ) -> list[T] | None:
-    """Returns the kept value of each object; None if the viewer may not read them."""
+    """Returns `kept` of each object in a list; None if the viewer may not read the list."""
     found: list[T] = []
 
     def take(item: Mapping[str, Any]) -> None:
@@ -106,13 +106,13 @@ def _gpus(status: Mapping[str, Any]) -> int:
 
 
 def kept_node(node: Mapping[str, Any]) -> KeptNode:
-    """Returns the shown values of a node."""
+    """Returns the values of a node that the page shows."""
     status = mapping(node.get("status"))
     return KeptNode(text(mapping(node.get("metadata")).get("name"), 253), _is_ready(status), _gpus(status))
 
 
 def kept_pod(pod: Mapping[str, Any]) -> KeptPod | None:
-    """Returns a pod that is on a node and hasn't ended."""
+    """Returns a pod's values; None if it isn't on a node, or has ended."""
     node = text(mapping(pod.get("spec")).get("nodeName"), 253)
     if not node or mapping(pod.get("status")).get("phase") in ("Succeeded", "Failed"):
         return None

@@ -13,7 +13,7 @@ from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_operator.wire.values import mapping, mappings, text, whole
 
-# Maximum number of events of an object, and of unhealthy pods whose events are read; these mostly have one cause.
+# Maximum number of events of an object, and of unhealthy pods whose events are read (most have the same cause).
 MOST_EVENTS = 100
 MOST_TROUBLED = 4
 
@@ -21,7 +21,7 @@ PodRow = dict[str, Any]
 
 
 async def pods_of(transport: ViewerTransport, namespace: str, name: str) -> list[PodRow]:
-    """Returns a job's pods by worker; each becomes a row as it is read. Raises ClientError."""
+    """Returns the rows of a job's pods, by worker. Each pod becomes a row as it arrives. Raises ClientError."""
     rows: list[PodRow] = []
 
     def take(pod: Mapping[str, Any]) -> None:
@@ -33,7 +33,7 @@ async def pods_of(transport: ViewerTransport, namespace: str, name: str) -> list
 
 
 def asked_pods(rows: Sequence[PodRow]) -> list[Mapping[str, Any]]:
-    """Returns the rows' pods, with the values for polling their agents."""
+    """Returns pods with the values that polling their agents needs."""
     return [
         {
             "metadata": {"name": row["name"], "labels": {POD_INDEX_LABEL: str(row["worker"])}},
@@ -87,7 +87,7 @@ async def events_of(transport: AsyncTransport, job: TrainingJob, pods: Sequence[
 
 
 def event_rows(events: Iterable[Mapping[str, Any]], *, since: str) -> list[dict[str, Any]]:
-    """Returns events of either API as rows, without those of an earlier job of the name, from before `since`."""
+    """Returns events of either API as rows, without those before `since`: they belong to an earlier job of the name."""
     rows = [_event_row(event) for event in events]
     return sorted((row for row in rows if row["at"] >= since), key=lambda row: row["at"])[-MOST_EVENTS:]
 

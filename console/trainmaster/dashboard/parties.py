@@ -1,8 +1,8 @@
-"""Divides shared resources among parties: a user, or all service accounts of a namespace together.
+"""Divides shared resources among tenants. A tenant (Party) is a user, or all service accounts of a namespace together.
 
-A tenant can make any number of tokens and service accounts, so a limit for each token would have no effect. A party
-gets at most its own share of memory, connections and work. The last part of the total is reserved for parties that use
-little, so that late viewers still get in.
+A tenant can create any number of tokens and service accounts, so a limit for each token would have no effect. Each
+tenant gets at most its share of memory, connections and work. The last quarter of the total is reserved for tenants
+that use little, so that late viewers are still served.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from trainmaster.dashboard.streams import Refused
 
 T = TypeVar("T")
 
-# Limits of one party's requests: at once, and then per second.
+# Limits of one tenant's requests: at once, and then per second.
 BURST, PER_SECOND = 100.0, 20.0
-# Maximum number of live answers of one party, and of all. A browser's tab has one to three.
+# Maximum number of live answers for one tenant, and for all. A browser tab uses one to three.
 MOST_STREAMS, MOST_STREAMS_IN_ALL = 32, 600
-# Maximum number of logs that are read at once, each over its own connection to the API server.
+# Maximum number of logs that are read at once, for one tenant and for all. Each uses a connection to the API server.
 MOST_LOGS, MOST_LOGS_IN_ALL = 64, 256
-# Maximum bytes of memory for pages of jobs.
+# Maximum bytes of memory for pages of jobs, for one tenant and for all.
 MOST_BYTES, MOST_BYTES_IN_ALL = 8 * 2**20, 40 * 2**20
-# Heavy answers that run at once, at most one for each party, and waiting requests of a party.
+# Maximum expensive answers that run at once (one for each tenant), and requests of one tenant that wait for theirs.
 HEAVY_AT_ONCE, MOST_WAITING = 2, 16
-# Agents that are polled at once for one party.
+# Maximum agents that are polled at once for one tenant.
 AGENTS_AT_ONCE = 8
-# Seconds after which a heavy answer is cancelled.
+# Seconds after which an expensive answer is cancelled.
 HEAVY_SECONDS = 30.0
 _BUSY = {"Retry-After": "5"}
 
 
 @dataclass
 class Rate:
-    """Rate allows `burst` requests at once, and then `per_second`."""
+    """Rate allows `burst` requests at once, and then `per_second` each second."""
 
     burst: float
     per_second: float
@@ -50,7 +50,7 @@ class Rate:
         self.room = self.burst
 
     def take(self) -> bool:
-        """Returns whether one more request may pass."""
+        """Returns whether one more request is allowed, and counts it if so."""
         now = time.monotonic()
         self.room = min(self.burst, self.room + (now - self.at) * self.per_second)
         self.at = now
@@ -61,9 +61,9 @@ class Rate:
 
 
 class Share:
-    """Share divides `total` of a resource; `each` is the maximum of one party.
+    """Share divides `total` units of a resource among tenants, each of which may take at most `each`.
 
-    The last quarter is for parties that have at most a sixteenth of `each`.
+    The last quarter is reserved for tenants that have taken at most a sixteenth of `each`.
     """
 
     def __init__(self, each: int, total: int) -> None:
@@ -72,25 +72,25 @@ class Share:
 
     @property
     def taken(self) -> int:
-        """Returns the amount that all parties have taken."""
+        """Returns the amount that all tenants together have taken."""
         return self._taken.total()
 
     def room(self, party: str) -> int:
-        """Returns the amount that a party may still take now."""
+        """Returns the amount that a tenant can still take now."""
         own, free = self._taken[party], self.total - self.taken
         open_to_all = free - self.total // 4
         few = min(self.each // 16 - own, free)
         return max(0, min(self.each - own, open_to_all), few)
 
     def take(self, party: str, count: int) -> None:
-        """Takes `count`, or returns it if it is negative."""
+        """Takes `count` for a tenant. A negative count gives back."""
         self._taken[party] += count
         if not self._taken[party]:
             del self._taken[party]
 
     @contextmanager
     def taking(self, party: str, count: int) -> Iterator[None]:
-        """Takes `count` for the duration of the block."""
+        """Takes `count` for a tenant during the block."""
         self.take(party, count)
         try:
             yield
@@ -99,20 +99,20 @@ class Share:
 
 
 class Parties:
-    """Parties holds the limits that all viewers share."""
+    """Parties contains the limits that all viewers share."""
 
     def __init__(self) -> None:
         self.streams = Share(MOST_STREAMS, MOST_STREAMS_IN_ALL)
         self.logs = Share(MOST_LOGS, MOST_LOGS_IN_ALL)
         self.bytes = Share(MOST_BYTES, MOST_BYTES_IN_ALL)
-        # Each round of the loop reads one piece of a large answer; the parties take turns.
+        # Held while a piece of a large answer is read, so that tenants alternate.
         self.turn = asyncio.Lock()
         self.heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
 
 
 @dataclass(eq=False)
 class Party:
-    """Party is one user, or the service accounts of one namespace."""
+    """Party is a tenant: one user, or all service accounts of one namespace."""
 
     name: str
     all: Parties = field(repr=False)
@@ -123,13 +123,13 @@ class Party:
     _waiting: int = 0
 
     def count(self) -> None:
-        """Counts a request. Raises Refused for one too many."""
+        """Counts a request. Raises Refused if there were too many."""
         if not self.requests.take():
             raise Refused(429, f"These are more than {PER_SECOND:g} requests a second; wait.", _BUSY)
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Counts a live answer while it lasts. Raises Refused for one too many."""
+        """Counts a live answer during the block. Raises Refused if there are too many."""
         if self.all.streams.room(self.name) < 1:
             raise Refused(429, "You have too many live views open; close some.", _BUSY)
         with self.all.streams.taking(self.name, 1):
@@ -137,14 +137,14 @@ class Party:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits for this party's turn to read a piece of a large answer."""
+        """Waits until this tenant may read a piece of a large answer."""
         async with self._turn, self.all.turn:
             yield
-            # Other ready work comes first.
+            # Other tasks that are ready run first.
             await asyncio.sleep(0)
 
     async def heavy(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Does heavy work, one at a time for each party. Raises Refused if too many wait, or it takes too long."""
+        """Runs expensive work, one at a time for each tenant. Raises Refused if too many wait, or it takes too long."""
         if self._waiting >= MOST_WAITING:
             raise Refused(429, f"{MOST_WAITING} of your requests already wait for answers; wait.", _BUSY)
         self._waiting += 1

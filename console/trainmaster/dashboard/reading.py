@@ -1,7 +1,7 @@
-"""Sends a viewer's requests to the API server with their token, and limits the answers while they arrive.
+"""Sends a viewer's requests to the API server with the viewer's token, and limits the answers while they arrive.
 
-Objects are trimmed to the shown fields (`shapes`), and lines of logs are cut. Nothing is decompressed, because a pod
-behind the API server's proxy decides the decompressed size of its answer.
+Objects are trimmed to the fields in `shapes`, and long lines of logs are cut. Nothing is decompressed, because a pod
+behind the API server's proxy could send an answer whose decompressed size is huge.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from trainmaster.dashboard.streams import dumps
 from trainmaster_operator.api.trimming import Trimmer, Whole
 
 T = TypeVar("T")
-# Maximum bytes kept of one answer, and of all answers for a diagnosis. A larger list keeps its first objects, and is
-# marked as cut.
+# Maximum bytes kept of one answer, and of all answers for a diagnosis. If a list is larger, its first objects are kept,
+# and the list is marked as cut.
 MOST_KEPT, MOST_DIAGNOSED = 4 * 2**20, 16 * 2**20
-# Bytes of memory of an object, and of a value in it, besides their text.
+# Bytes of memory that an object, and each value in it, need besides their text.
 OBJECT_BYTES, VALUE_BYTES = 300, 80
-# Bytes that are read in one turn; SMALL answers wait for no turn.
+# Bytes that are read at a time. Answers of at most SMALL bytes don't wait for other tenants.
 PIECE, SMALL = 16_384, 16_384
-# Maximum bytes of a line of a log, with its time and rank.
+# Maximum bytes of a log's line, including its time and rank.
 MOST_LOG_BYTES = 10_000
 # Maximum bytes of an agent's metrics.
 MOST_METRICS = 262_144
@@ -47,7 +47,7 @@ CUT = "cut"
 
 
 class BoundedTransport(AiohttpTransport):
-    """BoundedTransport reads whole answers up to a limit, without decompressing them."""
+    """BoundedTransport reads answers up to a maximum size, without decompressing them."""
 
     session_options = MappingProxyType(
         {"headers": {"Accept-Encoding": "identity"}, "auto_decompress": False, "read_bufsize": PIECE}
@@ -56,10 +56,10 @@ class BoundedTransport(AiohttpTransport):
 
 
 class HistoryTransport(BoundedTransport):
-    """HistoryTransport reads a history. It trims the recorded jobs, which are whole objects, too."""
+    """HistoryTransport reads a history. It trims recorded jobs too, because the history keeps whole objects."""
 
     async def _whole(self, response: aiohttp.ClientResponse, cut_at: float = math.inf) -> Answer:
-        """Returns a whole answer, with a recorded job trimmed. Raises NoCluster."""
+        """Returns an answer; a recorded job in it is trimmed. Raises NoCluster."""
         found = await super()._whole(response, cut_at)
         if not _RECORDED_JOB.search(response.url.path) or found.status != 200:
             return found
@@ -72,16 +72,16 @@ class HistoryTransport(BoundedTransport):
 
 
 class ViewerTransport(BoundedTransport):
-    """ViewerTransport reads for one viewer, whose party takes turns with others."""
+    """ViewerTransport reads for one viewer, whose tenant alternates with other tenants."""
 
     def __init__(self, server: Server, connector: aiohttp.BaseConnector, party: Party) -> None:
         super().__init__(server, connector, reader=Reader(server.address))
         self.party = party
-        # Bytes that all answers together may still use.
+        # Bytes that later answers together may still use.
         self._left = math.inf
 
     def for_diagnosis(self) -> ViewerTransport:
-        """Returns the same transport with one limit for all its answers. It needn't be closed."""
+        """Returns a copy of the transport with one limit for all its answers. The copy needn't be closed."""
         found = copy.copy(self)
         found._left = MOST_DIAGNOSED
         return found
@@ -128,7 +128,7 @@ class ViewerTransport(BoundedTransport):
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a log, cut, or the events of a watch, trimmed."""
+        """Yields a log's lines, long ones cut, or a watch's events, with trimmed objects."""
         response = await self._send("GET", path, query, None, JSON, read_seconds)
         read = self._log_lines if path.endswith("/log") else self._events
         try:
@@ -142,11 +142,11 @@ class ViewerTransport(BoundedTransport):
             response.close()
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't an object, as many as arrive in that time."""
+        """Returns the first bytes of an answer that isn't JSON, at most those that arrive within `seconds`."""
         return await super().beginning(path, limit=min(limit, MOST_METRICS), seconds=seconds)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs the coroutines as tasks, a few at a time for all pages of the party."""
+        """Runs the coroutines as tasks. All pages of a tenant share a limit of how many run at once."""
 
         async def limited(part: Coroutine[Any, Any, T]) -> T:
             async with self.party.agents:
@@ -155,11 +155,11 @@ class ViewerTransport(BoundedTransport):
         return list(await asyncio.gather(*map(limited, parts)))
 
     def readers(self) -> Readers:
-        """Returns the readers for several simultaneous streams."""
+        """Returns readers that read several streams at once."""
         return TaskReaders(ahead=0)
 
     async def _trimmed(self, response: aiohttp.ClientResponse, shape: Fields) -> dict[str, Any]:
-        """Reads a whole answer. Raises NoCluster if it isn't an object with a kind."""
+        """Returns an answer's trimmed object. Raises NoCluster if it isn't an object with a kind."""
         first = b""
 
         async def chunks() -> AsyncGenerator[bytes, None]:
@@ -188,9 +188,9 @@ class ViewerTransport(BoundedTransport):
                 yield dumps(document).encode()
 
     async def _documents(self, chunks: AsyncIterator[bytes], shape: Fields) -> AsyncGenerator[Any, None]:
-        """Yields the kept part of each document, or a ValueError for text that isn't JSON.
+        """Yields each document's trimmed value, or a ValueError for text that isn't JSON.
 
-        A large document is read in pieces, in turns of the viewer's party.
+        A large document is read in pieces, between which other tenants' answers are read.
         """
         trimmer, seen = Trimmer(shape), 0
         async for chunk in chunks:
@@ -227,7 +227,7 @@ class ViewerTransport(BoundedTransport):
 
 
 class Items:
-    """Items keeps the first objects of a list, up to about `most` bytes of memory."""
+    """Items keeps the first objects of a list, which use at most about `most` bytes of memory."""
 
     def __init__(self, most: float) -> None:
         self.kept: list[Any] = []
@@ -246,7 +246,7 @@ class Items:
 
 
 def _weight(value: Any) -> int:
-    """Returns the approximate bytes of memory of a value."""
+    """Returns the approximate number of bytes of memory that a value uses."""
     written = dumps(value)
     return len(written) + OBJECT_BYTES * written.count("{") + VALUE_BYTES * written.count(",")
 

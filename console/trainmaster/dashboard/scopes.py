@@ -1,8 +1,8 @@
-"""Shares one watch of a scope (a namespace, or all) between the viewers who may list and watch its jobs.
+"""Shares one watch of a scope (one namespace or all) between the viewers who may list and watch its jobs.
 
-The watch is opened with the token of one connected viewer, and continues with another's when that one leaves or loses
-the right. Every viewer's right is checked with their own token before they get anything, and again each minute. Once a
-second the scope's changes become a batch, which all streams send.
+The watch is opened with one connected viewer's token. When that viewer leaves or loses the right, another viewer's
+token is used. Every viewer's right is checked with their own token before they get anything, and again each minute.
+Once a second the changes become a batch, which all streams send.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainmaster_operator.wire.values import mapping, text
 # Seconds between two checks of a viewer's right to a live answer.
 RECHECK_SECONDS = 60.0
 BATCH_SECONDS = 1.0
-# Seconds between two tries to read jobs while the API server can't be reached.
+# Seconds before jobs are read again if the API server can't be reached.
 RETRY_SECONDS = 2.0
 # Objects in one page of a list. Each object becomes a row before the next one is read.
 PAGE = 250
@@ -39,26 +39,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Scope:
-    """Scope is one shared watch; it runs while viewers are connected."""
+    """Scope is one shared watch, which runs while viewers are connected."""
 
     namespace: str | None
     board: Board = field(default_factory=Board)
-    # The reason why jobs can't be read now.
+    # The error if jobs can't be read now.
     problem: ClientError | None = None
-    # Whether the page can show some jobs, and whether all jobs were listed.
+    # `is_loaded`: the page can show some jobs. `is_whole`: all jobs were listed.
     is_loaded: bool = False
     is_whole: bool = False
     present: Counter[Viewer] = field(default_factory=Counter)
     _refused: set[Viewer] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _left: asyncio.Event = field(default_factory=asyncio.Event)
-    # Set when the first job was read.
+    # Set once the first job was read.
     _first: asyncio.Event = field(default_factory=asyncio.Event)
     _watcher: Viewer | None = None
 
     @contextmanager
     def seat(self, viewer: Viewer) -> Iterator[None]:
-        """Counts a viewer as connected."""
+        """Counts a viewer as connected during the block."""
         self.present[viewer] += 1
         self._refused.discard(viewer)
         self._left.set()
@@ -72,7 +72,7 @@ class Scope:
                     self._left.set()
 
     async def run(self) -> None:
-        """Watches forever, with one viewer's token after the other's."""
+        """Watches until cancelled, with one viewer's token at a time."""
         await first_to_end(self._watch(), self._tick())
 
     async def loaded(self, viewer: Viewer) -> None:
@@ -85,7 +85,7 @@ class Scope:
             raise self.problem
 
     async def send_to(self, stream: EventStream, viewer: Viewer) -> None:
-        """Sends all jobs and then changes, forever. Raises NotAllowed for a viewer whose token was refused."""
+        """Sends all jobs, then changes, until cancelled. Raises NotAllowed for a viewer whose token was refused."""
         number, said = -1, None
         while True:
             if viewer in self._refused:
@@ -99,7 +99,7 @@ class Scope:
                     number = -1
             if self.is_loaded:
                 batches = self.board.since(number) if number >= 0 else None
-                # A stream that is too far behind starts again.
+                # The stream is too far behind, so it sends all jobs again.
                 now = self.board.number
                 for event in [self.board.whole()] if batches is None else batches:
                     await stream.send(event)
@@ -108,7 +108,7 @@ class Scope:
                 await stream.ping()
 
     async def _news(self, number: int, said: ClientError | None, viewer: Viewer) -> bool:
-        """Waits for something that a stream hasn't sent; returns False after the ping's interval without any."""
+        """Waits for news that a stream hasn't sent; returns False if there are none when the next ping is due."""
 
         def is_there() -> bool:
             behind = self.is_loaded and self.board.number != number
@@ -166,7 +166,7 @@ class Scope:
                         self.board.put(job)
 
     async def _show_soon(self) -> None:
-        """Shows the beginning of a slow list; the rest follows as changes."""
+        """Shows the first jobs if listing is slow. The others are sent as changes."""
         await asyncio.sleep(SHOW_SECONDS)
         await self._first.wait()
         await self._show()
@@ -178,7 +178,7 @@ class Scope:
         await self._notify()
 
     async def _list(self, viewer: Viewer, path: str) -> str:
-        """Reads all jobs, page by page; returns the version to watch from."""
+        """Reads all jobs, page by page; returns the resource version at which the watch starts."""
         query = {"limit": str(PAGE)}
         uids: set[str] = set()
 
@@ -209,7 +209,7 @@ class Scope:
 
 
 class Scopes:
-    """Scopes has the scopes with connected viewers."""
+    """Scopes holds the scopes that have connected viewers."""
 
     def __init__(self, recheck_seconds: float = RECHECK_SECONDS) -> None:
         self._recheck_seconds = recheck_seconds
@@ -217,14 +217,14 @@ class Scopes:
 
     @asynccontextmanager
     async def joined(self, viewer: Viewer, namespace: str | None) -> AsyncGenerator[Scope, None]:
-        """Yields the scope to a viewer who may see it. Raises NotAllowed."""
+        """Yields a scope, in which the viewer counts as connected. Raises NotAllowed if they may not see it."""
         await viewer.access.require(*seeing(namespace))
         scope = self._scope(namespace)
         with scope.seat(viewer):
             try:
                 yield scope
             finally:
-                # The viewer's own seat still counts.
+                # This viewer is still counted, so 1 means that nobody else is connected.
                 if scope.present.total() == 1:
                     await self._end(namespace, scope)
 
@@ -238,7 +238,7 @@ class Scopes:
             )
 
     async def _watched(self, namespace: str | None) -> None:
-        """Waits while the scope is watched. Only a bug ends the watch; then the page reconnects."""
+        """Waits while the scope is watched. Only a bug ends the watch; the page then reconnects."""
         await asyncio.wait([self._running[namespace][1]])
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Shapes name the kept parts of the API server's answers (`api/trimming.py`): for display or for a diagnosis.
+"""Defines which parts of the API server's answers are kept (`api/trimming.py`), for display or for a diagnosis.
 
-The rest of an object, which may be megabytes, is skipped while it arrives.
+The rest of an object, which can be megabytes, is skipped while it arrives.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 
 Fields = Mapping[str, Shape]
 
-# A number, a name, a sentence, a few values, output of ranks.
+# Maximum size of a number, a name, a message, a few values, and output of ranks.
 _NUMBER, _NAME, _SENTENCE, _VALUES, _TEXT = Whole(20), Whole(400), Whole(4_000), Whole(2_000), Whole(16_000)
 MOST_PODS, MOST_ITEMS = MAX_WORKERS + 256, 100_000
-# Maximum characters of a spec whose manifest is shown; no valid job has more.
+# Maximum characters of a spec whose manifest is shown. No valid job's spec is larger.
 MOST_SPEC = sum(MAX_BYTES.values()) + MAX_OTHER_BYTES
-# A ConfigMap's data, which is 1 MiB at most.
+# A ConfigMap's data, which Kubernetes limits to 1 MiB.
 _DATA = Whole(4 * 2**20)
 
 
@@ -53,7 +53,7 @@ _ROW: Fields = {
 
 
 def _status() -> dict[str, Shape]:
-    """Returns the shape of a job's status: the fields that the operator writes, each with a limit."""
+    """Returns the shape of a job's status: the fields that the operator writes, each with a maximum size."""
     lists = _names("workerOrder podUIDs podRestartCounts replacingPodUIDs", Whole(64 * MAX_WORKERS))
 
     def fields(model: type[StatusModel]) -> dict[str, Shape]:
@@ -72,7 +72,7 @@ def _status() -> dict[str, Shape]:
 # A job on its own page, including the fields that `why` reads.
 _VOLUMES = Each(
     _names(
-        # All sources of Kubernetes' volumes, because the source decides whether a volume outlives its pod.
+        # All sources of volumes in Kubernetes, because the source decides whether a volume outlives its pod.
         "name awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI emptyDir ephemeral fc "
         "flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath image iscsi nfs persistentVolumeClaim "
         "photonPersistentDisk portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume",
@@ -91,7 +91,7 @@ _JOB: Fields = {
     },
     "status": _status(),
 }
-# All fields but the status.
+# A job without its status.
 MANIFEST: Fields = {
     **_names("apiVersion kind"),
     "metadata": {
@@ -101,7 +101,7 @@ MANIFEST: Fields = {
     },
     "spec": Whole(MOST_SPEC, marked=True),
 }
-# A deleted job with its attempts (client/history).
+# A deleted job and its attempts (client/history).
 RECORDED_JOB: Fields = {
     **_names("kind uid namespace name createdAt startedAt endedAt deletedAt phase attempt restarts disruptions"),
     **_names("step totalSteps loss goodput"),
@@ -142,7 +142,7 @@ _POD: Fields = {
         "initContainerStatuses": _CONTAINERS,
     },
 }
-# A pod of any namespace: its job, and its requests.
+# A pod of any namespace: its job, and the resources that it requests.
 _POD_ON_NODE: Fields = {
     "metadata": {**_names("name namespace"), "labels": _LABELS},
     "spec": {
@@ -179,7 +179,7 @@ _DEPLOYMENT: Fields = {
     },
     "status": {**_names("replicas readyReplicas availableReplicas"), "conditions": _CONDITIONS},
 }
-# Queues and gangs: small objects of other projects; each of their fields may explain something.
+# Queues and gangs, small objects of other projects. Any of their fields can explain why a job waits.
 _OTHER: Fields = {
     "metadata": _METADATA,
     "spec": _TEXT,
@@ -202,7 +202,7 @@ _PATH = re.compile(
 
 
 def item_shape(path: str, query: Mapping[str, str]) -> Fields:
-    """Returns the shape of an object of a list or a watch."""
+    """Returns the shape of an object in a list or a watch."""
     match = _PATH.fullmatch(path)
     resource = "" if match is None else match["resource"]
     if resource == PLURAL and ((match and match["name"]) or "fieldSelector" in query):

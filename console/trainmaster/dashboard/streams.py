@@ -1,8 +1,8 @@
-"""Answers are JSON for a browser, sentences of errors, or live.
+"""Encodes answers: JSON for a browser, error messages, and live answers.
 
-Live answers are server-sent events: `event: NAME`, `data: JSON` and an empty line, with a comment as a ping. If a
-viewer reads slowly, sending waits, and `Latest` keeps only the newest of each event. An error is an HTTP status and a
-sentence, `{"sentence": "…"}`; nothing else of an exception is sent.
+Live answers are server-sent events: `event: NAME`, `data: JSON` and an empty line. A comment serves as a ping. If a
+viewer reads slowly, sending waits, and `Latest` keeps only the newest event of each name. An error is an HTTP status
+and a message, `{"sentence": "…"}`. No other part of an exception is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainmaster.client.errors import (
     WaitTimeout,
 )
 
-# Levels kept of a value that is too deep for the encoder.
+# Levels that are kept if a value is nested too deeply for the encoder.
 MAX_DEPTH = 60
 UNKNOWN = (
     "The cluster doesn't know this token: it may have expired, or be another cluster's. Make one with "
@@ -43,9 +43,9 @@ _STATUSES: tuple[tuple[type[ClientError], int], ...] = (
 )
 MAX_SENTENCE = 2_000
 PING_SECONDS = 10.0
-# Seconds after which a viewer who reads nothing is disconnected.
+# Seconds after which a viewer is disconnected if they read nothing.
 STUCK_SECONDS = 60.0
-# Maximum bytes of a stream in memory: the next are written when the viewer has read these.
+# Maximum bytes of a stream in memory. More is written when the viewer has read these.
 PIECE_BYTES = 65_536
 _PING = b": ping\n\n"
 _log = logging.getLogger(__name__)
@@ -60,27 +60,27 @@ def dumps(value: Any) -> str:
 
 
 def answer(value: Any, **headers: str) -> web.Response:
-    """Returns an answer with a value."""
+    """Returns a response with a value as JSON."""
     return web.json_response(value, dumps=dumps, headers=headers)
 
 
 class Refused(Exception):
-    """The request is refused with this status and sentence."""
+    """The request is refused with this HTTP status and message."""
 
     def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(sentence)
         self.status, self.sentence, self.headers = status, sentence, headers or {}
 
     def answer(self, mode: str) -> web.Response:
-        """Returns the answer; after 401 the page asks for a token, or on a laptop for another start."""
+        """Returns the response. After 401 the page asks for a token, or on a laptop to start the dashboard again."""
         known = {"mode": mode} if self.status == 401 else {}
         return web.json_response({"sentence": self.sentence, **known}, status=self.status, headers=self.headers)
 
 
 def refused(error: ClientError, *, laptop: bool) -> Refused:
-    """Returns the refusal for an error of the API server.
+    """Returns the Refused for an error of the API server.
 
-    After 401 the page asks for another token. On a laptop the kubeconfig expired, and no token helps.
+    After 401 the page asks for another token. On a laptop the kubeconfig has expired instead, and no token would help.
     """
     if isinstance(error, NotKnown):
         return Refused(403, sentence_of(error)) if laptop else Refused(401, UNKNOWN)
@@ -89,17 +89,17 @@ def refused(error: ClientError, *, laptop: bool) -> Refused:
 
 
 def sentence_of(error: ClientError) -> str:
-    """Returns an error as a sentence."""
+    """Returns an error's message for the page."""
     return str(error)[:MAX_SENTENCE]
 
 
 def problem(error: ClientError) -> Mapping[str, str]:
-    """Returns the data of the event about an error."""
+    """Returns the data of the event that reports an error."""
     return {"sentence": sentence_of(error)}
 
 
 def encoded(name: str, data: Any) -> bytes:
-    """Returns an event. Its texts are JSON strings, which contain no line ends."""
+    """Returns an encoded event. Its data is JSON, which contains no line ends."""
     return f"event: {name}\ndata: {dumps(data)}\n\n".encode()
 
 
@@ -116,7 +116,7 @@ class EventStream:
         await self.response.prepare(self._request)
 
     async def send(self, event: bytes) -> None:
-        """Sends an event, and waits while the viewer doesn't read. Raises ConnectionError if the viewer left."""
+        """Sends an event, and waits if the viewer reads slowly. Raises ConnectionError if the viewer disconnected."""
         try:
             async with asyncio.timeout(STUCK_SECONDS):
                 for start in range(0, len(event), PIECE_BYTES):
@@ -127,12 +127,12 @@ class EventStream:
             raise ConnectionResetError("the viewer takes nothing") from error
 
     async def ping(self) -> None:
-        """Shows that the connection is alive."""
+        """Sends a comment, so that the connection isn't closed as idle."""
         await self.send(_PING)
 
 
 class Latest:
-    """Latest holds the newest unsent event of each name, encoded."""
+    """Latest holds the newest encoded event of each name until it is sent."""
 
     def __init__(self) -> None:
         self._events: dict[str, bytes] = {}
@@ -142,11 +142,11 @@ class Latest:
         self._ended = False
 
     def put(self, name: str, data: Any) -> None:
-        """Adds an event, unless it equals the last of its name."""
+        """Adds an event, unless it equals the last event of the same name."""
         self.put_event(name, encoded(name, data))
 
     def put_event(self, name: str, event: bytes) -> None:
-        """Adds an encoded event."""
+        """Adds an encoded event, unless it equals the last event of the same name."""
         last = (len(event), hash(event))
         if self._last.get(name) != last:
             self._last[name] = last
@@ -159,7 +159,7 @@ class Latest:
         return sum(length for length, _ in self._last.values())
 
     def end(self) -> None:
-        """Marks the end: no further events follow."""
+        """Marks the end: no more events follow."""
         self._ended = True
         self._filled.set()
 
@@ -181,7 +181,7 @@ class Latest:
 
 
 async def first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
-    """Runs all until one ends, and cancels the others. Raises the first one's error."""
+    """Runs coroutines until one ends, and cancels the others. If it ended with an error, raises that error."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +194,7 @@ async def first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
 
 
 async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitable[None]]) -> web.StreamResponse:
-    """Serves a live answer; an error within it is its last event."""
+    """Serves a live answer. If it fails, its last event reports the error."""
     stream = EventStream(request)
     await stream.open()
     try:
@@ -206,7 +206,7 @@ async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitab
     except ConnectionError:
         pass
     except Exception:
-        # The headers are already sent, so there can be no other answer.
+        # The headers were already sent, so an HTTP error is no longer possible.
         _log.exception("A live answer for %s broke off", request.path)
         await stream.send(
             encoded("problem", {"sentence": "Something went wrong here; the dashboard's log has the details."})

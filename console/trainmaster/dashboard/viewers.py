@@ -1,11 +1,11 @@
-"""A viewer is the owner of one bearer token. Their session is a transport with it, and their permissions.
+"""Keeps the viewers' sessions. A viewer is the owner of a bearer token; a session is their transport and permissions.
 
-Sessions are found by the SHA-256 of their token, and dropped after minutes without a request. All share their
-connections to the API server, which knows viewers by their token alone. A token that the API server hasn't confirmed
-has no session: it waits for one of a few places to be confirmed, and viewers with sessions never wait there. Tokens are
-never logged.
+Sessions are found by the SHA-256 of their token, and dropped after some minutes without a request. All sessions share
+their connections to the API server, which identifies viewers by their token alone. A new token has no session until the
+API server has confirmed it. Only a few tokens are confirmed at once, and viewers with sessions never wait for this.
+Tokens are never logged.
 
-If there is a history, viewers read it with their own tokens: it has deleted jobs (`look_up`).
+If there is a history, viewers read deleted jobs from it with their own tokens (`look_up`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from trainmaster.dashboard.reading import HistoryTransport, ViewerTransport
 from trainmaster.dashboard.streams import UNKNOWN, Refused
 from trainmaster_operator.wire.values import mapping, text
 
-# Maximum number of sessions of one party, and of all.
+# Maximum number of sessions of one tenant, and of all.
 MOST_SESSIONS, MOST_SESSIONS_IN_ALL = 100, 1_000
 IDLE_SECONDS = 300.0
-# Seconds before a token that the API server refused is tried again, and the number of such tokens in the cache.
+# Seconds before a refused token is sent to the API server again, and the maximum number of cached refused tokens.
 REFUSED_SECONDS = 10.0
 MOST_REFUSED = 1_000
-# New tokens that are confirmed at once, and that wait for it.
+# Maximum number of new tokens that are being confirmed, and that wait for confirmation.
 NEW_AT_ONCE, MOST_NEW = 8, 256
-# Timeout of the API server's answer, in seconds.
+# Timeout of the API server's answer (seconds).
 ASK_SECONDS = 10.0
 WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 # A RecordedJobDetail (client.history.answers).
@@ -51,19 +51,19 @@ RecordedJob = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class HistoryAccess:
-    """HistoryAccess is one viewer's access to a history; it is closed with their session."""
+    """HistoryAccess is one viewer's access to a history. It is closed with their session."""
 
     reader: HistoryReader
     close: Callable[[], Awaitable[None]]
 
 
-# Returns the history for the API server with the viewer's credentials; None if there is none.
+# Returns the access to the history for a server with the viewer's credentials; None if there is no history.
 HistoryOf = Callable[[Server], HistoryAccess | None]
 
 
 @dataclass(eq=False)
 class Viewer:
-    """Viewer is one session; `user` is their name, or None before Kubernetes 1.28."""
+    """Viewer is one session. `user` is the viewer's name; None before Kubernetes 1.28."""
 
     transport: ViewerTransport = field(repr=False)
     access: Gate = field(repr=False)
@@ -78,7 +78,7 @@ class Viewer:
 
     @property
     def history(self) -> HistoryReader | None:
-        """Returns this viewer's access to the history; None if there is none."""
+        """Returns this viewer's reader of the history; None if there is no history."""
         return None if self.history_access is None else self.history_access.reader
 
     async def look_up(self, namespace: str, name: str, uid: str | None) -> TrainingJob | RecordedJob:
@@ -92,13 +92,13 @@ class Viewer:
             await self.history_access.close()
 
     def count(self) -> None:
-        """Counts a request. Raises Refused for one too many."""
+        """Counts a request. Raises Refused if there were too many."""
         self.seen_at = time.monotonic()
         self.party.count()
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Counts a live answer while it lasts. Raises Refused for one too many."""
+        """Counts a live answer during the block. Raises Refused if there are too many."""
         with self.party.streaming():
             self.streams += 1
             try:
@@ -111,10 +111,10 @@ class Viewer:
 
 
 class Viewers:
-    """Viewers keeps the sessions."""
+    """Viewers keeps all viewers' sessions."""
 
     def __init__(self, server: Server, history_of: HistoryOf) -> None:
-        """`server` is the API server without credentials, or with the kubeconfig's for `myself`."""
+        """`server` is the API server without credentials, or with the kubeconfig's credentials for `myself`."""
         self._server = server
         self._history_of = history_of
         self._connector = connector_to(server)
@@ -127,12 +127,12 @@ class Viewers:
         self._party_by_name: WeakValueDictionary[str, Party] = WeakValueDictionary()
 
     async def myself(self) -> Viewer:
-        """Returns the viewer with the server's own credentials, on a laptop. Raises ClientError."""
+        """Returns a laptop's viewer, whose credentials are the kubeconfig's. Raises ClientError."""
         known = self._known(b"")
         return known or await self._asked(b"", self._server)
 
     async def of_token(self, token: str) -> Viewer:
-        """Returns the viewer with this token. Raises Refused if the API server refuses it, NoCluster."""
+        """Returns the viewer with this token. Raises Refused if the API server refuses it, and NoCluster."""
         key = hashlib.sha256(token.encode()).digest()
         if (known := self._known(key)) is not None:
             return known
@@ -151,14 +151,14 @@ class Viewers:
             self._new -= 1
 
     def end(self, viewer: Viewer) -> None:
-        """Ends the session of a viewer whose token the API server refuses now."""
+        """Ends a viewer's session, because the API server now refuses their token."""
         for key, known in list(self._by_hash.items()):
             if known is viewer and key:
                 self._forget(key)
                 self._refuse(key)
 
     def forget_idle(self) -> None:
-        """Drops sessions without recent requests, and refused tokens."""
+        """Drops sessions without recent requests, and old refused tokens."""
         now = time.monotonic()
         for key, viewer in list(self._by_hash.items()):
             if not viewer.streams and now - viewer.seen_at > IDLE_SECONDS:
@@ -190,12 +190,12 @@ class Viewers:
             self._refused.popitem(last=False)
 
     async def _asked(self, key: bytes, server: Server) -> Viewer:
-        """Returns a new session of a viewer whom the API server confirmed."""
+        """Returns a new session once the API server has confirmed the token."""
         transport = ViewerTransport(server, self._connector, self._party("a new viewer"))
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 user = await _user(transport)
-            # Without names each token is a party of its own.
+            # If users have no names, each token counts as a separate tenant.
             transport.party = self._party(key.hex() if user is None else party_of(user))
             self._make_room(transport.party)
         except TimeoutError:
@@ -213,7 +213,7 @@ class Viewers:
             await transport.close()
             raise
         if (known := self._known(key)) is not None:
-            # Another request with the same token was faster.
+            # Another request with the same token has already added the session.
             await transport.close()
             return known
         viewer = Viewer(transport, Gate(transport), transport.party, user, self._history_of(server))
@@ -228,14 +228,14 @@ class Viewers:
         return found
 
     def _make_room(self, party: Party) -> None:
-        """Drops the session that was idle longest if the party or all have too many. Raises Refused."""
+        """Drops the longest idle session if the tenant, or all, have too many. Raises Refused if none is idle."""
         self.forget_idle()
         own = [key for key, viewer in self._by_hash.items() if viewer.party is party]
         most = Counter(viewer.party.name for viewer in self._by_hash.values())
         if len(own) >= MOST_SESSIONS:
             keys = own
         elif len(self._by_hash) >= MOST_SESSIONS_IN_ALL:
-            # Sessions of the largest party are dropped first.
+            # Sessions of the tenant with the most sessions are dropped first.
             keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].party.name])
         else:
             return
@@ -248,7 +248,7 @@ class Viewers:
         viewer = self._by_hash.pop(key)
         viewer.is_over = True
         if not viewer.streams:
-            # Otherwise its last live answer closes it.
+            # Otherwise the session is closed after its last live answer.
             self._close(viewer)
 
     def _close(self, viewer: Viewer) -> None:
@@ -263,11 +263,11 @@ def no_history(server: Server) -> None:
 
 
 def history_at(address: str | None) -> HistoryOf:
-    """Returns access to the history at an address, else to the cluster's own (client/history/finding.py)."""
+    """Returns access to the history at an address, or else to the cluster's history (client/history/finding.py)."""
 
     def access(server: Server) -> HistoryAccess | None:
         if server.acting_as is not None:
-            # A history identifies users by their own tokens, and doesn't support impersonation.
+            # A history identifies users by their tokens, and doesn't support impersonation.
             return None
         found = find_history(address, server)
         transport = HistoryTransport(found.server, reader=found.answers)
@@ -310,19 +310,19 @@ async def look_up(
 
 
 def replaced(name: str) -> JobNotFound:
-    """Returns the error for a page about an earlier job of this name."""
+    """Returns the error for a page whose job was replaced by a later job of the same name."""
     return JobNotFound(f"That job {name} was deleted, and another one has its name now.")
 
 
 async def _user(transport: ViewerTransport) -> str | None:
-    """Returns the token's user; None if the cluster can't name them. Raises NotKnown, NoCluster."""
+    """Returns the name of the token's user; None if the cluster can't name them. Raises NotKnown and NoCluster."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = await transport.request("POST", WHO_AM_I, body=review)
     except (NotKnown, NoCluster):
         raise
     except ClientError:
-        # For Kubernetes before 1.28, a request that every version answers confirms the token.
+        # Before Kubernetes 1.28, another request confirms the token: one that every version answers.
         await is_allowed(transport, Access("list"))
         return None
     return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username"), 1_000) or None

@@ -1,7 +1,7 @@
-"""Answers questions about recorded jobs from the file, which another process may be writing.
+"""Reads answers about recorded jobs from the file, while another thread or process may be writing it.
 
-`AnswerThreads` are a few threads with a connection each, besides the one that writes. Long answers (curves, heat, logs,
-evidence) have threads of their own, so that a list never waits for one of them.
+`AnswerThreads` runs a few threads besides the writer's, each with its own connection. Long answers (curves, heat, logs,
+evidence) have separate threads, so that a list never waits for a long answer.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from trainmaster_operator.api.records import PodPlace
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.wire.values import mapping
 
-# Maximum number of jobs of one name, the newest: a client may recreate a job every second.
+# Maximum number of jobs of one name (the newest) in an answer, because a client may recreate a job every second.
 MAX_LIVES = 200
-# Maximum characters of evidence or logs in one answer (twice a job's ConfigMap). Maximum places of pods in one answer
-# (the newest attempts').
+# Maximum in one answer: characters of evidence or logs (twice a job's ConfigMap), and places of pods (of the newest
+# attempts).
 MAX_TEXT, MAX_PLACES = 2 * 1024 * 1024, 20_000
 SHORT_THREADS, LONG_THREADS = 2, 2
-# Seconds for one answer, and for the wait until a thread is free for it.
+# Maximum seconds for reading one answer, and for waiting until a thread is free.
 READ_SECONDS, WAIT_SECONDS = 10.0, 30.0
-# Seconds for which a stop waits for readers.
+# Maximum seconds that a stop waits for readers.
 CLOSE_SECONDS = 0.5
-# SQLite's own steps between two checks of the time.
+# Steps of SQLite's virtual machine between two checks of the time.
 _STEPS = 20_000
-# Minimum bytes of an answer to compress, if the client accepts gzip, at a level of half the default's time.
+# Larger answers are compressed if the client accepts gzip. This level takes half the time of the default.
 _COMPRESSED_BYTES, _GZIP, _LEVEL = 4_096, 31, 4
 _FIELDS = "id, uid, namespace, name, created, deleted, summary"
 Kind = TypeVar("Kind", bound=HistoryAnswer)
@@ -67,20 +67,20 @@ class NotRecorded(Exception):
 
 
 class AnswerTooSlow(Exception):
-    """An answer took too long; the message suggests a smaller request."""
+    """Reading an answer took too long. The message suggests a smaller request."""
 
 
 class Busy(Exception):
-    """No thread became free."""
+    """No thread became free in time."""
 
 
 class Answers:
-    """Answers reads one file, in one thread at a time."""
+    """Answers reads one file. Only one thread at a time may use it."""
 
     def __init__(self, file: Path) -> None:
         """Opens the file. Raises UnusableHistory."""
         self.connection = open_to_read(file)
-        # A long answer calls this repeatedly, and it may raise.
+        # Long answers call this function repeatedly. It raises if they must stop.
         self.check: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Answers:
@@ -96,7 +96,7 @@ class Answers:
     def jobs(
         self, namespace: str = "", name: str = "", *, limit: int = 500, before: tuple[float, int] | None = None
     ) -> RecordedJobList:
-        """Returns jobs, the newest first; `before` is the end of the previous list (`continue`)."""
+        """Returns jobs, newest first. `before` is the end of the previous list (`continue`)."""
         conditions, values = ["1"], list[Any]()
         for column, value in (("namespace", namespace), ("name", name)):
             if value:
@@ -152,7 +152,7 @@ class Answers:
         return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> EvidenceList:
-        """Returns the evidence of the newest attempts, as many as fit, the oldest first. Raises NotRecorded."""
+        """Returns the evidence of as many of the newest attempts as fit, oldest first. Raises NotRecorded."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             texts = self._texts("SELECT data, key FROM evidence WHERE job = ? ORDER BY key DESC", job)
@@ -181,10 +181,10 @@ class Answers:
     def _draw(
         self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[Drawn], Kind]
     ) -> Kind:
-        """Returns `answer`'s drawing of a job's data.
+        """Calls `answer` with a job's data, and returns its result.
 
-        SQLite can't restart its write-ahead log during a reader's transaction, and with endless readers that log would
-        fill the disk. So a long read has no transaction, unless a block moves during it.
+        SQLite can't restart its write-ahead log during a reader's transaction, and if there were always a reader, that
+        log would fill the disk. So a long read uses no transaction, unless a block moves while it reads.
         """
         try:
             with self._one_moment():
@@ -238,7 +238,7 @@ class Answers:
             self.connection.execute("ROLLBACK")
 
     def _texts(self, statement: str, *values: Any) -> Iterator[tuple[int, str]]:
-        """Yields keys and compressed texts until they are too much for one answer."""
+        """Yields keys and decompressed texts, as many as fit in one answer."""
         left = MAX_TEXT
         for data, key in self.connection.execute(statement, values):
             self.check()
@@ -257,27 +257,27 @@ class Answers:
 
 @dataclass(frozen=True)
 class Body:
-    """Body is an answer's JSON, compressed or not."""
+    """Body is an answer's JSON, which may be compressed."""
 
     data: bytes
     is_compressed: bool = False
 
 
 class AnswerThreads:
-    """AnswerThreads are the threads that read the file for answers."""
+    """AnswerThreads runs the threads that read answers from the file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="history-reader")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="history-drawer")
         self._own = threading.local()
-        # The file's generation: after damage another file may replace it.
+        # Counts how often another file has replaced the file, as after damage.
         self._generation = 0
         self._is_closed = False
         self._opened: list[Answers] = []
 
     def reopen(self) -> None:
-        """Opens the file again for all later reads."""
+        """Makes all later reads open the file again."""
         self._generation += 1
 
     async def close(self) -> None:
@@ -288,7 +288,7 @@ class AnswerThreads:
                 for threads in (self._short, self._long):
                     await asyncio.to_thread(threads.shutdown, cancel_futures=True)
         except TimeoutError:
-            # The file's empty write-ahead log remains.
+            # A read is still running, so its connection stays open, and the empty write-ahead log remains.
             return
         for answers in self._opened:
             answers.connection.close()
@@ -326,7 +326,7 @@ class AnswerThreads:
             raise
         if not compress or len(body) <= _COMPRESSED_BYTES:
             return Body(body)
-        # In this thread, because others wait for the loop.
+        # This thread compresses, because compressing in the event loop would delay other requests.
         packing = zlib.compressobj(_LEVEL, wbits=_GZIP)
         return Body(packing.compress(body) + packing.flush(), is_compressed=True)
 
@@ -341,13 +341,13 @@ class AnswerThreads:
 
 
 def _encoded(answer: HistoryAnswer | int) -> bytes:
-    """Returns an answer's JSON; pydantic writes that of a heat map seven times faster than json."""
+    """Returns an answer's JSON. Pydantic encodes a heat map seven times faster than json."""
     if isinstance(answer, int):
         return str(answer).encode()
     try:
         return answer.model_dump_json(by_alias=True).encode()
     except PydanticSerializationError:
-        # A text of a job has half a character (a lone surrogate), which only json escapes.
+        # A text of a job contains a lone surrogate, which only json can encode.
         return json.dumps(answer.to_data(), separators=(",", ":")).encode()
 
 

@@ -1,4 +1,4 @@
-"""Reads the data of charts: curves and heat of a window of time, with a limited number of points."""
+"""Reads the data of charts: curves and heat in a window of time, with a limited number of points."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from trainmaster.history.figures import (
 )
 from trainmaster.history.store import slice_of
 
-# If there are more ranks, this many of the slowest and of the fastest are shown.
+# Number of the slowest and of the fastest ranks that are shown if there are too many ranks.
 _ENDS = 256
-# Widths of a point, tried in this order until there are few enough points.
+# Widths of a point in seconds. The first one that gives few enough points is used.
 _NICE_SECONDS = (2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400)
-# Maximum count of ranks beyond MAX_RANKS: a job's pods choose their numbers.
+# Maximum number of ranks beyond MAX_RANKS to count. It is limited because a job's pods choose the ranks' numbers.
 _MOST_COUNTED = 100_000
 
 
 class Moved(Exception):
-    """A block was replaced before it was read; ask again."""
+    """A block was replaced before it was read. The read must start again."""
 
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """TimeWindow is the displayed time, in seconds since the epoch."""
+    """TimeWindow is the range of time that a chart shows, in seconds since the epoch."""
 
     since: float = 0.0
     until: float = math.inf
@@ -53,7 +53,7 @@ class TimeWindow:
 
 @dataclass(frozen=True)
 class Block:
-    """Block is an entry of the file's index: a block of figures."""
+    """Block identifies a block of figures in the file."""
 
     id: int
     level: int
@@ -61,9 +61,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Drawn is a job's data of one kind in a window, by time: blocks, whose data is read one by one, and the tail.
+    """Drawn is a job's data of one kind in a window, by time: blocks, which are read one by one, and the tail.
 
-    Drawn calls `check` before each block; it raises if the answer takes too long.
+    Before each block Drawn calls `check`, which raises if the answer takes too long.
     """
 
     connection: sqlite3.Connection
@@ -77,7 +77,7 @@ class Drawn:
     def of(
         cls, connection: sqlite3.Connection, job: int, kind: str, window: TimeWindow, check: Callable[[], None]
     ) -> Drawn:
-        """Reads the index, and the newest samples."""
+        """Reads the list of blocks, and the newest samples."""
         blocks = connection.execute(
             "SELECT id, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
             "ORDER BY level DESC, first, id",
@@ -96,7 +96,7 @@ class Drawn:
     def data(self, block: Block) -> bytes:
         """Returns a block's data. Raises Moved."""
         self.check()
-        # Another job's block may have got the same number.
+        # After the block was deleted, its number may have been used for another job's block.
         row = self.connection.execute(
             "SELECT data FROM blocks WHERE id = ? AND job = ? AND level = ?", (block.id, self.job, block.level)
         ).fetchone()
@@ -105,15 +105,15 @@ class Drawn:
         return bytes(row[0])
 
     def resolution(self, seconds: float) -> float:
-        """Returns the width of a drawn point: `seconds`, or at least that of the coarsest level."""
+        """Returns a drawn point's width in seconds: the larger of `seconds` and the coarsest level's."""
         return max(seconds, LEVEL_SECONDS[max((block.level for block in self.blocks), default=0)])
 
 
 def series_answer(drawn: Drawn, window: TimeWindow, points: int, done_before: Mapping[int, int]) -> Series:
-    """Returns the curves. `done_before` has the furthest step of all attempts before each. Raises Moved."""
+    """Returns the curves. `done_before` is the furthest step before each attempt. Raises Moved."""
     found = joined(CURVES, chain(readable(drawn.read, drawn.blocks), drawn.tail)).between(window.since, window.until)
     together, seconds = _together(found.at, found.attempt, points)
-    # If a job has more attempts than points, the newest are shown.
+    # If a job has more attempts than points, its newest attempts are shown.
     first = together[0][0] if together else len(found)
     thin = found.part(first, len(found)).combined([(begin - first, end - first) for begin, end in together])
     unknown = array("d", [NAN]) * len(thin)
@@ -134,7 +134,7 @@ def series_answer(drawn: Drawn, window: TimeWindow, points: int, done_before: Ma
 
 
 def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> RankHeat:
-    """Returns the heat map: all times are read first, then the figures block by block into the map's cells.
+    """Returns the heat map. Reads all times first, and then adds the figures, block by block, to the map's cells.
 
     Raises Moved.
     """
@@ -149,7 +149,7 @@ def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> 
     together, seconds = _together(at, attempt, columns)
     cells = Cells(len(together), figure)
     column_of = iter(_columns(together, len(at)))
-    # A block with damaged figures leaves its columns unchanged.
+    # If a block's figures are damaged, it adds nothing to its columns.
     blocks = ((next(readable(lambda it: drawn.read(it, figure), [block]), None), times) for block, times, _ in times)
     for part, all_at in chain(blocks, ((part, part.at) for part in drawn.tail)):
         own = [next(column_of) if window.since <= each <= window.until else -1 for each in all_at]
@@ -170,26 +170,26 @@ def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> 
 
 
 class Cells:
-    """Cells are the cells of a heat map: a figure of each rank in each column; NaN if there is none.
+    """Cells are a heat map's cells: one figure for each rank and column, or NaN if it is unknown.
 
-    A job may have tens of millions of figures. They are combined row by row as they are read, so that the map's columns
-    and ranks bound the memory.
+    A job can have tens of millions of figures. They are combined row by row as they are read, so the memory depends
+    only on the map's columns and ranks.
     """
 
     def __init__(self, columns: int, figure: str) -> None:
         self.figure = figure
         self.ranks: list[int] = []
         self.workers: list[int] = []
-        # Ranks without room in the map.
+        # Ranks for which the map has no room.
         self.beyond: set[int] = set()
         self._is_peak = RULES[HEAT][figure] is max
         self._place_of: dict[int, int] = {}
-        # Peaks, or sums and the number of figures in each.
+        # For each column the peaks, or else the sums, whose numbers of figures are in `_counts`.
         self._values = [array("d") for _ in range(columns)]
         self._counts = [array("I") for _ in range(columns)]
 
     def add(self, part: Points, columns: Sequence[int]) -> None:
-        """Adds a part's rows, each to its column; rows with a negative column are left out."""
+        """Adds each of a part's rows to its column. Rows with a negative column are skipped."""
         places = [self._place(rank, worker) for rank, worker in zip(part.ranks, part.workers, strict=True)]
         is_in_order = places == list(range(len(self.ranks)))
         for row, column in zip(part.rows(self.figure), columns, strict=True):
@@ -197,7 +197,7 @@ class Cells:
                 self._add_each(row, places, column)
 
     def rows(self) -> list[array[float]]:
-        """Returns each column's figures, by the order of `ranks`."""
+        """Returns each column's figures, in the order of `ranks`."""
         found = []
         for values, counts in zip(self._values, self._counts, strict=True):
             if not self._is_peak:
@@ -206,7 +206,7 @@ class Cells:
         return found
 
     def _place(self, rank: int, worker: int) -> int:
-        """Returns a rank's place, whose last worker counts; -1 if there is no room for it."""
+        """Returns a rank's place, or -1 if there is no room, and records the rank's newest worker."""
         place = self._place_of.get(rank, -1)
         if place >= 0:
             self.workers[place] = worker
@@ -219,7 +219,7 @@ class Cells:
         return place
 
     def _add_whole(self, row: array[float], column: int) -> bool:
-        """Adds a row of all ranks in order, the usual case; returns False if a figure is unknown."""
+        """Adds a row with all ranks in order, the usual case. Returns False if it can't, as with an unknown figure."""
         values, counts = self._values[column], self._counts[column]
         total = sum(row) + sum(values)
         if total != total or len(values) not in (0, len(row)):
@@ -247,7 +247,7 @@ class Cells:
 
 
 def _columns(together: Sequence[tuple[int, int]], points: int) -> Iterator[int]:
-    """Yields the column of each point; -1 for those before the first column."""
+    """Yields each point's column, or -1 for points before the first column."""
     first = together[0][0] if together else points
     yield from [-1] * first
     for column, (first, end) in enumerate(together):
@@ -255,7 +255,7 @@ def _columns(together: Sequence[tuple[int, int]], points: int) -> Iterator[int]:
 
 
 def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple[list[tuple[int, int]], float]:
-    """Returns the newest spans of points that become one point each, at most `points`, and a point's seconds."""
+    """Divides points into spans that become one point each. Returns the newest `points` spans, and a span's seconds."""
     least = (at[-1] - at[0]) / points if len(at) > points else 0.0
     nice = (float(seconds) for seconds in _NICE_SECONDS if seconds >= least)
     for seconds in chain(nice, (86_400.0 * 2**n for n in range(1, 17))) if len(at) > points else [0.0]:
@@ -285,12 +285,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _rounded(values: Sequence[float], digits: int) -> list[float | None]:
-    """Returns figures with this number of digits; None for an unknown one."""
+    """Returns figures rounded to this number of significant digits; unknown figures become None."""
     shape = f".{digits}g"
     return [_round(value, shape) if value - value == 0.0 else None for value in values]
 
 
 @lru_cache(100_000)
 def _round(value: float, shape: str) -> float:
-    # A heat map has few different figures, with their twelve bits.
+    # A heat map contains few different figures, because figures are kept with few bits.
     return float(format(value, shape))

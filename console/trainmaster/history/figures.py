@@ -1,15 +1,15 @@
-"""A job's figures over time: curves (one value for all ranks together) and heat (a value for each rank).
+"""Encodes a job's figures over time: curves (one value for all ranks together) and heat (a value for each rank).
 
-The newest samples are in the file's `tail` as JSON, in the order of arrival. `upkeep` packs them into blocks, because a
-block of one point would cost more than the point.
+The newest samples are in the file's `tail` as JSON, in the order of arrival. Later `upkeep` packs many of them into a
+block, because a block has a fixed cost.
 
-Points are thinned as they age, by levels as in RRDtool and Whisper; each time is in one level only. Samples enter level
-0 unchanged. If a level has too many points, the oldest are combined by the next level's seconds and move there. So a
-job of an hour keeps its samples. One of months keeps every sample of the last hour, a point every 10 seconds of the
-hours before, and so on, in a bounded number of points. A combined point has the mean of fluctuating figures, the
-maximum of figures whose peak matters, and the last of counters. A point never mixes two attempts.
+Points are thinned by levels as they age, as in RRDtool and Whisper. Each point is in one level only. Samples enter
+level 0 unchanged. If a level has too many points, its oldest points are combined and moved to the next level. So a job
+of one hour keeps every sample. A job of months keeps every sample of the last hour, a point for every 10 seconds of
+the hours before, and so on, and the number of points is bounded. Combining takes the mean of fluctuating figures, the
+maximum of figures whose peak matters, and the last value of counters. A point never mixes two attempts.
 
-Plain rows would take 9 times the bytes with 4 ranks, and 35 times with 1,024 (bench/RESULTS.md).
+Plain rows would take 9 times as many bytes with 4 ranks, and 35 times with 1,024 (bench/RESULTS.md).
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ Read = TypeVar("Read")
 
 NAN = math.nan
 CURVES, HEAT = "curves", "heat"
-# A rank's slowest step reveals a rank that is slow once, its mean step one that is always a little slower.
+# A rank's slowest step reveals a rank that was slow once. Its mean step reveals a rank that is always a little slower.
 STEP, PEAK, MEAN = "step", "stepSeconds", "meanStepSeconds"
 # The prefix of the names in status.timeSpent.
 SPENT = "timeSpent."
-# Seconds of a point, by level. The last level's 1,800 points are seven years.
+# Seconds of a point in each level. The last level's 1,800 points cover six and a half years.
 LEVEL_SECONDS = (0.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28_800.0, 115_200.0)
-# Maximum number of a sample's ranks; the operator sends at most this many for a job.
+# Maximum number of ranks in a sample. The operator sends at most this many for a job.
 MAX_RANKS = 16_384
 # Points of a block and of a level, and for many ranks their values; a heat map has at most 240 columns.
 _BLOCK_POINTS, _BLOCK_CELLS, _KEPT_POINTS, _KEPT_CELLS, _LEAST_POINTS = 60, 100_000, 1800, 100_000, 480
-# Maximum values of a figure that are joined at once. A job's pods choose the numbers of its ranks, and may choose
-# others each time.
+# Maximum values of a figure that are joined at once. It is limited because a job's pods choose the ranks' numbers, and
+# may choose different ones each time.
 MOST_CELLS = 1_000_000
-# Maximum bytes of a block's head: ranks and workers are numbers of five digits.
+# Maximum bytes of a block's head, in which ranks and workers are numbers of five digits.
 _HEAD_BYTES = 1_000_000
-# Bits of a float32 that heat drops: it keeps 11 significant bits, more than a colour shows.
+# Low bits of a float32 that are dropped for heat. The 11 significant bits that are kept are more than a colour shows.
 _DROPPED_BITS = 13
 # The compressor's dictionary: text that blocks have in common. It never changes, because old blocks need it.
 _COMMON = (
@@ -90,7 +90,7 @@ RULES: Mapping[str, Mapping[str, Combine]] = {
     HEAT: {PEAK: max, MEAN: mean, "gradNorm": max, "loss": mean},
 }
 HEAT_FIGURES = tuple(RULES[HEAT])
-# The record's names of the ranks' figures that are kept.
+# Figures of ranks that are kept, by their names in a record.
 _OF_RANKS = {name: key for name, key in RECORDED.items() if key in HEAT_FIGURES}
 
 
@@ -105,7 +105,7 @@ def block_points(ranks: int) -> int:
 
 
 def spans(at: Sequence[float], attempt: Sequence[int], seconds: float) -> list[tuple[int, int]]:
-    """Returns the spans of points that become one point: first and end of each span of time and attempt."""
+    """Returns the start and end of each span of points that have the same attempt and `seconds` of time."""
     keys = [(time // seconds if seconds else time, of) for time, of in zip(at, attempt, strict=True)]
     begins = [place for place, key in enumerate(keys) if not place or key != keys[place - 1]]
     return list(pairwise([*begins, len(keys)]))
@@ -113,10 +113,11 @@ def spans(at: Sequence[float], attempt: Sequence[int], seconds: float) -> list[t
 
 @dataclass
 class Points:
-    """Points are values by time (seconds since the epoch), and within a time by rank; NaN if unknown.
+    """Points are values by time (seconds since the epoch), and within a time by rank. Unknown values are NaN.
 
-    `values` are flat: n times after the first, the value of the rank at `place` is at `n * len(ranks) + place`. Curves
-    have one rank. Heat has no mean step until points are combined, because it equals the peak.
+    The lists in `values` are flat: at the n-th time (from 0), the value of the rank at `place` has the index
+    `n * len(ranks) + place`. Curves have one rank. Heat has no mean step until points are combined, because until then
+    the mean equals the peak.
     """
 
     kind: str
@@ -148,11 +149,11 @@ class Points:
         return Points(self.kind, self.ranks, self.workers, self.at[first:end], self.attempt[first:end], values)
 
     def thinned(self, seconds: float) -> Points:
-        """Returns a point for each span of `seconds` and attempt, with the time of its last point."""
+        """Combines the points of each span of `seconds` and attempt into one, which has the last point's time."""
         return self.combined(spans(self.at, self.attempt, seconds))
 
     def combined(self, together: Sequence[tuple[int, int]]) -> Points:
-        """Returns one point for each of these spans of points."""
+        """Combines each span of points into one point."""
         if len(together) == len(self):
             return self
         times = [self.at[end - 1] for _, end in together], [self.attempt[end - 1] for _, end in together]
@@ -168,10 +169,10 @@ class Points:
         return found
 
     def to_block(self) -> bytes:
-        """Returns the points as bytes: a line of JSON, and each figure's values.
+        """Returns the points as bytes: a line of JSON, then each figure's values.
 
-        Only the exponents of figures compress well. So bytes of the same significance are grouped (as in Parquet's
-        BYTE_STREAM_SPLIT), and the planes of exponents and of dropped bits nearly vanish.
+        Bytes of the same significance are grouped (as in Parquet's BYTE_STREAM_SPLIT), because only exponents compress
+        well. The groups of exponents and of dropped bits then take almost no room.
         """
         times = [round(time * 1000) for time in self.at]
         head = {
@@ -185,7 +186,7 @@ class Points:
         for name, values in self.values.items():
             stored: array[Any] = array("f", values)
             if name == STEP:
-                # Steps are exact to 2**53.
+                # Floats represent steps exactly up to 2**53.
                 steps = [int(step) if step == step else -1 for step in values]
                 stored = array("q", [now - before for before, now in pairwise([0, *steps])])
             if self.kind == HEAT:
@@ -221,13 +222,13 @@ class Points:
 
 
 def times_of_block(block: bytes) -> tuple[list[float], list[int]]:
-    """Returns a block's times and attempts; the far more numerous values stay packed."""
+    """Returns a block's times and attempts without unpacking its values, which are far more numerous."""
     head, at, _ = _unpacked(block, _HEAD_BYTES)
     return at, head["attempt"]
 
 
 def joined(kind: str, parts: Iterable[Points]) -> Points:
-    """Joins consecutive parts, with all ranks of any part and each rank's last worker.
+    """Joins consecutive parts. The result has the ranks of all parts, and each rank's last worker.
 
     If they have more values than MOST_CELLS, only the first ranks are kept.
     """
@@ -274,13 +275,13 @@ def decompress(packed: bytes) -> bytes:
 
 
 def step_of(record: SampleRecord) -> int | None:
-    """Returns the step of the first rank that reports one."""
+    """Returns the step of the first rank that reports a step."""
     found = _first(record.columns.get("step") or ())
     return None if found is None else int(min(max(found, 0.0), MAX_WHOLE - 1))
 
 
 def to_tail(record: SampleRecord, status: Mapping[str, float]) -> str:
-    """Returns a sample in the tail's form; `status` has the figures of the job's status at that time."""
+    """Returns a sample as text for the tail. `status` contains the figures of the job's status at that time."""
     known = {name: [value for value in values if value is not None] for name, values in record.columns.items()}
     of_job: dict[str, float | None] = {
         STEP: step_of(record),
@@ -301,7 +302,7 @@ def to_tail(record: SampleRecord, status: Mapping[str, float]) -> str:
 
 
 def of_tail(rows: Iterable[tuple[float, str]]) -> dict[str, list[Points]]:
-    """Returns the figures of a tail's rows (time and text) by kind; heat in a part for each set of ranks."""
+    """Returns the figures of a tail's rows (time and text) by kind. Heat has a part for each set of ranks."""
     found: dict[str, list[Points]] = {CURVES: [], HEAT: []}
     for at, text in rows:
         attempt, figures, ranks, workers, of_ranks = json.loads(text)
@@ -319,7 +320,7 @@ def _append(
     workers: list[int],
     columns: Mapping[str, Sequence[float | None]],
 ) -> None:
-    """Adds a time to the last part, or to a new one if the ranks or their figures changed."""
+    """Adds a time to the last part, or to a new part if the ranks or their figures changed."""
     part = parts[-1] if parts else None
     if part is None or (part.ranks, part.workers, part.values.keys()) != (ranks, workers, columns.keys()):
         in_order = {name: array("d") for name in RULES[kind] if name in columns}
@@ -361,13 +362,13 @@ def _combined_rows(how: Combine, rows: Sequence[array[float]]) -> Iterable[float
     if len(rows) == 1:
         return rows[0]
     if how is not last and all(total == total for total in map(sum, rows)):
-        # No value is unknown, which is the usual case and takes a fifth of the time.
+        # All values are known: the usual case, which this computes in a fifth of the time.
         return map(max, *rows) if how is max else [total / len(rows) for total in map(sum, zip(*rows, strict=True))]
     return [_combined(how, values) for values in zip(*rows, strict=True)]
 
 
 def _combined(how: Combine, values: Sequence[float]) -> float:
-    """Returns one value for several, ignoring unknown ones."""
+    """Combines several values into one, ignoring unknown values."""
     found = how(values)
     # max() ignores NaN unless it comes first.
     if found == found:

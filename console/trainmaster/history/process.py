@@ -1,4 +1,4 @@
-"""Runs the history: opens the file, serves it, and keeps it small until `stop` is set."""
+"""Runs the history: opens the file, serves it, and keeps it small, until `stop` is set."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class CannotListen(Exception):
-    """The port isn't available; the message has the reason."""
+    """The port isn't available. The message states the reason."""
 
 
 async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
-    """Serves until `stop` is set. Raises UnusableHistory, NoCluster and CannotListen."""
+    """Serves the history until `stop` is set. Raises UnusableHistory, NoCluster and CannotListen."""
     file = Path(settings.file)
     with locked(file):
         viewers = HistoryViewers(address_of(settings.kubeconfig, settings.context))
@@ -40,7 +40,7 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
                 port = await server.start(settings.address, settings.port)
             except OSError as error:
                 where = f"{settings.address} port {settings.port}"
-                # asyncio's own text names its calls, and the error of an unknown name has no errno.
+                # asyncio's message names its function calls. The error for an unknown host name has no errno.
                 why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
                 raise CannotListen(f"{where} can't be listened on: {why}; give --address and --port.") from error
             log.info("The history in %s is served on port %d.", file, port)
@@ -52,7 +52,7 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
             await asyncio.wait((stopping, maintaining), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if maintaining.done():
-                # Only a bug ends the maintenance; the process is restarted.
+                # Only a bug ends the maintenance. This raises its error, so that the process is restarted.
                 maintaining.result()
         finally:
             maintaining.cancel()

@@ -1,4 +1,4 @@
-"""Writes the file in one thread: batches as they arrive, and between them small steps of aging and trimming."""
+"""Writes the file in one thread: batches as they arrive, and small steps of aging and trimming between them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from trainmaster_operator.wire.values import ProtocolError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Seconds between two checks for due steps, and between two after a failure (a full disk).
+# Seconds between two checks for due steps: usually, and after a failure (such as a full disk).
 LOOK_SECONDS, FAILED_SECONDS = 1.0, 10.0
-# Maximum seconds that a batch waits for room.
+# Maximum seconds for which a batch waits until there is room in the file.
 ROOM_SECONDS = 5.0
-# Maximum part of the file for a slice of the tail.
+# A slice of the tail may take at most the file's size divided by this number.
 _OF_A_SLICE = 256
 _COMMIT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-# Reasons of refusals, by the answer's status.
+# Reasons of refused requests, by the answer's HTTP status.
 REASONS = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -60,7 +60,7 @@ REASONS = {
 
 
 class CannotRecord(Exception):
-    """The history can't write now; the message has the reason. The sender repeats the records."""
+    """The history can't write now. The message states the reason. The sender must repeat the records."""
 
 
 class NoRoom(Exception):
@@ -71,7 +71,7 @@ class HistoryRecorder:
     """HistoryRecorder owns the thread that writes."""
 
     def __init__(self, settings: HistorySettings, metrics: HistoryMetrics, reopened: Callable[[], None]) -> None:
-        """`reopened` is called after another file has replaced a damaged or deleted one."""
+        """`reopened` is called after a damaged or deleted file was replaced."""
         self._settings = settings
         self._metrics = metrics
         self._reopened = reopened
@@ -91,11 +91,11 @@ class HistoryRecorder:
         self._thread.shutdown()
 
     async def record(self, body: bytes) -> int:
-        """Writes a batch, one record a line; returns their number. Raises ProtocolError and CannotRecord."""
+        """Writes a batch (one record a line); returns the number of records. Raises ProtocolError and CannotRecord."""
         return await self._run(lambda: self._record(body))
 
     async def maintain(self) -> None:
-        """Runs steps as they become due, until it is cancelled."""
+        """Runs steps as they become due, until cancelled."""
         while True:
             try:
                 while await self._run(self._step):
@@ -131,7 +131,7 @@ class HistoryRecorder:
         return written.total()
 
     def _one_by_one(self, body: bytes) -> Counter[str]:
-        """Writes each record by itself and skips those that fail, which would block all others."""
+        """Writes each record by itself. Records that fail are skipped, because they would block all others."""
         written = Counter[str]()
         for line in body.split(b"\n"):
             try:
@@ -144,7 +144,7 @@ class HistoryRecorder:
         return written
 
     def _write(self, body: bytes) -> Counter[str]:
-        """Writes records, one a line. They are parsed one at a time, because a parsed record is large."""
+        """Writes a batch's records. They are parsed one at a time, because a parsed record is large."""
         self._make_room()
         return self._or_replaced(lambda: self._store.record(parse_lines(body)), len(body))
 
@@ -158,9 +158,9 @@ class HistoryRecorder:
         return self._or_replaced(lambda: any(step() for step in self._steps))
 
     def _or_replaced(self, write: Callable[[], T], size: int | None = None) -> T:
-        """Writes, into a new file if the old one is damaged or missing.
+        """Calls `write`. If the file is damaged or missing, replaces it and calls `write` again.
 
-        `size` is the records' size in JSON. Raises CannotRecord, and NoRoom if they don't fit below the file's maximum.
+        `size` is the size of the records' JSON. Raises CannotRecord, and NoRoom if they exceed the file's maximum size.
         """
         try:
             if self._store.is_lost():
@@ -183,7 +183,7 @@ class HistoryRecorder:
         return found
 
     def _replace(self) -> None:
-        """Restores a deleted file from the open connection, or uses the file that has replaced it."""
+        """Restores a deleted file from the open connection, or opens the file that has replaced the old file."""
         file = self._store.file
         self._store.drop_beside()
         if file.exists():
@@ -244,7 +244,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 class HistoryMetrics:
-    """HistoryMetrics has all metrics. Their names and labels are an interface: dashboards and alerts use them."""
+    """HistoryMetrics contains all metrics. Their names and labels must not change: dashboards and alerts use them."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -278,7 +278,7 @@ class HistoryMetrics:
         version.labels(version=__version__).set(1)
 
     def count_records(self, written: Mapping[str, int]) -> None:
-        """Counts written records by their kind."""
+        """Adds to the number of written records of each kind."""
         for kind, number in written.items():
             self.records.labels(record=kind).inc(number)
 

@@ -1,7 +1,7 @@
-"""Opens the file: creates its tables, and moves a damaged file aside.
+"""Opens the file, creates its tables, and moves a damaged file aside.
 
-The history is one file, SQLite in WAL mode. A commit is on the disk when it is acknowledged (synchronous=FULL), so that
-neither a kill nor a power cut loses it. The one writer commits once for a batch, so a sync for each costs little.
+The history is one SQLite file in WAL mode. A commit is on the disk when it is acknowledged (synchronous=FULL), so
+neither a kill nor a power cut loses it. There is one writer, which commits once for a batch, so syncing costs little.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# Bytes of a row besides its texts: its other columns, its entries in indexes, and unused room of pages. So the sum of
-# all jobs' `bytes` is the file's size within a fifth (tests/unit/history/test_books.py).
+# Bytes that a row takes besides its texts: other columns, entries in indexes, and unused room in pages. With them, the
+# sum of all jobs' `bytes` differs from the file's size by at most a fifth (tests/unit/history/test_books.py).
 _OF_A_ROW = {"jobs": 700, "objects": 60, "attempts": 100, "blocks": 140, "evidence": 60, "logs": 60}
 _TEXTS = {"jobs": ("summary",), "attempts": ("data", "workers")}
 
 
 def _bytes_of(table: str, row: str) -> str:
-    """Returns the expression for the bytes of a row, OLD or NEW; on average, pages are nine tenths full."""
+    """Returns SQL for the bytes of the row OLD or NEW. It assumes that pages are nine tenths full."""
     texts = " + ".join(f"coalesce(length({row}.{name}), 0)" for name in _TEXTS.get(table, ("data",)))
     return f"({_OF_A_ROW[table]} + ({texts}) * 10 / 9)"
 
@@ -77,23 +77,23 @@ TABLES = """
         UPDATE namespaces SET bytes = bytes - OLD.bytes WHERE name = OLD.namespace;
         DELETE FROM namespaces WHERE name = OLD.namespace AND bytes <= 0; END;
     """ + "".join(map(_books, _OF_A_ROW))
-# The tables' version. A file of another version is refused.
+# The version of the tables. A file with another version is refused.
 VERSION = 1
-# "TMhi" names the owner to people (`file`, SQLite's tools) and distinguishes our files from other programs'.
+# "TMhi" distinguishes our files from other programs' files. `file` and SQLite's tools show it.
 APPLICATION_ID = 0x544D6869
 _DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # The first bytes of every SQLite file.
 _BEGINNING = b"SQLite format 3\0"
-# Milliseconds that a connection waits for another's lock. In WAL readers and the writer never lock each other out.
+# Milliseconds that a connection waits for a lock. In WAL mode, readers and the writer don't block each other.
 _BUSY_MILLISECONDS = 5_000
-# Permissions of folders and files that the history makes: they hold all namespaces' jobs and logs.
+# Permissions of new folders and files, which contain the jobs and logs of all namespaces.
 _OWNERS_FOLDER, _OWNERS_FILE = 0o700, 0o600
-# The suffix of the write-ahead log. If there is one, the file wasn't closed, and is read completely once to check it.
+# The suffix of the write-ahead log. If this log exists, the file wasn't closed, and is checked completely once.
 _WRITE_AHEAD = "-wal"
 
 
 class UnusableHistory(Exception):
-    """The file can't be used; the message has the reason and the remedy."""
+    """The file can't be used. The message states the reason and the remedy."""
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -103,7 +103,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Holds the file for this process alone. Raises UnusableHistory."""
+    """Locks the file for this process during the block. Raises UnusableHistory."""
     try:
         file.parent.mkdir(_OWNERS_FOLDER, parents=True, exist_ok=True)
         with file.with_name(f"{file.name}.lock").open("w") as lock:
@@ -116,7 +116,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def open_file(file: Path) -> sqlite3.Connection:
-    """Opens the file for writing, and moves a damaged one aside. Raises UnusableHistory."""
+    """Opens the file for writing, and moves a damaged file aside. Raises UnusableHistory."""
     try:
         return _open(file)
     except sqlite3.DatabaseError as error:
@@ -138,14 +138,14 @@ def open_file(file: Path) -> sqlite3.Connection:
 
 
 def _began_as_database(file: Path) -> bool:
-    """Returns whether a damaged file may be a history: it begins as a database, or with the zeros of a lost page."""
+    """Returns whether a damaged file may be a history, because it begins as a database or with a lost page's zeros."""
     with file.open("rb") as opened:
         beginning = opened.read(len(_BEGINNING))
     return beginning == _BEGINNING or not beginning.strip(b"\0")
 
 
 def move_aside(file: Path) -> Path:
-    """Renames a damaged file, with the files that belong to it, and returns its new path."""
+    """Renames a damaged file and SQLite's files beside it, and returns its new path."""
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
     aside = file.with_name(f"{file.name}.damaged-{stamp}")
     for suffix in (_WRITE_AHEAD, "-shm", ""):
@@ -156,7 +156,7 @@ def move_aside(file: Path) -> Path:
 
 
 def open_to_read(file: Path) -> sqlite3.Connection:
-    """Opens a history read-only; another connection may be writing it. Raises UnusableHistory."""
+    """Opens a history read-only, while another connection may be writing it. Raises UnusableHistory."""
     if not file.is_file():
         raise UnusableHistory(f"{file} isn't there; name the file of a history.")
     try:
@@ -174,16 +174,16 @@ def open_to_read(file: Path) -> sqlite3.Connection:
 
 def _open(file: Path) -> sqlite3.Connection:
     was_clean = not file.with_name(file.name + _WRITE_AHEAD).exists()
-    # Files that SQLite creates beside it get its permissions.
+    # SQLite gives the files that it creates beside the file the same permissions.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, _OWNERS_FILE))
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        # The history never writes to a file that isn't its own.
+        # The history never writes to another program's file.
         version = _require_ours(connection, file)
         if version == 0:
-            # Blocks of 1.5 kB leave a third of SQLite's default pages of 4,096 bytes empty, and a tenth of these.
+            # Blocks of 1.5 kB would leave a third of SQLite's default pages (4,096 bytes) empty, but a tenth of these.
             connection.execute("PRAGMA page_size = 8192")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -204,7 +204,7 @@ def _open(file: Path) -> sqlite3.Connection:
 
 
 def _require_ours(connection: sqlite3.Connection, file: Path) -> int:
-    """Returns the version of the tables; 0 if there are none. Raises UnusableHistory."""
+    """Returns the version of the tables; 0 if the file has no tables. Raises UnusableHistory."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -1,6 +1,6 @@
-"""Serves the history over HTTP: receives records from the operator, and answers viewers.
+"""Serves the history over HTTP: receives the operator's records, and answers viewers.
 
-Errors are Kubernetes' Status objects. An invalid parameter is refused with a sentence that names it.
+Errors are Status objects as in Kubernetes. If a parameter is invalid, the error's message names it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from trainmaster_operator.wire.values import MAX_TIME, ProtocolError, shown
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-# Maximum number of the writer's batches in memory.
+# Maximum number of batches of records in memory.
 MAX_WRITES = 4
-# Bytes of an answer's pieces, and seconds after which an answer is cancelled if its reader hasn't read it.
+# Bytes of one piece of an answer, and seconds after which sending is cancelled if the reader doesn't read.
 _PIECE_BYTES, SEND_SECONDS = 65_536, 30.0
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JOB = "/v1/namespaces/{namespace}/jobs/{name}"
@@ -48,45 +48,45 @@ Ask = Callable[[Answers, str, str, str], HistoryAnswer]
 
 
 class BadQuery(Exception):
-    """A parameter is invalid; the message names it and describes a valid value."""
+    """A parameter is invalid. The message names it and describes a valid value."""
 
 
 class Query:
-    """Query has a request's parameters by name. Each method raises BadQuery."""
+    """Query reads a request's parameters. Each method raises BadQuery if its parameter is invalid."""
 
     def __init__(self, values: Mapping[str, str], *known: str) -> None:
-        """Raises BadQuery for a name that isn't among `known`, because a misspelt one would have no effect."""
+        """Raises BadQuery for a name that isn't in `known`, because a misspelt name would have no effect."""
         for name in values:
             if name not in known:
                 raise BadQuery(f"{shown(name)} is no parameter here; there are {', '.join(known)}.")
         self._values = values
 
     def text(self, name: str, pattern: re.Pattern[str], problem: str) -> str:
-        """Returns a text; empty if it is missing."""
+        """Returns a text parameter; empty if it is missing."""
         found = self._values.get(name, "")
         return _matched(name, found, pattern, problem) if found else ""
 
     def namespace(self) -> str:
-        """Returns a namespace; empty for all namespaces."""
+        """Returns the namespace; empty means all namespaces."""
         return self.text("namespace", _NAMESPACE, "is no name of a namespace.")
 
     def name(self) -> str:
-        """Returns a job's name; empty for any name."""
+        """Returns the job's name; empty means any name."""
         return self.text("name", _JOB_NAME, "is no name of a job.")
 
     def uid(self) -> str:
-        """Returns a job's uid; empty for the newest of its name."""
+        """Returns the job's uid; empty means the newest job of its name."""
         return self.text("uid", _UID, "is no uid; leave it out for the newest job of that name.")
 
     def window(self) -> TimeWindow:
-        """Returns the time between `from` and `to`, seconds since the epoch or RFC 3339."""
+        """Returns the time between `from` and `to`, which are seconds since the epoch or RFC 3339."""
         window = TimeWindow(self._time("from", 0.0), self._time("to", MAX_TIME))
         if window.since > window.until:
             raise BadQuery(f"from: {shown(self._values['from'])} is later than to; give the earlier time as from.")
         return window
 
     def whole(self, name: str, default: Any, least: int, most: int) -> Any:
-        """Returns a whole number from `least` to `most`, or the default."""
+        """Returns an integer parameter from `least` to `most`, or `default` if it is missing."""
         text = self._values.get(name)
         if text is None:
             return default
@@ -95,14 +95,14 @@ class Query:
         return int(text)
 
     def figure(self) -> str:
-        """Returns the figure of a heat map."""
+        """Returns the name of a heat map's figure."""
         found = self._values.get("figure", PEAK)
         if found not in HEAT_FIGURES:
             raise BadQuery(f"figure: {shown(found)} is none of {', '.join(HEAT_FIGURES)}.")
         return found
 
     def before(self) -> tuple[float, int] | None:
-        """Returns the end of the previous list."""
+        """Returns the position at which the previous list ended."""
         problem = "is not from a list's answer; give the one of the list before this."
         found = _PLACE.fullmatch(self.text("continue", _PLACE, problem))
         return None if found is None else (float(found[1]), int(found[2]))
@@ -121,7 +121,7 @@ class Query:
 
 
 class RefusedRequest(Exception):
-    """A request is refused with this status and sentence."""
+    """A request is refused with this HTTP status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -144,7 +144,7 @@ _ERRORS: dict[type[Exception], int] = {
 
 
 class HistoryServer:
-    """Serves a history; `viewers` decides who may read."""
+    """HistoryServer serves a history over HTTP. `viewers` decides who may read it."""
 
     def __init__(
         self,
@@ -173,16 +173,16 @@ class HistoryServer:
         self._server = HttpServer(app)
 
     async def start(self, address: str, port: int) -> int:
-        """Listens, and returns the port; for 0 it is a free one. Raises OSError."""
+        """Listens, and returns the port. If `port` is 0, a free port is used. Raises OSError."""
         return (await self._server.start(address, port))[1]
 
     async def close(self) -> None:
-        """Refuses new requests, and ends after the answers in progress."""
+        """Refuses new requests, and waits for the answers in progress."""
         await self._server.close()
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answers an error as a Status."""
+        """Runs a handler. If it raises an error, answers with a Status object."""
         try:
             return await handler(request)
         except web.HTTPException as error:
@@ -218,7 +218,7 @@ class HistoryServer:
         return web.json_response({"kind": "Recorded", "records": number}, headers=_HEADERS)
 
     def _require_writer(self, request: web.Request) -> None:
-        """Raises RefusedRequest for a request without the writer's token, which may be replaced at any time."""
+        """Raises RefusedRequest if a request lacks the writer's token, which can be replaced at any time."""
         if self._token_file is None:
             raise RefusedRequest(401, "This history has no writer: start it with --writer-token-file.")
         try:
@@ -277,7 +277,7 @@ class HistoryServer:
     async def _read_job(
         self, request: web.Request, query: Query, ask: Ask, *more: Access, is_long: bool = True
     ) -> web.StreamResponse:
-        """Answers a viewer who may get the job and has the rights `more` in its namespace."""
+        """Answers if the viewer may get the job and also has the rights `more` in its namespace."""
         namespace = _matched("namespace", request.match_info["namespace"], _NAMESPACE, "is no name of a namespace.")
         name = _matched("name", request.match_info["name"], _JOB_NAME, "is no name of a job.")
         uid = query.uid()
@@ -293,7 +293,7 @@ class HistoryServer:
         *,
         is_long: bool,
     ) -> web.StreamResponse:
-        # The API server's proxy of Services keeps the usual header for itself.
+        # The API server's proxy to Services doesn't forward the Authorization header.
         token = _bearer(request, "X-Trainmaster-Authorization") or _bearer(request, "Authorization")
         if not token:
             raise RefusedRequest(
@@ -314,7 +314,7 @@ class HistoryServer:
                 return await self._send(request, viewer, body)
 
     async def _send(self, request: web.Request, viewer: bytes, body: Body) -> web.StreamResponse:
-        """Sends a whole answer. It keeps its place meanwhile, which bounds the memory for a slow reader."""
+        """Sends an answer. The request keeps its place until then, which limits the memory that slow readers use."""
         response = web.StreamResponse(headers={**_HEADERS, "Vary": "Accept-Encoding"})
         response.content_type = "application/json"
         if body.is_compressed:
@@ -354,5 +354,5 @@ def _matched(name: str, value: str, pattern: re.Pattern[str], problem: str) -> s
 def _bearer(request: web.Request, header: str) -> str:
     """Returns a header's bearer token; empty if there is none."""
     scheme, _, token = request.headers.get(header, "").partition(" ")
-    # aiohttp keeps bytes that aren't UTF-8 as surrogates, which no token has.
+    # aiohttp decodes bytes that aren't UTF-8 as surrogates, which no token contains.
     return token.strip() if scheme.lower() == "bearer" and token.isascii() else ""

@@ -1,4 +1,4 @@
-"""Declares the settings of `trainmaster history serve`: name, unit, default and reason."""
+"""Declares the settings of `trainmaster history serve`, with their units, defaults and reasons."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.api.options import InvalidSetting, LogFormat, LogLevel, option
 
-# The minimum, with room for a few jobs and for the blocks that are being thinned.
+# The minimum size of the file. It has room for a few jobs and for the blocks that are being thinned.
 LEAST_BYTES = 16 * 1024 * 1024
 SECONDS_OF_A_DAY = 86_400.0
 
 
 def parse_bytes(text: str) -> int:
-    """Returns a number of bytes from Kubernetes' syntax of quantities. Raises InvalidSetting."""
+    """Parses a number of bytes in Kubernetes' syntax of quantities. Raises InvalidSetting."""
     try:
         found = int(quantity(text))
     except (ValueError, ArithmeticError) as error:
@@ -27,8 +27,8 @@ def parse_bytes(text: str) -> int:
 class HistorySettings:
     """HistorySettings are all settings of a history that a user can change."""
 
-    # The variables aren't TRAINMASTER_HISTORY_PORT and the like, because Kubernetes itself sets those differently in
-    # pods beside a Service named trainmaster-history.
+    # The variables aren't named TRAINMASTER_HISTORY_PORT and so on, because Kubernetes sets variables of such names in
+    # pods if there is a Service named trainmaster-history.
     file: str = field(
         default="/var/lib/trainmaster/history.sqlite",
         metadata=option("Keep recorded jobs in this file.", variable="HISTORY_FILE"),
@@ -40,7 +40,7 @@ class HistorySettings:
     address: str = field(
         default="0.0.0.0", metadata=option("Listen on this address.", variable="HISTORY_LISTEN_ADDRESS")
     )
-    # Each request reads the file, so that the token can be replaced in its Secret.
+    # Each request reads the token's file, so that the token can be replaced in its Secret.
     writer_token_file: str | None = field(
         default=None,
         metadata=option(
@@ -48,7 +48,7 @@ class HistorySettings:
             variable="HISTORY_WRITER_TOKEN_FILE",
         ),
     )
-    # 1,000 jobs that train for weeks, or 10,000 that train for an hour (docs/history.md has the figures).
+    # This is enough for 1,000 jobs that train for weeks, or 10,000 that train for an hour (docs/history.md).
     max_bytes: int = field(
         default=1024**3,
         metadata=option(
@@ -64,7 +64,7 @@ class HistorySettings:
             "Keep jobs this many days after their end or deletion.", variable="HISTORY_KEEP_DAYS", least=0.01
         ),
     )
-    # It has the address and its certificate authority; the history has no rights of its own.
+    # Only the address and certificate authority are used, because the history has no rights of its own.
     kubeconfig: str | None = field(
         default=None,
         metadata=option("Ask this kubeconfig's API server; default: kubectl's, in pods the pod's."),

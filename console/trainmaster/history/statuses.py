@@ -1,8 +1,8 @@
 """Derives a job's summary and attempts from its statuses, even if some were missed or repeated.
 
-A status names the current attempt and the newest ten failures, so an attempt that began and failed unrecorded is known
-by its failure. Later statuses correct failures that were provisional or were merged with another. Data that later
-statuses no longer mention stays unchanged.
+A status contains the current attempt and the newest ten failures, so an attempt that began and failed unrecorded is
+known from its failure. Later statuses correct failures that were provisional or merged with another failure. Data that
+later statuses no longer contain stays unchanged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES
 from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_RESULT_NAME, MAX_RESULTS
 from trainmaster_operator.wire.values import is_number, mapping, mappings, number, text, whole
 
-# Maximum number of failures in a status (reconciling/policies/attempts.py): a list with fewer is complete.
+# Maximum number of failures in a status (reconciling/policies/attempts.py). A list with fewer failures is complete.
 FAILURES_IN_STATUS = 10
-# Maximum fields of a failure, and characters of one; the operator's own message has fewer.
+# Maximum number of a failure's fields, and of a field's characters. The operator's messages are shorter.
 _FIELDS, _CHARACTERS = 20, 4_000
 # Maximum characters of the text about the training ranks.
 MAX_SHOWN = 300
-# The Running condition's time has whole seconds; a record within them saw the attempt begin to run.
+# The Running condition's time has whole seconds. If a record is less than this much later, the attempt has just begun
+# to run, and the record's more precise time is used.
 _SECONDS_OF_A_CONDITION = 1.5
 _COUNTS = ("attempt", "restarts", "disruptions")
 # The summary of a job without known values.
@@ -37,7 +38,7 @@ NOTHING: Mapping[str, Any] = {
 
 
 def summary(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a RecordedJob without its identity and deletion; malformed edits become null."""
+    """Returns a RecordedJob without its identity and deletion. Malformed values become null."""
     status = mapping(job.get("status"))
     progress = mapping(status.get("progress"))
     failures = mappings(status.get("failures"))
@@ -58,7 +59,7 @@ def summary(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounded_failure(failure: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a failure without large parts: a job has hundreds of failures, and a list shows hundreds of jobs."""
+    """Returns a failure without large parts, because a list contains hundreds of jobs, each with many failures."""
     found = dict[str, Any]()
     for name, value in islice(failure.items(), _FIELDS):
         if isinstance(value, str):
@@ -71,7 +72,7 @@ def bounded_failure(failure: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_figures(job: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the figures of a status for curves: goodput, and the time spent."""
+    """Returns a status's figures for curves: goodput, and the time spent."""
     status = mapping(job.get("status"))
     spent = mapping(status.get("timeSpent"))
     found = {f"{SPENT}{category}": number(spent.get(category)) for category in TIME_CATEGORIES}
@@ -81,38 +82,39 @@ def status_figures(job: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Attempt is the known data of one attempt. Times are RFC 3339, None if unknown."""
+    """Attempt contains the known data of one attempt. Times are RFC 3339, or None if unknown."""
 
     started_at: str | None = None
     running_at: str | None = None
-    # The job's end in this attempt (Succeeded, Failed), or the reason of the stop (Suspended, Resized, Restarted).
+    # How the job ended in this attempt (Succeeded, Failed), or why the attempt stopped (Suspended, Resized, Restarted).
     ended_as: str | None = None
     ended_at: str | None = None
     failure: Mapping[str, Any] | None = None
-    # The attempt continues with the ranks of the one before, and if some are absent, with these.
+    # `continues`: the attempt continues with the previous attempt's ranks. If some are absent, `training_with` names
+    # those that are present.
     continues: bool = False
     training_with: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the known values, for the file."""
+        """Returns the known values as they are written into the file."""
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @property
     def is_over(self) -> bool:
-        """Returns whether the end is known."""
+        """Returns whether the attempt's end is known."""
         return self.ended_as is not None or self.failure is not None
 
 
 def oldest_failure(status: Mapping[str, Any]) -> int:
-    """Returns the first attempt whose failure a status would mention."""
+    """Returns the oldest attempt whose failure a status can still contain."""
     failures = _failures(status)
     return 0 if len(failures) < FAILURES_IN_STATUS else min(failures)
 
 
 def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) -> dict[int, Attempt]:
-    """Returns the attempts that a status (recorded at `at`) changes, in their new state.
+    """Returns the attempts that a status (recorded at `at`) changes, with the changes.
 
-    `known` has at least those from `oldest_failure` on.
+    `known` must contain the attempts from `oldest_failure` on.
     """
     failures, current = _failures(status), whole(status.get("attempt"), MAX_ATTEMPT) or 0
     now = {attempt: replace(known.get(attempt, Attempt()), failure=failure) for attempt, failure in failures.items()}
@@ -125,7 +127,7 @@ def observe(status: Mapping[str, Any], known: Mapping[int, Attempt], at: float) 
 
 
 def merge_workers(known: Mapping[int, PodPlace], pods: Sequence[PodPlace]) -> dict[int, PodPlace]:
-    """Returns the places of an attempt's workers; a pod keeps its known node."""
+    """Returns the places of an attempt's workers. A pod without a node keeps its last known node."""
     found = dict(known)
     for place in pods:
         old = found.get(place.worker)
@@ -138,7 +140,7 @@ def merge_workers(known: Mapping[int, PodPlace], pods: Sequence[PodPlace]) -> di
 def shown(
     attempt: int, found: Attempt, following: Attempt | None, *, phase: str | None, deleted_at: str | None
 ) -> dict[str, Any]:
-    """Returns a RecordedAttempt without its steps and workers; `following` is the next attempt, if there is one."""
+    """Returns a RecordedAttempt without its steps and workers. `following` is the next attempt, or None."""
     ended_at: str | None = found.ended_at
     outcome: str | None = found.ended_as
     if found.failure is not None:
@@ -171,7 +173,7 @@ def rfc3339(value: object) -> str | None:
 
 
 def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
-    """Returns the current attempt with the additions from its status."""
+    """Returns the current attempt, updated from its status."""
     phase = text(status.get("phase"), 64)
     found = replace(
         old,
@@ -189,15 +191,15 @@ def _current(status: Mapping[str, Any], old: Attempt, at: float) -> Attempt:
         ended_at = old.ended_at if old.ended_as == "Suspended" else _transition(status, "Suspended")
         return replace(found, ended_as="Suspended", ended_at=ended_at)
     if phase == "Restarting" and old.ended_as == "Suspended":
-        # The next attempt resumes the job.
+        # The job is resuming: the next attempt hasn't begun.
         return found
     stopped = "Resized" if status.get("resizing") is True else "Restarted" if status.get("stopping") is True else None
-    # The next attempt's start will be this one's end.
+    # This attempt's end will be the next attempt's start.
     return replace(found, ended_as=stopped, ended_at=None)
 
 
 def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """Returns the failures by attempt. The list begins with the newest; the earlier of two ended their attempt."""
+    """Returns the failures by attempt. If an attempt has two, the earlier failure, which ended it, is used."""
     found = dict[int, Mapping[str, Any]]()
     for failure in mappings(status.get("failures"))[:FAILURES_IN_STATUS]:
         attempt = whole(failure.get("attempt"), MAX_ATTEMPT)
@@ -207,7 +209,7 @@ def _failures(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def _transition(status: Mapping[str, Any], kind: str) -> str | None:
-    """Returns the time since which a condition is true."""
+    """Returns the time at which a condition became true; None if it isn't true."""
     for condition in mappings(status.get("conditions")):
         if condition.get("type") == kind and condition.get("status") == "True":
             return rfc3339(mapping(condition).get("lastTransitionTime"))
@@ -215,7 +217,7 @@ def _transition(status: Mapping[str, Any], kind: str) -> str | None:
 
 
 def _earlier(known: str | None, new: object) -> str | None:
-    """Returns the earlier of two times: a resumed attempt's status has a later one."""
+    """Returns the earlier of two times, because a resumed attempt's status contains a later start."""
     found = rfc3339(new)
     if known is None or found is None:
         return known or found

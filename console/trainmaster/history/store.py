@@ -1,6 +1,6 @@
 """Writes records into the file. A batch is one transaction, and a repeated batch changes nothing.
 
-All methods are called in one thread (`recorder`). `tail` has the newest samples, which `upkeep` packs into blocks.
+All methods are called in one thread (`recorder`). `tail` contains the newest samples, which `upkeep` packs into blocks.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from trainmaster_operator.wire.values import mapping
 
 Result = TypeVar("Result")
 
-# A job's rows of the tail are beside those of few other jobs, and are read, packed and deleted with them.
+# Number of slices of the tail. Each contains the samples of some jobs, which are read, packed and deleted together.
 SLICES = 32
-# Limits of one job; the oldest data is deleted.
+# Maximum number of one job's attempts, attempts with workers, and pieces of evidence. The oldest are deleted.
 MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
-# The part of a bounded file that records may fill; the room that records may need: pages, plus a multiple of their
-# JSON.
+# The part of a bounded file that records may fill. The room that records may need: pages, plus a multiple of their
+# JSON's size.
 _OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
-# Maximum seconds by which the operator's clock may be ahead.
+# Maximum seconds by which the operator's clock may be ahead of this one.
 _CLOCK_SECONDS = 60.0
 # Number of cached jobs, so that a sample needs no query.
 _REMEMBERED_JOBS = 20_000
@@ -56,7 +56,7 @@ _REMEMBERED_JOBS = 20_000
 
 @dataclass
 class _KnownJob:
-    """_KnownJob is the store's cached data of a job."""
+    """_KnownJob is the data of a job that the store caches."""
 
     id: int
     sampled_at: float
@@ -66,7 +66,7 @@ class _KnownJob:
 
 @dataclass
 class Slice:
-    """Slice is a part of the tail: the time since which it has rows (monotonic seconds), and about how many bytes."""
+    """Slice is a part of the tail: the time of its first row (monotonic seconds), and its approximate bytes."""
 
     since: float
     bytes: int = 0
@@ -89,12 +89,12 @@ def _beside(file: Path) -> tuple[Path, Path]:
 
 
 def slice_of(job: int) -> int:
-    """Returns the slice of the tail that has a job's samples."""
+    """Returns the number of the slice that contains a job's samples."""
     return job % SLICES
 
 
 class HistoryStore:
-    """HistoryStore is the file, open for writing."""
+    """HistoryStore writes the file, which it keeps open."""
 
     def __init__(self, file: Path, now: Callable[[], float] = time.time) -> None:
         """Opens the file. Raises UnusableHistory."""
@@ -110,17 +110,17 @@ class HistoryStore:
         self._identities = {path: _identity(path) for path in (file, *(_beside(file)))}
 
     def close(self) -> None:
-        """Writes all data into the one file and closes it; it waits for readers as long as a stop allows."""
+        """Moves all data from the write-ahead log into the file, and closes it. Waits at most 0.5 s for readers."""
         self.connection.execute("PRAGMA busy_timeout = 500")
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.connection.close()
 
     def is_lost(self) -> bool:
-        """Returns whether the file was deleted or replaced, so that nobody would find new data."""
+        """Returns whether the file was deleted or replaced, in which case new data would be lost."""
         return _identity(self.file) != self._identities[self.file]
 
     def restore(self) -> None:
-        """Restores a deleted file from this connection, which still holds it open. Raises sqlite3.Error and OSError."""
+        """Restores a deleted file from this connection, which keeps it open. Raises sqlite3.Error and OSError."""
         self.file.parent.mkdir(0o700, parents=True, exist_ok=True)
         beside = self.file.with_name(f"{self.file.name}.restoring")
         beside.unlink(missing_ok=True)
@@ -132,13 +132,13 @@ class HistoryStore:
             beside.unlink(missing_ok=True)
 
     def drop_beside(self) -> None:
-        """Deletes the files beside a missing file: SQLite would use them for the next one."""
+        """Deletes SQLite's files beside a missing file, because SQLite would use them for the next file."""
         for path in _beside(self.file):
             if _identity(path) == self._identities[path]:
                 path.unlink(missing_ok=True)
 
     def write(self, change: Callable[[], Result]) -> Result:
-        """Runs a change as one transaction, and returns its result. Raises sqlite3.Error."""
+        """Calls `change` in one transaction, and returns its result. Raises sqlite3.Error."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             found = change()
@@ -152,7 +152,7 @@ class HistoryStore:
         return found
 
     def forget(self, job: int | None = None) -> None:
-        """Drops the cached data of a job, or of all; it is read again."""
+        """Drops the cached data of one job or of all, so that it is read again."""
         if job is not None:
             self._known = {uid: known for uid, known in self._known.items() if known.id != job}
             return
@@ -160,30 +160,30 @@ class HistoryStore:
         self._next_id = 0
 
     def bound(self, max_bytes: int) -> None:
-        """Limits the file's size: a batch that would make it larger fails with SQLITE_FULL."""
+        """Limits the file's size. A batch that would make the file larger fails with SQLITE_FULL."""
         self._most_pages = max_bytes // self.pragma("page_size")
 
     def used(self) -> int:
-        """Returns the used bytes of the file."""
+        """Returns the file's size without its free pages, in bytes."""
         return (self.pragma("page_count") - self.pragma("freelist_count")) * self.pragma("page_size")
 
     def has_room(self, size: int) -> bool:
-        """Returns whether any records with `size` bytes of JSON fit below the maximum."""
+        """Returns whether records with `size` bytes of JSON certainly fit below the maximum size."""
         free = int(self._most_pages * _OF_RECORDS) - self.used() // self.pragma("page_size")
         return not self._most_pages or free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
 
     def pragma(self, name: str) -> int:
-        """Returns one of SQLite's numbers about the file."""
+        """Returns the value of one of SQLite's pragmas."""
         return int(self._execute(f"PRAGMA {name}").fetchone()[0])
 
     def record(self, records: Iterable[Record]) -> Counter[str]:
-        """Writes a batch, and returns the number of its records of each kind.
+        """Writes a batch, and returns its number of records of each kind.
 
         Raises sqlite3.Error, the errors of `records`, and ValueError for a job that isn't JSON.
         """
         if not self._most_pages:
             return self.write(lambda: self._record(records))
-        # Making room needs some room itself.
+        # Some room is reserved, because deleting data needs room too.
         self._execute(f"PRAGMA max_page_count = {int(self._most_pages * _OF_RECORDS)}")
         try:
             return self.write(lambda: self._record(records))
@@ -205,7 +205,7 @@ class HistoryStore:
                         record.at,
                     )
                 case SampleRecord():
-                    # If a clock was far ahead, all later samples would look old.
+                    # If a sample's time were far in the future, all later samples would seem old and be ignored.
                     at = round(min(record.at, self.now() + _CLOCK_SECONDS), 3)
                     if at > known.sampled_at:
                         known.sampled_at = at
@@ -253,9 +253,9 @@ class HistoryStore:
         return _KnownJob(job, newest, figures)
 
     def _new_job(self, key: JobIdentity, record: Record) -> _KnownJob:
-        # Until a job's own record arrives, the job has its first sample's time.
+        # Until the job's own record arrives, its first sample's time is used.
         created = (_created(record) if isinstance(record, JobRecord) else None) or record.at
-        # Only one job has a name at a time: the history missed the deletion of the previous one.
+        # Only one job at a time can have a name, so the history missed the previous job's deletion.
         self._execute(
             "UPDATE jobs INDEXED BY jobs_alive SET deleted = max(?1, seen) "
             "WHERE namespace = ?2 AND name = ?3 AND deleted IS NULL AND created <= ?1",
@@ -303,7 +303,7 @@ class HistoryStore:
                 *(known.id, max(changed) - MAX_WITH_WORKERS),
             )
         current = changed.get(found["attempt"]) or attempts.get(found["attempt"])
-        # After the attempt's end, new pods are the next attempt's.
+        # Pods that appear after the attempt's end belong to the next attempt.
         if record.pods and current is not None and not current.is_over:
             self._add_workers(known, found["attempt"], record.pods)
 
@@ -331,7 +331,7 @@ class HistoryStore:
             )
 
     def _add_log(self, known: _KnownJob, worker: int, log: KeptLog) -> None:
-        """Appends a log to the log of the worker's earlier pods."""
+        """Appends a log to the recorded log of the worker's earlier pods."""
         row = self._execute("SELECT data FROM logs WHERE job = ? AND key = ?", known.id, worker).fetchone()
         before = None if row is None else KeptLog.parse(json.loads(decompress(row[0])), worker)
         both = log if before is None else before.continued(log)
@@ -344,7 +344,7 @@ class HistoryStore:
         )
 
     def _new_id(self) -> int:
-        """Returns the next number of a row of the tail, which is larger than all others."""
+        """Returns the number for the tail's next row, which is larger than all earlier numbers."""
         if not self._next_id:
             self._next_id = int(self._execute("SELECT coalesce(max(id), 0) FROM tail").fetchone()[0])
         self._next_id += 1

@@ -1,13 +1,13 @@
-"""Keeps the file small by small steps between the writes of records.
+"""Keeps the file small, in small steps between the writes of records.
 
-`Aging` packs samples of the tail into blocks, and combines the points of blocks as they age (`figures`). A step is one
-slice of the tail, or one level of one job.
+`Aging` packs the tail's samples into blocks, and combines the points of blocks as they age (`figures`). A step handles
+one slice of the tail, or one level of one job.
 
-`Trimming` keeps the file below its size and deletes old jobs. If the file is too large, the largest namespace loses
-data first, so that one that creates jobs, attempts or logs endlessly takes nothing from the others. It loses its oldest
-ended jobs' figures, then their logs and evidence, then these jobs. Then it loses the oldest figures, texts and attempts
-of the largest running job, and last the jobs that were seen longest ago. No job has more than a share of the file. Each
-step returns its pages to the disk.
+`Trimming` deletes old jobs, and keeps the file below its maximum size. If the file is too large, data of the largest
+namespace is deleted, so a namespace that creates jobs, attempts or logs endlessly takes nothing from the others. The
+figures of its oldest ended jobs are deleted first, then their logs and evidence, then these jobs. Next are the oldest
+figures, texts and attempts of its largest job, and last the jobs whose records are oldest. No job may fill more than a
+sixteenth of the file. Each step returns free pages to the disk.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from trainmaster.history.figures import (
 from trainmaster.history.settings import SECONDS_OF_A_DAY
 from trainmaster.history.store import HistoryStore, slice_of
 
-# Seconds that a sample stays in the tail, and bytes of a slice of it that are packed at once.
+# Seconds after which a slice of the tail is packed, and bytes at which it is packed earlier.
 TAIL_SECONDS, TAIL_BYTES = 120.0, 1_000_000
-# Maximum values of ranks that one step moves: more than a block of the next level needs.
+# Maximum values of ranks that one step moves. It is more than a block of the next level needs.
 _MOVED_CELLS = 800_000
-# Samples, one every two seconds, that become one point. Between later levels their seconds define the number.
+# Number of samples, one every two seconds, that become one point of level 1. For later levels, LEVEL_SECONDS define it.
 _SAMPLES_IN_A_POINT = 5
-# A job's share of the file, and the part of the file that may be full: writes and moves need the rest.
+# A job's maximum share of the file, and the part of the file that may be full. Writes and moves need the rest.
 _SHARE, _FULL = 1 / 16, 0.9
-# Maximum rows that one step deletes, or whole jobs, and pages that it returns.
+# Maximum rows that one step deletes, jobs that it deletes, and pages that it returns to the disk.
 _ROWS, _JOBS, _PAGES = 100, 50, 2_000
-# Seconds between two passes through all jobs.
+# Seconds until the next step after one that found nothing to do.
 _REST_SECONDS = 5.0
-# Tables with rows of jobs besides `jobs` and `tail`, by their key within a job, in the order in which a job is deleted.
+# Tables with jobs' rows besides `jobs` and `tail`, with their key within a job, in the order in which they are emptied.
 _TABLES = {"blocks": "id", "evidence": "key", "logs": "key", "attempts": "attempt", "objects": "job"}
 _OVER = "coalesce(deleted, ended)"
 
@@ -55,17 +55,17 @@ _HAS_MORE = f"({_has('blocks', 'logs', 'evidence')} OR {_TWO_ATTEMPTS})"
 
 
 class Aging:
-    """Aging runs the steps of one store."""
+    """Aging packs and combines the figures of one store."""
 
     def __init__(self, store: HistoryStore, tail_bytes: int = TAIL_BYTES) -> None:
         self._store = store
         self._tail_bytes = tail_bytes
         self._connection = store.connection
-        # Levels that may have too many points: job, kind, level. After a stop, a job's next block finds them again.
+        # Levels (job, kind, level) that may have too many points. After a restart, a job's next block adds them again.
         self._grown: set[tuple[int, str, int]] = set()
 
     def step(self, *, at_once: bool = False) -> bool:
-        """Runs one step; returns False if none was due. `at_once` packs young samples too. Raises sqlite3.Error."""
+        """Runs one step. Returns False if none was due. `at_once` packs young samples too. Raises sqlite3.Error."""
         if self._grown:
             self._store.write(self._thin)
             return True
@@ -90,7 +90,7 @@ class Aging:
                     self._add(job, 0, parts)
 
     def _thin(self) -> None:
-        """Moves the oldest points of a level to the next one if the level has too many."""
+        """Moves the oldest points of a level to the next level if there are too many."""
         job, kind, level = self._grown.pop()
         blocks = self._connection.execute(
             "SELECT id, points, ranks FROM blocks WHERE job = ? AND kind = ? AND level = ? ORDER BY first, id",
@@ -103,7 +103,7 @@ class Aging:
         is_last = level + 1 == len(LEVEL_SECONDS)
         factor = 1.0 if is_last else LEVEL_SECONDS[level + 1] / LEVEL_SECONDS[level] if level else _SAMPLES_IN_A_POINT
         taken, count, total = list[int](), 0, sum(points for _, points, _ in blocks)
-        # This many points become one block of the next level.
+        # `size * factor` points become one block of the next level.
         if total < kept + size * factor:
             return
         cells = 0
@@ -141,7 +141,7 @@ class Aging:
 
 
 class Trimming:
-    """Trimming runs the steps of one store."""
+    """Trimming deletes data of one store."""
 
     def __init__(self, store: HistoryStore, max_bytes: int, keep_days: float) -> None:
         self._store = store
@@ -152,7 +152,7 @@ class Trimming:
         self._rests_until = 0.0
 
     def step(self) -> bool:
-        """Runs one step; returns False if none was due. Raises sqlite3.Error."""
+        """Runs one step. Returns False if none was due. Raises sqlite3.Error."""
         is_over = self.is_over()
         if not is_over and time.monotonic() < self._rests_until:
             return False
@@ -169,7 +169,7 @@ class Trimming:
         return self._store.used() > self._full
 
     def _due(self) -> Callable[[], object] | None:
-        """Returns the next deletion that doesn't depend on the file's size."""
+        """Returns the next deletion of an old job or in a job that is too large; None if none is due."""
         old = self._jobs(
             f"SELECT id FROM jobs WHERE coalesce({_OVER}, seen) < ? ORDER BY {_OVER} LIMIT {_JOBS}",
             self._store.now() - self._keep_seconds,
@@ -201,7 +201,7 @@ class Trimming:
         return partial(self._delete_jobs, found)
 
     def _delete_oldest(self, job: int) -> None:
-        """Deletes a remaining job's oldest data: heat, then curves, texts, and all attempts but the newest."""
+        """Deletes the oldest data of a job that remains: heat, then curves, texts, and all attempts but the newest."""
         oldest = "SELECT id FROM blocks WHERE job = ? ORDER BY kind != ?, last LIMIT ?"
         blocks = self._connection.execute(f"DELETE FROM blocks WHERE id IN ({oldest})", (job, HEAT, _ROWS // 10))
         if not blocks.rowcount and not self._delete_of(job, ("evidence", "logs")):
@@ -213,7 +213,7 @@ class Trimming:
             )
 
     def _delete_of(self, job: int, tables: Sequence[str]) -> int:
-        """Deletes some of a job's rows in the first of these tables that has any; returns their number."""
+        """Deletes some of a job's rows from the first of these tables that contains any; returns how many."""
         for table in tables:
             key = _TABLES[table]
             deleted = self._connection.execute(
@@ -226,7 +226,7 @@ class Trimming:
         return 0
 
     def _delete_jobs(self, jobs: Sequence[int]) -> None:
-        """Deletes jobs in this order, as many as one step can."""
+        """Deletes as many of the jobs as one step may, in this order."""
         left = _ROWS
         for job in jobs:
             while left > 0 and (deleted := self._delete_of(job, list(_TABLES))):
@@ -238,17 +238,17 @@ class Trimming:
             self._store.forget(job)
 
     def _give_back(self) -> bool:
-        """Returns free pages to the disk if there are many, or if it needs them; returns whether it did."""
+        """Returns free pages to the disk if there are many, or if the file is too large; returns whether it did."""
         free = self._store.pragma("freelist_count")
         is_large = self._store.pragma("page_count") * self._store.pragma("page_size") > self._full
         if not free or (free < _PAGES and not is_large):
             return False
-        # A statement returns one page each time that it is stepped.
+        # SQLite returns one page for each row that is fetched.
         self._connection.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
         return True
 
     def _enough(self, statement: str, *values: str) -> list[int]:
-        """Returns the first jobs, as many as must be deleted."""
+        """Returns the first of the selected jobs: as many as must be deleted."""
         found, left = [], self._store.used() - self._full
         for job, size in self._connection.execute(statement, values):
             if left <= 0:

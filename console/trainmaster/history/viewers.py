@@ -1,12 +1,12 @@
-"""Decides what each viewer may read, and how much of the history's work they get.
+"""Decides what each viewer may read, and how many requests of each viewer the history handles at once.
 
-The API server decides by the viewer's own token: the history has no rights, and gives none. An answer is cached
-briefly, by the SHA-256 of the token. The token itself is sent to the API server alone, and isn't in any log, file or
-error.
+The API server decides from the viewer's token. The history has no rights of its own, and gives none. A decision is
+cached briefly under the token's SHA-256. The token itself is sent only to the API server, and never appears in a log,
+file or error.
 
-A request has a place while its viewer is looked up and its answer is made and sent. Tokens that the API server hasn't
-recognised lately have a few places of their own. So a client that invents tokens briefly delays strangers, but no
-viewer.
+A request holds a place while its viewer is looked up and its answer is read and sent. Strangers (tokens that the API
+server hasn't recognised lately) have a few separate places. So a client that invents tokens delays other strangers
+briefly, but no known viewer.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from trainmaster.client.permission import Access, Gate, party_of, put_newest, re
 from trainmaster.client.server import Server
 from trainmaster_operator.wire.values import loads, mapping
 
-# Seconds for which an answer is cached: a lost right takes effect soon, a new one at once.
+# Seconds for which a permission and a refusal are cached.
 ALLOWED_SECONDS, REFUSED_SECONDS = 30.0, 5.0
-# Timeout of the API server's answer, in seconds.
+# Timeout of the API server's answer (seconds).
 REVIEW_SECONDS = 5.0
-# Maximum cached tokens that the API server recognised, answers about each, and tokens that it didn't recognise.
+# Maximum number of cached recognised tokens, of decisions about each, and of cached unknown tokens.
 MAX_VIEWERS, MAX_ANSWERS, MAX_UNKNOWN = 2_000, 100, 1_000
-# Seconds for which a recognised token isn't a stranger's.
+# Seconds for which a token stays recognised.
 KNOWN_SECONDS = 600.0
-# Maximum simultaneous requests: strangers in the lookup and in its queue, of one viewer, and of all viewers.
+# Maximum simultaneous requests: strangers being looked up, strangers waiting for it, one viewer's, and all viewers'.
 MAX_STRANGERS, MAX_WAITING, MAX_OF_VIEWER, MAX_READS = 16, 64, 16, 128
-# Maximum seconds that a stranger waits.
+# Maximum seconds for which a stranger waits for a place.
 WAIT_SECONDS = 5.0
-# Maximum bytes of answers that wait for slow readers, of one viewer and of all. Beyond that no other answer is made.
+# Maximum bytes of answers that wait for slow readers, of one viewer and of all. Above this, requests are refused.
 SENDING_OF_VIEWER, SENDING = 8 * 1024 * 1024, 64 * 1024 * 1024
 _STRANGERS = "Too many unknown tokens are being checked; try again in a moment."
 _token: ContextVar[str] = ContextVar("viewer_token")
@@ -59,12 +59,12 @@ class NotReviewed(Exception):
 
 
 class Full(Exception):
-    """There is no place for a request; the message has the reason."""
+    """There is no place for a request. The message states the reason."""
 
 
 @dataclass
 class _KnownToken:
-    """_KnownToken is a token that the API server recognised, with its share and its viewer's rights."""
+    """_KnownToken is the viewer of a recognised token, with their cached rights."""
 
     viewer: bytes
     gate: Gate
@@ -72,13 +72,13 @@ class _KnownToken:
 
 
 class HistoryViewers:
-    """HistoryViewers asks the API server in the viewers' names, over connections that all of them share."""
+    """HistoryViewers asks the API server with the viewers' tokens, over connections that all viewers share."""
 
     def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
-        """`server` is one without credentials (client.server.address_of)."""
+        """`server` must have no credentials (client.server.address_of)."""
         self._transport = AiohttpTransport(replace(server, authorization=lambda: f"Bearer {_token.get()}"))
         self._clock = clock
-        # By the SHA-256 of tokens. Invented ones have a map of their own, so that they displace no viewer's.
+        # The keys of both maps are tokens' SHA-256. Invented tokens have a separate map, so they displace no viewer's.
         self._known: OrderedDict[bytes, _KnownToken] = OrderedDict()
         self._unknown: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
 
@@ -87,12 +87,12 @@ class HistoryViewers:
         await self._transport.close()
 
     def known(self, token: str) -> bytes | None:
-        """Returns the key of a viewer whose token the API server recognised lately; None for a stranger's."""
+        """Returns the viewer's key if the API server recognised the token lately; None for a stranger."""
         found = self._known.get(_hash(token))
         return None if found is None or self._clock() - found.seen_at > KNOWN_SECONDS else found.viewer
 
     async def require(self, token: str, access: Access) -> bytes:
-        """Returns the viewer's key if they have this access.
+        """Returns the viewer's key if they may have this access.
 
         Raises UnknownViewer, NotPermitted, and NotReviewed if the API server didn't answer.
         """
@@ -101,7 +101,7 @@ class HistoryViewers:
         if until > self._clock():
             raise UnknownViewer(message)
         known = self._known.get(key) or _KnownToken(_viewer_of(token, key), self._gate(), 0.0)
-        # Only the task that asks sees the token.
+        # A context variable, so that only this task and its requests see the token.
         _token.set(token)
         try:
             async with asyncio.timeout(REVIEW_SECONDS):
@@ -132,7 +132,7 @@ class HistoryViewers:
 
 
 class ViewerPlaces:
-    """ViewerPlaces counts requests by viewer, with the keys of `HistoryViewers`."""
+    """ViewerPlaces limits each viewer's requests. A viewer is identified by the key from `HistoryViewers`."""
 
     def __init__(self) -> None:
         self._asking = asyncio.Semaphore(MAX_STRANGERS)
@@ -143,7 +143,7 @@ class ViewerPlaces:
 
     @asynccontextmanager
     async def stranger(self) -> AsyncIterator[None]:
-        """Holds a place for an unknown viewer. Raises Full."""
+        """Holds a stranger's place during the block. Raises Full."""
         if self._waiting >= MAX_WAITING:
             raise Full(_STRANGERS)
         self._waiting += 1
@@ -161,7 +161,7 @@ class ViewerPlaces:
 
     @contextmanager
     def viewer(self, viewer: bytes) -> Iterator[None]:
-        """Holds a place for a viewer; each gets one, regardless of the others. Raises Full."""
+        """Holds a viewer's place during the block. Raises Full."""
         own, total = self._reads[viewer], self._reads.total()
         if own >= MAX_OF_VIEWER:
             raise Full(f"{MAX_OF_VIEWER} of your requests are being answered; wait for one of them.")
@@ -180,13 +180,13 @@ class ViewerPlaces:
 
     @asynccontextmanager
     async def long(self, viewer: bytes) -> AsyncIterator[None]:
-        """Holds the only place for long answers of a viewer with a place; their other long requests wait."""
+        """Holds the viewer's only place for long answers during the block. Their other long requests wait."""
         async with self._long.setdefault(viewer, asyncio.Lock()):
             yield
 
     @contextmanager
     def sending(self, viewer: bytes, size: int) -> Iterator[None]:
-        """Counts an answer's bytes until it is sent."""
+        """Counts an answer's bytes during the block, in which it is sent."""
         with _counted(self._sending, viewer, size):
             yield
 
@@ -207,9 +207,9 @@ def _hash(token: str) -> bytes:
 
 
 def _viewer_of(token: str, key: bytes) -> bytes:
-    """Returns the key of a recognised token's share.
+    """Returns the key of the viewer who owns a recognised token.
 
-    A JSON Web Token names its user, and the API server checks its signature. Any other token has a share of its own.
+    A JSON Web Token names its user, and the API server checks its signature. Any other token counts as one viewer.
     """
     try:
         claims = token.split(".")[1]
