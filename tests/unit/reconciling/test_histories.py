@@ -302,14 +302,16 @@ SETTINGS = settings(
 )
 
 
-@pytest.mark.timeout(3600 if THOROUGH else 180)
+# A minute of a free processor; this stage runs at a low priority beside others.
+@pytest.mark.timeout(3600 if THOROUGH else 600)
 class TestHistories(History.TestCase):  # type: ignore[misc,valid-type]
     """Derandomized, so that a run of the tests says the same each time; TRAINMASTER_SLOW=1 looks for new histories."""
 
     settings = SETTINGS
 
 
-@pytest.mark.timeout(3600 if THOROUGH else 180)
+# A minute of a free processor; this stage runs at a low priority beside others.
+@pytest.mark.timeout(3600 if THOROUGH else 600)
 class TestContinuedHistories(ContinuedHistory.TestCase):  # type: ignore[misc,valid-type]
     """The same, where faults are answered by continued attempts."""
 
