@@ -95,7 +95,7 @@ class Questions:
         self._begun = self._next = 0
         self._at, self._longest = 0.0, 0.0  # the last step's start, and the longest step since the last question
 
-    def begin_anew(self, step: int) -> None:
+    def restart(self, step: int) -> None:
         """Restart the count after `step`, on all ranks.
 
         The ranks ask in each of the next ten steps, whose durations differ from later ones.

@@ -314,7 +314,7 @@ class Recovery:
             own = self._keeper.own(self.step)
             generators.restore(generators.as_tensor(drawn) if own is None else own["random"], self._device)
         self._place = replace(self._place, attempt=self._continuation.attempt)
-        self._questions.begin_anew(self.step)
+        self._questions.restart(self.step)
         if self._keeper is not None:
             self._keeper.continue_as(self._continuation.attempt, self.step)
 
@@ -353,7 +353,7 @@ class Recovery:
     def _begin(self, *, joined: bool) -> None:
         self._progress.begin(self.step)
         self._first = -2 if joined else self.step
-        self._questions.begin_anew(self.step)
+        self._questions.restart(self.step)
         if "TRAINMASTER_ATTEMPT" in os.environ:
             dump_stacks_on_signal(self._place.rank)
         if threading.current_thread() is threading.main_thread():
