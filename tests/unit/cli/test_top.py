@@ -1,4 +1,4 @@
-"""What ranks report becomes bars, a histogram and a slowest rank (`cli/top.py`, `cli/top_picture.py`)."""
+"""Reports of ranks become bars, a histogram and a slowest rank (`cli/top.py`, `cli/top_picture.py`)."""
 
 from __future__ import annotations
 

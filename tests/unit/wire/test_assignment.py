@@ -172,7 +172,7 @@ def test_no_port_comes_again_before_all_others_were_used(uid: str, attempt: int)
 
 
 def test_jobs_hardly_meet() -> None:
-    """Of a thousand jobs on one network, no more share a first port than chance has it: about fifty pairs."""
+    """A thousand jobs on one network share first ports only as often as chance: about fifty pairs."""
     jobs = [str(UUID(int=number)) for number in range(1_000)]
     assert len({master_port(uid, 1) for uid in jobs}) > 900
 

@@ -1,4 +1,4 @@
-"""What can't be forked is found out by the module whose import did it, all of it at once (`warm/stage/forkable`)."""
+"""Modules that can't be forked are found by the import that caused it, all of them at once (`warm/stage/forkable`)."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ KEY = JobKey(b.NAMESPACE, "bert")
 class World:
     cluster: FakeCluster = field(default_factory=FakeCluster)
     pushed: list[Assignment] = field(default_factory=list)
-    # What was written by the end of the last push.
+    # The writes until the end of the last push.
     written: dict[tuple[str, str], int] = field(default_factory=dict)
     asked: list[CollectStacks] = field(default_factory=list)
     changes: list[JobKey] = field(default_factory=list)

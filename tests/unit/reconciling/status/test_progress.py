@@ -193,7 +193,7 @@ def test_it_is_no_new_failure() -> None:
     [
         (112, 100, 12),
         (100, 100, 0),
-        # What a survivor kept is newer than its last report.
+        # A survivor's kept state is newer than its last report.
         (98, 100, 0),
         # The script says no start: 101 is the first step that was seen.
         (112, None, 12),
