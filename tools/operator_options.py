@@ -6,8 +6,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.options import Option, option_of
-from trainmaster_operator.controller.main import option_name, variables
+from trainmaster_operator.api.options import Option, option_name, option_of, variables
 from trainmaster_operator.controller.settings import OperatorSettings
 
 _PAGE = Path(__file__).resolve().parent.parent / "docs/operating.md"

@@ -9,20 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from trainmaster_operator.api.options import InvalidSetting, Option, option_of
-
-
-def option_name(setting: Field[Any], option: Option) -> str:
-    """Returns the option's name, without its dashes."""
-    return option.name or setting.name.replace("_", "-")
-
-
-def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """Returns an option's environment variables, in order of precedence."""
-    if option.hidden:
-        return ()
-    first = option.variable or option_name(setting, option).replace("-", "_").upper()
-    return (f"TRAINMASTER_{first}", *option.more_variables)
+from trainmaster_operator.api.options import InvalidSetting, Option, option_name, option_of, variables
 
 
 def with_options(

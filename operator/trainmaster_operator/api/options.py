@@ -6,7 +6,7 @@ The command line, environment variables and tables in docs/ are generated from t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from typing import Any, Literal
 
 LogFormat = Literal["json", "text"]
@@ -53,3 +53,16 @@ def option_of(metadata: Mapping[str, Any]) -> Option | None:
     """Returns the option in a field's metadata, or None."""
     found = metadata.get(OPTION)
     return found if isinstance(found, Option) else None
+
+
+def option_name(setting: Field[Any], option: Option) -> str:
+    """Returns the option's name, without its dashes."""
+    return option.name or setting.name.replace("_", "-")
+
+
+def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
+    """Returns an option's environment variables, in order of precedence."""
+    if option.hidden:
+        return ()
+    first = option.variable or option_name(setting, option).replace("-", "_").upper()
+    return (f"TRAINMASTER_{first}", *option.more_variables)

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from trainmaster_operator import __version__
-from trainmaster_operator.api.options import InvalidSetting, Option, option_of
+from trainmaster_operator.api.options import InvalidSetting, Option, option_name, option_of, variables
 from trainmaster_operator.controller.settings import OperatorSettings
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -53,19 +53,6 @@ def main(arguments: Sequence[str] | None = None, program: str = "trainmaster-ope
         parser.exit(1, "error: the operator isn't installed: pip install 'trainmaster-operator[controller]'\n")
     code: int = given.function(given)
     return code
-
-
-def option_name(setting: Field[Any], option: Option) -> str:
-    """Returns the option's name, without its dashes."""
-    return option.name or setting.name.replace("_", "-")
-
-
-def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """Returns the names of the environment variables, in the order in which they are read."""
-    if option.hidden:
-        return ()
-    first = option.variable or option_name(setting, option).replace("-", "_").upper()
-    return (f"TRAINMASTER_{first}", *option.more_variables)
 
 
 def _add_run(commands: Any) -> None:
