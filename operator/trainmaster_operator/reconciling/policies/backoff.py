@@ -218,7 +218,8 @@ def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure
     """Returns the seconds to wait before the next attempt. `restarts` includes this restart.
 
     The wait of counted restarts follows `failurePolicy.backoff`. Others begin at once, unless the attempt was short and
-    a rule ignores its failure.
+    a rule ignores its failure. After an agent was stopped, they wait until the watch would show that its pod is
+    deleted, because the agent's stream can be faster.
     """
     if answer == "Ignore":
         ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION
@@ -226,4 +227,5 @@ def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure
     backoff = spec.failure_policy.backoff
     # The exponent is limited because 2.0 ** 1024 overflows. No wait exceeds maxSeconds anyway.
     exponent = min(max(restarts - 1, 0), 64)
-    return min(backoff.initial_seconds * min(backoff.factor, 1e4) ** exponent, backoff.max_seconds)
+    wait = min(backoff.initial_seconds * min(backoff.factor, 1e4) ** exponent, backoff.max_seconds)
+    return max(wait, SETTLE_SECONDS) if cause.reason == "Stopped" else wait

@@ -195,6 +195,19 @@ def test_no_job_is_given_up_for_a_bystanders_report_before_the_cause_had_time_to
     assert next(item for item in over.status.conditions if item.type == "Failed").reason == "MaxRestartsExceeded"
 
 
+def test_an_agent_that_stopped_opens_no_attempt_before_its_pods_deletion_can_show() -> None:
+    stopped = said(1, "Stopped")
+    first = decided(job(running()), settled(job(running()), observed(said(0, "Running"), stopped)))
+    assert (first.status.phase, first.status.attempt) == ("Restarting", 1)
+    assert first.requeue_after == pytest.approx(2.0)
+    shown = decided(job(first.status), observed(stopped, given=[pod(0), pod(1, deleting=True)]), NOW + 0.3).status
+    assert (shown.attempt, shown.restarts, shown.disruptions) == (1, 0, 1)
+    assert shown.failures[0].reason == "PodDeleted"
+    # Without a deletion, the container restarts in its pod.
+    kept = decided(job(first.status), observed(stopped), NOW + 2).status
+    assert (kept.attempt, kept.restarts, kept.disruptions) == (2, 1, 0)
+
+
 def test_a_silent_worker_is_waited_for_until_its_node_would_be_known_as_lost() -> None:
     of = job(running(), **NO_RESTARTS)
     bystander = said(0, "Failed", culprit=False)
