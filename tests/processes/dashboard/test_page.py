@@ -179,6 +179,20 @@ def test_the_keyboard_alone_gets_to_a_rank(page: Page, shared: Served) -> None:
     expect(page.get_by_role("searchbox")).to_be_visible()
 
 
+def test_enter_chooses_what_matches_even_before_the_next_frame(page: Page, shared: Served) -> None:
+    page.goto(shared.url)
+    page.locator(".rows .job-row").first.wait_for()
+    chosen = page.evaluate("""() => {
+        const search = document.getElementById("search");
+        search.focus();
+        search.value = "llama-8b-pretrain node-11";
+        search.dispatchEvent(new Event("input"));
+        search.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+        return document.activeElement.textContent;
+    }""")
+    assert "llama-8b-pretrain" in chosen
+
+
 def test_a_straggler_is_seen_and_opens_with_its_stacks_and_log(page: Page, shared: Served) -> None:
     page.goto(shared.url + SURVIVOR)
     expect(page.locator(".straggler")).to_contain_text("Rank 5 (worker 2) takes 1.1")

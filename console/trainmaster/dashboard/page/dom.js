@@ -86,7 +86,7 @@ export function colour(name) {
   return getComputedStyle(probe).color;
 }
 
-/** Returns a function that runs `work` once before the next frame, however often it is called. */
+/** Returns a function that runs `work` once before the next frame, however often it is called; `now` doesn't wait. */
 export function onFrame(work) {
   let asked = 0;
   const run = () => {
@@ -99,6 +99,11 @@ export function onFrame(work) {
   ask.cancel = () => {
     cancelAnimationFrame(asked);
     asked = 0;
+  };
+  ask.now = () => {
+    if (!asked) return;
+    ask.cancel();
+    work();
   };
   return ask;
 }

@@ -150,6 +150,8 @@ export function show(main, { viewer, signal, go }) {
     } else if (event.key === "Escape") search.blur();
     else if (event.key === "ArrowDown" || event.key === "Enter") {
       event.preventDefault();
+      // A fast typist presses Enter before the next frame shows what matches.
+      render.now();
       choose(0);
     }
   });
@@ -171,6 +173,7 @@ export function show(main, { viewer, signal, go }) {
 
   document.addEventListener("keydown", (event) => {
     if (!isPageKey(event)) return;
+    render.now();
     const at = visible.findIndex((row) => row.uid === chosen);
     const moves = { j: at + 1, ArrowDown: at + 1, k: Math.max(0, at - 1), ArrowUp: Math.max(0, at - 1), Home: 0, End: visible.length - 1 };
     if (event.key === "/") search.focus();
