@@ -25,7 +25,7 @@ def options_table() -> str:
     options = [(field, option_of(field.metadata)) for field in fields(OperatorSettings)]
     rows = [_row(field, option) for field, option in options if option is not None and not option.hidden]
     everywhere = "| `--all-namespaces`, `-A` | `TRAINMASTER_ALL_NAMESPACES` | Serve all namespaces. | `off` |"
-    head = ["| option | variable | what | default |", "|---|---|---|---|"]
+    head = ["| option | variable | meaning | default |", "|---|---|---|---|"]
     return "\n".join([*head, rows[0], everywhere, *rows[1:], ""])
 
 

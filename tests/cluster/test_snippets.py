@@ -62,7 +62,7 @@ def test_what_the_snippets_say_is_so_in_a_pod(cluster: Cluster, pods_run: None, 
         "launcher": "exec",
         "workers": 2,
     }
-    needed = _objects("Environment variables") + _objects("What a claim needs to exist")
+    needed = _objects("Environment variables") + _objects("Requirements of a claim")
     for heading in headings:
         first = next(item for item in _objects(heading) if item["kind"] == OURS)
         spec["podTemplate"] = merge(spec.get("podTemplate", {}), first["spec"]["podTemplate"])

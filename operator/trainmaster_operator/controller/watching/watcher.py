@@ -18,7 +18,7 @@ kopf's documentation advises against sharing a loop with it ("Embedding"), for g
 - In the main thread, kopf handles SIGTERM and SIGINT itself, so these signals would no longer stop the operator.
 - Python needs a few ms for each object in a page of a list. While 500 pods are listed, other tasks wait for 29 to 69 ms
   if they share kopf's loop, and for 11 to 29 ms if kopf has its own thread (the slowest of 100 waits; at most 194 to
-  612 and 53 to 152 ms). For single changes, there is no difference (docs/architecture.md, "What of kopf is used").
+  612 and 53 to 152 ms). For single changes, there is no difference (docs/architecture.md, "Use of kopf").
 
 There are only `on.event` handlers, so kopf writes no finalizers or annotations. kopf's storages, which would copy and
 compare every object, are replaced by storages that keep nothing. Namespaces are given by name and aren't discovered. If
