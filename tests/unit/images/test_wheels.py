@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -46,14 +47,27 @@ def test_an_image_has_nothing_of_what_only_the_others_need() -> None:
             assert f"\n{name}==" not in needed, (image, name)
 
 
-def test_the_operator_s_image_copies_the_operator_alone() -> None:
-    lines = (ROOT / "images" / "operator" / "Dockerfile").read_text().splitlines()
-    copied = [
-        word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
-    ]
-    assert copied == [
-        "images/operator/requirements.lock",
-        "images/build.lock",
-        "operator",
-        "images/trainer/trainloop",
-    ]
+@pytest.mark.parametrize(
+    ("image", "wheels"),
+    [
+        ("operator", {"operator": "trainmaster_operator"}),
+        ("console", {".": "trainmaster", "operator": "trainmaster_operator"}),
+    ],
+)
+def test_an_image_builds_its_wheels_from_what_it_copies(image: str, wheels: dict[str, str], tmp_path: Path) -> None:
+    sources, built = tmp_path / "src", tmp_path / "wheels"
+    for line in (ROOT / "images" / image / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY ") and "--from" not in line:
+            *names, to = line.split()[1:]
+            for name in names:
+                _copy(ROOT / name, sources / to if len(names) == 1 and to != "./" else sources / Path(name).name)
+    for project, package in wheels.items():
+        assert packages(sources / project, built / package) == {package}
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
