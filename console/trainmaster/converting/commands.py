@@ -10,7 +10,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from trainmaster.converting.fields import POD, Draft, Field, Path, Target
 from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
@@ -45,7 +45,7 @@ class Command:
     most: int | None = None
     max_restarts: int | None = None
     # Options that Trainmaster replaces.
-    left_out: tuple[str, ...] = field(default=())
+    left_out: tuple[str, ...] = ()
     # The shell, if it reads a profile first (bash -lc).
     login_shell: str = ""
 
@@ -176,9 +176,8 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
     command, args = container.get("command"), container.get("args")
     words = _texts(command), _texts(args)
     if words[0] is None or words[1] is None:
-        for name, field in (("command", command), ("args", args)):
-            if field is not None:
-                draft.keep(field, ("spec", name))
+        draft.keep(command, ("spec", "command"))
+        draft.keep(args, ("spec", "args"))
         return
     read = read_command(words[0], words[1])
     remark = "; ".join(_remarks(read))
@@ -186,15 +185,14 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
         path = ("spec", name)
         if made:
             draft.set(path, list(made))
-        if field is not None and (made or field.value):
+        if made or field.value:
             # torchrun's script moves from args to the command.
             field.became(Target(path if made else ("spec", "command")), remark=remark)
-        elif field is not None:
-            field.dropped("it is empty")
+        field.dropped("it is empty")
     text = " ".join((*read.command, *read.args))
     _launcher(read, draft, torch=torch)
     _keep_processes(read, command or args, draft)
-    if read.in_a_script and RENDEZVOUS.search(text) and command is not None:
+    if read.in_a_script and RENDEZVOUS.search(text):
         command.overruled(
             "the script gives torchrun a rendezvous of its own, which a next attempt can't use; take --nnodes, "
             "--node_rank, --rdzv_* and --master_* out: PET_* variables have them"
@@ -226,11 +224,11 @@ def _launcher(read: Command, draft: Draft, *, torch: bool) -> None:
         draft.set(("spec", "launcher"), "exec")
 
 
-def _keep_processes(read: Command, field: Field | None, draft: Draft) -> None:
+def _keep_processes(read: Command, field: Field, draft: Draft) -> None:
     asked = read.processes
     if asked is not None and asked.isdecimal() and len(asked) < 10:
         draft.set(_PROCESSES, int(asked))
-    elif asked is not None and field is not None and asked not in ("auto", "gpu") and not _OWN_COUNT.fullmatch(asked):
+    elif asked is not None and asked not in ("auto", "gpu") and not _OWN_COUNT.fullmatch(asked):
         field.overruled(f"--nproc_per_node={asked} isn't known here; set spec.processesPerWorker to a number")
     if read.max_restarts is not None:
         draft.set(("spec", "failurePolicy", "maxRestarts"), read.max_restarts)
@@ -249,11 +247,7 @@ def _remarks(read: Command) -> list[str]:
     return remarks
 
 
-def _texts(field: Field | None) -> list[str] | None:
+def _texts(field: Field) -> list[str] | None:
     """Returns a list of texts, or None for anything else."""
-    if field is None:
-        return []
-    value = field.plain()
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return value
-    return None
+    value = field.plain() if field else []
+    return value if isinstance(value, list) and all(isinstance(word, str) for word in value) else None
