@@ -17,17 +17,20 @@ from trainmaster.client.diagnosis import diagnose
 from trainmaster.client.errors import ClientError, JobNotFound
 from trainmaster.client.gathering import gather
 from trainmaster.client.history import HistoryReader
+from trainmaster.client.history.answers import columns_of
+from trainmaster.client.history.reading import FIGURES
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
-from trainmaster.dashboard.figures import RANK_FIGURES, SERIES, Seen
+from trainmaster.dashboard.figures import Seen
 from trainmaster.dashboard.guards import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
 from trainmaster.dashboard.shapes import MANIFEST
 from trainmaster.dashboard.streams import Refused, answer
 from trainmaster.dashboard.viewers import Viewer, replaced
+from trainmaster.history.drawing import TimeWindow
 from trainmaster_operator.api.limits import MAX_NESTING
 from trainmaster_operator.api.printable import yaml_escapes
 from trainmaster_operator.api.trimming import LEFT_OUT
-from trainmaster_operator.wire.values import loads, mapping
+from trainmaster_operator.wire.values import MAX_TIME, loads, mapping
 
 T = TypeVar("T")
 
@@ -92,7 +95,7 @@ class JobAnswers:
     @_heavy
     async def heat(self, request: web.Request) -> web.Response:
         """Answers with one figure of all ranks over time."""
-        figure = one_of(request, "figure", tuple(RANK_FIGURES))
+        figure = one_of(request, "figure", FIGURES)
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
         since, until = seconds_of(request, "from"), seconds_of(request, "to")
 
@@ -102,9 +105,10 @@ class JobAnswers:
             )
 
         found = await self._recorded(request, recorded)
-        if found is None:
-            found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
-        return await self._in_thread(lambda: answer(found))
+        if found is not None:
+            return await self._in_thread(lambda: answer(found))
+        uid, window = await self._seen_uid(request), _window(since, until)
+        return await self._in_thread(lambda: answer(self._seen.heat(uid, window, columns, figure)))
 
     @_heavy
     async def export(self, request: web.Request) -> web.Response:
@@ -183,7 +187,10 @@ class JobAnswers:
             return await history.series(namespace, name, uid=uid, since=since, until=until, points=points)
 
         found = await self._recorded(request, recorded)
-        return self._seen.series(await self._seen_uid(request), since, until, points) if found is None else found
+        if found is not None:
+            return found
+        uid, window = await self._seen_uid(request), _window(since, until)
+        return await self._in_thread(lambda: self._seen.series(uid, window, points))
 
     async def _recorded(
         self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[Mapping[str, Any]]]
@@ -235,14 +242,15 @@ async def _living(request: web.Request) -> TrainingJob:
     return job
 
 
+def _window(since: float | None, until: float | None) -> TimeWindow:
+    return TimeWindow(since or 0.0, MAX_TIME if until is None else until)
+
+
 def _csv(series: Mapping[str, Any]) -> str:
-    columns = {name: values for name in ("at", "attempt", *SERIES) if isinstance(values := series.get(name), list)}
-    spent = mapping(series.get("timeSpent"))
-    columns |= {f"timeSpent.{name}": values for name, values in spent.items() if isinstance(values, list)}
-    text = io.StringIO()
+    columns, text = columns_of(series), io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=False))
+    writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
 
 

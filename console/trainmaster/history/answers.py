@@ -33,11 +33,11 @@ from trainmaster.client.history.answers import (
     RecordedJobList,
     Series,
 )
-from trainmaster.history.drawing import Drawn, Moved, TimeWindow, heat_answer, series_answer
-from trainmaster.history.figures import CURVES, HEAT, decompress
+from trainmaster.history.drawing import Block, Drawn, Moved, TimeWindow, heat_answer, series_answer
+from trainmaster.history.figures import CURVES, HEAT, decompress, of_tail
 from trainmaster.history.schema import open_to_read
 from trainmaster.history.statuses import Attempt, shown
-from trainmaster.history.store import workers_of
+from trainmaster.history.store import slice_of, workers_of
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import PodPlace
@@ -136,10 +136,10 @@ class Answers:
     def series(self, namespace: str, name: str, uid: str, window: TimeWindow, points: int) -> Series:
         """Returns curves of at most `points` points. Raises NotRecorded."""
 
-        def answer(drawn: Drawn) -> Series:
+        def answer(job: int, drawn: Drawn) -> Series:
             furthest, before = -1, dict[int, int]()
             for attempt, step in self._all(
-                "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", drawn.job
+                "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", job
             ):
                 before[attempt] = furthest
                 furthest = max(furthest, -1 if step is None else step)
@@ -149,7 +149,8 @@ class Answers:
 
     def heat(self, namespace: str, name: str, uid: str, window: TimeWindow, columns: int, figure: str) -> RankHeat:
         """Returns a heat map of at most `columns` columns. Raises NotRecorded."""
-        return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
+        where = namespace, name, uid
+        return self._draw(*where, HEAT, window, lambda _, drawn: heat_answer(drawn, window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> EvidenceList:
         """Returns the evidence of as many of the newest attempts as fit, oldest first. Raises NotRecorded."""
@@ -179,7 +180,7 @@ class Answers:
         return LogList.of(items=items)
 
     def _draw(
-        self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[Drawn], Kind]
+        self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[int, Drawn], Kind]
     ) -> Kind:
         """Calls `answer` with a job's data, and returns its result.
 
@@ -188,13 +189,31 @@ class Answers:
         """
         try:
             with self._one_moment():
-                (job, *_) = self._job(namespace, name, uid)
-                drawn = Drawn.of(self.connection, job, kind, window, self.check)
-            return answer(drawn)
+                job, drawn = self._drawn(namespace, name, uid, kind, window)
+            return answer(job, drawn)
         except Moved:
             with self._one_moment():
-                (job, *_) = self._job(namespace, name, uid)
-                return answer(Drawn.of(self.connection, job, kind, window, self.check))
+                return answer(*self._drawn(namespace, name, uid, kind, window))
+
+    def _drawn(self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow) -> tuple[int, Drawn]:
+        (job, *_) = self._job(namespace, name, uid)
+        rows = self._all(
+            "SELECT id, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
+            "ORDER BY level DESC, first, id",
+            *(job, kind, window.since, min(window.until, 1e15)),
+        )
+        tail = self._all("SELECT at, data FROM tail WHERE slice = ? AND job = ? ORDER BY id", slice_of(job), job)
+
+        def data(block: Block) -> bytes:
+            self.check()
+            # After the block was deleted, its number may have been used for another job's block.
+            where = block.id, job, block.level
+            row = self._one("SELECT data FROM blocks WHERE id = ? AND job = ? AND level = ?", *where)
+            if row is None:
+                raise Moved
+            return bytes(row[0])
+
+        return job, Drawn(kind, of_tail(tail)[kind], [Block(*row) for row in rows], data)
 
     def _job(self, namespace: str, name: str, uid: str) -> Sequence[Any]:
         row: Sequence[Any] | None = self._one(

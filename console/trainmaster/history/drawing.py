@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +23,10 @@ from trainmaster.history.figures import (
     STEP,
     Points,
     joined,
-    of_tail,
     readable,
     spans,
     times_of_block,
 )
-from trainmaster.history.store import slice_of
 
 # Number of the slowest and of the fastest ranks that are shown if there are too many ranks.
 _ENDS = 256
@@ -61,48 +58,17 @@ class Block:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Drawn is a job's data of one kind in a window, by time: blocks, which are read one by one, and the tail.
+    """Drawn is a job's data of one kind in a window, by time: blocks, which `data` reads one by one, and the tail."""
 
-    Before each block Drawn calls `check`, which raises if the answer takes too long.
-    """
-
-    connection: sqlite3.Connection
-    job: int
     kind: str
-    blocks: Sequence[Block]
     tail: Sequence[Points]
-    check: Callable[[], None]
-
-    @classmethod
-    def of(
-        cls, connection: sqlite3.Connection, job: int, kind: str, window: TimeWindow, check: Callable[[], None]
-    ) -> Drawn:
-        """Reads the list of blocks, and the newest samples."""
-        blocks = connection.execute(
-            "SELECT id, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
-            "ORDER BY level DESC, first, id",
-            (job, kind, window.since, min(window.until, 1e15)),
-        )
-        index = [Block(*row) for row in blocks]
-        tail = connection.execute(
-            "SELECT at, data FROM tail WHERE slice = ? AND job = ? ORDER BY id", (slice_of(job), job)
-        )
-        return cls(connection, job, kind, index, of_tail(tail.fetchall())[kind], check)
+    blocks: Sequence[Block] = ()
+    # Returns a block's data. Raises Moved, or an error if the answer takes too long.
+    data: Callable[[Block], bytes] = lambda _: b""
 
     def read(self, block: Block, figure: str | None = None) -> Points:
         """Returns a block's points, with all figures or one. Raises Moved."""
         return Points.of_block(self.kind, self.data(block), figure)
-
-    def data(self, block: Block) -> bytes:
-        """Returns a block's data. Raises Moved."""
-        self.check()
-        # After the block was deleted, its number may have been used for another job's block.
-        row = self.connection.execute(
-            "SELECT data FROM blocks WHERE id = ? AND job = ? AND level = ?", (block.id, self.job, block.level)
-        ).fetchone()
-        if row is None:
-            raise Moved
-        return bytes(row[0])
 
     def resolution(self, seconds: float) -> float:
         """Returns a drawn point's width in seconds: the larger of `seconds` and the coarsest level's."""

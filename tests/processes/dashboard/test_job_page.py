@@ -11,6 +11,7 @@ import pytest
 from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, running_pod
 from tests.processes.dashboard.test_list import dashboard
 from trainmaster.client import JobNotFound, NoCluster
+from trainmaster.client.history.answers import Series
 from trainmaster.client.server import Server
 from trainmaster.dashboard import job_page, logs, reading
 from trainmaster.dashboard.viewers import HistoryAccess
@@ -220,7 +221,7 @@ class History:
         return {**of_a_job, "deletedAt": "2026-11-26T02:00:00Z"}
 
     async def series(self, *_: object, **__: object) -> dict[str, Any]:
-        return {"kind": "Series", "at": [1.0], "attempt": [1], "loss": [0.5], "timeSpent": {"productive": [2.0]}}
+        return Series.of(at=[1.0], attempt=[1], loss=[0.5], timeSpent={"productive": [2.0]}).to_data()
 
     async def heat(self, *_: object, **__: object) -> dict[str, Any]:
         return {"kind": "RankHeat", "at": [1.0], "ranks": [0], "workers": [0], "values": [[0.75]]}

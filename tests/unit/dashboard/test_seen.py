@@ -9,8 +9,12 @@ import pytest
 
 from tests.processes.dashboard.fake_api import job
 from trainmaster.client import RankMetrics, TrainingJob
-from trainmaster.dashboard.figures import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, SERIES, Seen
+from trainmaster.client.history.answers import columns_of
+from trainmaster.dashboard.figures import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, Seen
 from trainmaster.dashboard.job_page import attempts_of
+from trainmaster.history.drawing import TimeWindow
+
+WHOLE = TimeWindow()
 
 
 @pytest.fixture
@@ -30,12 +34,12 @@ def test_hours_are_some_hundred_samples_evenly_from_the_beginning_to_now(clock: 
     made = Seen()
     for step in range(10_000):
         look(made, clock, 2.0, [RankMetrics(0, 0, step=step)])
-    found = made.series("uid-bert", None, None, 10_000)
+    found = made.series("uid-bert", WHOLE, 10_000)
     assert MOST_SAMPLES / 4 < len(found["at"]) <= MOST_SAMPLES
     gaps = [later - sooner for sooner, later in zip(found["at"], found["at"][1:], strict=False)]
     assert max(gaps) < 4 * min(gaps) and found["at"][0] < 1_010 and clock[0] - found["at"][-1] <= max(gaps)
-    assert len(made.series("uid-bert", None, None, 100)["at"]) <= 100
-    late = made.series("uid-bert", clock[0] - 1_000, None, 10_000)["at"]
+    assert len(made.series("uid-bert", WHOLE, 100)["at"]) <= 100
+    late = made.series("uid-bert", TimeWindow(clock[0] - 1_000), 10_000)["at"]
     assert late and min(late) >= clock[0] - 1_000
 
 
@@ -44,33 +48,33 @@ def test_curves_have_what_ranks_and_status_say(clock: list[float]) -> None:
     ranks = [RankMetrics(rank // 2, rank, step=5, loss=0.5, step_seconds=0.1 * (rank + 1)) for rank in range(3)]
     spent = {"productive": 3.0, "stall": 1.0}
     look(made, clock, 2.0, ranks, progress={"step": 4, "furthestStep": 9, "goodput": 0.75}, timeSpent=spent)
-    found = made.series("uid-bert", None, None, 10)
+    found = made.series("uid-bert", WHOLE, 10)
     assert {name: found[name][0] for name in ("step", "loss", "stepSeconds", "redone", "goodput")} == {
         **{"step": 5, "loss": 0.5, "stepSeconds": pytest.approx(0.2), "redone": True, "goodput": 0.75}
     }
-    assert found["slowestStepSeconds"] == [pytest.approx(0.3)] and found["timeSpent"] == {
-        "productive": [3.0],
-        "stall": [1.0],
-    }
-    assert all(len(found[name]) == 1 for name in SERIES)
+    columns = columns_of(found)
+    assert [columns[name] for name in ("slowestStepSeconds", "timeSpent.productive", "timeSpent.stall")] == [
+        *([pytest.approx(0.3)], [3.0], [1.0])
+    ]
+    assert all(len(values) == 1 for values in columns.values())
 
 
 def test_a_heat_map_has_every_rank_that_was_there_at_any_time(clock: list[float]) -> None:
     made = Seen()
     look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=0.5), RankMetrics(0, 1)])
     look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=math.pi), RankMetrics(1, 2, step_seconds=0.25)])
-    found = made.heat("uid-bert", None, None, 10, "stepSeconds")
+    found = made.heat("uid-bert", WHOLE, 10, "stepSeconds")
     assert (found["ranks"], found["workers"]) == ([0, 1, 2], [0, 0, 1])
-    assert found["values"] == [[0.5, None, None], [3.14159, None, 0.25]]
+    assert found["values"] == [[0.5, None, None], [3.142, None, 0.25]]
     look(made, clock, 2.0, [RankMetrics(0, rank) for rank in range(MOST_RANKS + 7)])
-    found = made.heat("uid-bert", None, None, 10, "gradNorm")
-    assert (len(found["ranks"]), found["leftOut"]) == (MOST_RANKS, 7)
+    found = made.heat("uid-bert", WHOLE, 10, "stepSeconds")
+    assert found["leftOut"] == 7
 
 
 def test_two_workers_that_claim_one_rank_break_nothing(clock: list[float]) -> None:
     made = Seen()
     look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=0.5), RankMetrics(1, 0, step_seconds=9.0)])
-    found = made.heat("uid-bert", None, None, 10, "stepSeconds")
+    found = made.heat("uid-bert", WHOLE, 10, "stepSeconds")
     assert (found["ranks"], found["workers"], found["values"], found["leftOut"]) == ([0], [0], [[0.5]], 0)
 
 
@@ -78,8 +82,8 @@ def test_only_the_jobs_that_were_looked_at_last_are_kept(clock: list[float]) -> 
     made = Seen()
     for number in range(MOST_JOBS + 1):
         made.add(TrainingJob.of(job(f"job-{number}")), [])
-    assert made.series("uid-job-0", None, None, 10)["at"] == []
-    assert made.series(f"uid-job-{MOST_JOBS}", None, None, 10)["at"]
+    assert made.series("uid-job-0", WHOLE, 10)["at"] == []
+    assert made.series(f"uid-job-{MOST_JOBS}", WHOLE, 10)["at"]
 
 
 def failure(attempt: int, at: str, **more: Any) -> dict[str, Any]:
@@ -121,6 +125,6 @@ def test_ranks_that_are_others_at_each_look_are_no_more(clock: list[float]) -> N
     made = Seen()
     for first in range(0, 20 * MOST_RANKS, MOST_RANKS):
         look(made, clock, 2.0, [RankMetrics(0, rank, step_seconds=0.5) for rank in range(first, first + MOST_RANKS)])
-    found = made.heat("uid-bert", None, None, 240, "stepSeconds")
-    assert found["ranks"] == list(range(MOST_RANKS)) and found["leftOut"] == 19 * MOST_RANKS
-    assert {len(values) for values in found["values"]} == {MOST_RANKS}
+    found = made.heat("uid-bert", WHOLE, 240, "stepSeconds")
+    assert len(found["ranks"]) == 4 * MOST_RANKS and found["leftOut"] == 16 * MOST_RANKS
+    assert {len(values) for values in found["values"]} == {4 * MOST_RANKS}
