@@ -20,25 +20,16 @@ from trainmaster.client.permission import Access, seeing
 from trainmaster.client.server import Server
 from trainmaster.client.view import failure_of
 from trainmaster.dashboard.figures import Figures, Seen
-from trainmaster.dashboard.guards import (
-    Launch,
-    add_headers,
-    body_of,
-    guard,
-    job_of,
-    namespace_of,
-    uid_of,
-    viewer_of,
-    whole_of,
-)
+from trainmaster.dashboard.guards import Launch, add_headers, body_of, guard, viewer_of
 from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
 from trainmaster.dashboard.logs import chosen, send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
-from trainmaster.dashboard.streams import EventStream, Refused, answer, first_to_end, streamed
+from trainmaster.dashboard.streams import EventStream, answer, first_to_end, streamed
 from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers, answers, no_history
+from trainmaster.serving import Refused, job_of, namespace_of, uid_of, whole_of
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
 from trainmaster_operator.serving.connection import MAX_CONNECTIONS, Places
@@ -186,7 +177,7 @@ class Dashboard:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
-        worker, rank, attempt = (whole_of(request, given, None) for given in ("worker", "rank", "attempt"))
+        worker, rank, attempt = (whole_of(request, given) for given in ("worker", "rank", "attempt"))
         wanted = chosen(worker, rank, attempt, whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0)
         follow = request.query.get("follow") == "1"
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")

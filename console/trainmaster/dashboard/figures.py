@@ -20,11 +20,12 @@ from trainmaster.client.errors import ClientError
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.metrics import JobMetrics, RankMetrics, job_metrics
 from trainmaster.client.permission import Access, put_newest, refusal
-from trainmaster.dashboard.streams import Refused, encoded
+from trainmaster.dashboard.streams import encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster.history.drawing import Drawn, TimeWindow, heat_answer, series_answer
 from trainmaster.history.figures import CURVES, HEAT, compress, decompress, of_tail, to_tail
 from trainmaster.history.statuses import status_figures
+from trainmaster.serving import Refused
 from trainmaster_operator.api.records import SampleRecord
 from trainmaster_operator.api.v1alpha1 import JobIdentity
 

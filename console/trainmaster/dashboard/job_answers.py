@@ -22,15 +22,16 @@ from trainmaster.client.history.reading import FIGURES
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
 from trainmaster.dashboard.figures import Seen
-from trainmaster.dashboard.guards import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
+from trainmaster.dashboard.guards import body_of, viewer_of
 from trainmaster.dashboard.shapes import MANIFEST
-from trainmaster.dashboard.streams import Refused, answer
+from trainmaster.dashboard.streams import answer
 from trainmaster.dashboard.viewers import Viewer, replaced
 from trainmaster.history.drawing import TimeWindow
+from trainmaster.serving import Refused, job_of, one_of, uid_of, whole_of, window_of
 from trainmaster_operator.api.limits import MAX_NESTING
 from trainmaster_operator.api.printable import yaml_escapes
 from trainmaster_operator.api.trimming import LEFT_OUT
-from trainmaster_operator.wire.values import MAX_TIME, loads, mapping
+from trainmaster_operator.wire.values import loads, mapping
 
 T = TypeVar("T")
 
@@ -97,7 +98,7 @@ class JobAnswers:
         """Answers with one figure of all ranks over time."""
         figure = one_of(request, "figure", FIGURES)
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
-        since, until = seconds_of(request, "from"), seconds_of(request, "to")
+        since, until = window_of(request)
 
         async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
             return await history.heat(
@@ -107,8 +108,8 @@ class JobAnswers:
         found = await self._recorded(request, recorded)
         if found is not None:
             return await self._in_thread(lambda: answer(found))
-        uid, window = await self._seen_uid(request), _window(since, until)
-        return await self._in_thread(lambda: answer(self._seen.heat(uid, window, columns, figure)))
+        job, window = await self._seen_uid(request), TimeWindow(since, until)
+        return await self._in_thread(lambda: answer(self._seen.heat(job, window, columns, figure)))
 
     @_heavy
     async def export(self, request: web.Request) -> web.Response:
@@ -181,7 +182,7 @@ class JobAnswers:
 
     async def _series(self, request: web.Request) -> Mapping[str, Any]:
         points = whole_of(request, "points", 1_000, most=MOST_POINTS) or 1
-        since, until = seconds_of(request, "from"), seconds_of(request, "to")
+        since, until = window_of(request)
 
         async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
             return await history.series(namespace, name, uid=uid, since=since, until=until, points=points)
@@ -189,8 +190,8 @@ class JobAnswers:
         found = await self._recorded(request, recorded)
         if found is not None:
             return found
-        uid, window = await self._seen_uid(request), _window(since, until)
-        return await self._in_thread(lambda: self._seen.series(uid, window, points))
+        job, window = await self._seen_uid(request), TimeWindow(since, until)
+        return await self._in_thread(lambda: self._seen.series(job, window, points))
 
     async def _recorded(
         self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[Mapping[str, Any]]]
@@ -240,10 +241,6 @@ async def _living(request: web.Request) -> TrainingJob:
     if uid not in (None, job.uid):
         raise replaced(name)
     return job
-
-
-def _window(since: float | None, until: float | None) -> TimeWindow:
-    return TimeWindow(since or 0.0, MAX_TIME if until is None else until)
 
 
 def _csv(series: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trainmaster.dashboard.streams import Refused
+from trainmaster.serving import Refused
 
 T = TypeVar("T")
 

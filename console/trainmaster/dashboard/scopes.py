@@ -20,7 +20,7 @@ from trainmaster.client.job import collection_path
 from trainmaster.client.permission import seeing
 from trainmaster.client.watching import changes
 from trainmaster.dashboard.board import Board
-from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded, first_to_end, problem
+from trainmaster.dashboard.streams import PING_SECONDS, EventStream, first_to_end, problem
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.wire.values import mapping, text
 
@@ -94,7 +94,7 @@ class Scope:
             if self.problem is not said:
                 said = self.problem
                 if said is not None:
-                    await stream.send(encoded("problem", problem(said)))
+                    await stream.send(problem(said))
                 else:
                     number = -1
             if self.is_loaded:

@@ -31,7 +31,8 @@ from trainmaster.client.transport import AsyncTransport
 from trainmaster.client.watching import read_job
 from trainmaster.dashboard.parties import Parties, Party
 from trainmaster.dashboard.reading import HistoryTransport, ViewerTransport
-from trainmaster.dashboard.streams import UNKNOWN, Refused
+from trainmaster.dashboard.streams import UNKNOWN
+from trainmaster.serving import Refused
 from trainmaster_operator.wire.values import mapping, text
 
 # Maximum number of sessions of one tenant, and of all.

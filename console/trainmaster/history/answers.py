@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError
 
+from trainmaster.client.errors import JobNotFound
 from trainmaster.client.history.answers import (
     MOST_ITEMS,
     EvidenceList,
@@ -38,6 +39,7 @@ from trainmaster.history.figures import CURVES, HEAT, decompress, of_tail
 from trainmaster.history.schema import open_to_read
 from trainmaster.history.statuses import Attempt, shown
 from trainmaster.history.store import slice_of, workers_of
+from trainmaster.serving import Refused
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import PodPlace
@@ -60,18 +62,6 @@ _STEPS = 20_000
 _COMPRESSED_BYTES, _GZIP, _LEVEL = 4_096, 31, 4
 _FIELDS = "id, uid, namespace, name, created, deleted, summary"
 Kind = TypeVar("Kind", bound=HistoryAnswer)
-
-
-class NotRecorded(Exception):
-    """The history has no record of that job."""
-
-
-class AnswerTooSlow(Exception):
-    """Reading an answer took too long. The message suggests a smaller request."""
-
-
-class Busy(Exception):
-    """No thread became free in time."""
 
 
 class Answers:
@@ -113,7 +103,7 @@ class Answers:
         return RecordedJobList.of(items=[_recorded(row) for row in rows[:limit]], **{"continue": more})
 
     def job(self, namespace: str, name: str, uid: str = "") -> RecordedJobDetail:
-        """Returns a job. Raises NotRecorded."""
+        """Returns a job. Raises JobNotFound."""
         with self._one_moment():
             row = self._job(namespace, name, uid)
             data = self._one("SELECT data FROM objects WHERE job = ?", row[0])
@@ -134,7 +124,7 @@ class Answers:
             )
 
     def series(self, namespace: str, name: str, uid: str, window: TimeWindow, points: int) -> Series:
-        """Returns curves of at most `points` points. Raises NotRecorded."""
+        """Returns curves of at most `points` points. Raises JobNotFound."""
 
         def answer(job: int, drawn: Drawn) -> Series:
             furthest, before = -1, dict[int, int]()
@@ -148,12 +138,12 @@ class Answers:
         return self._draw(namespace, name, uid, CURVES, window, answer)
 
     def heat(self, namespace: str, name: str, uid: str, window: TimeWindow, columns: int, figure: str) -> RankHeat:
-        """Returns a heat map of at most `columns` columns. Raises NotRecorded."""
+        """Returns a heat map of at most `columns` columns. Raises JobNotFound."""
         where = namespace, name, uid
         return self._draw(*where, HEAT, window, lambda _, drawn: heat_answer(drawn, window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> EvidenceList:
-        """Returns the evidence of as many of the newest attempts as fit, oldest first. Raises NotRecorded."""
+        """Returns the evidence of as many of the newest attempts as fit, oldest first. Raises JobNotFound."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             texts = self._texts("SELECT data, key FROM evidence WHERE job = ? ORDER BY key DESC", job)
@@ -163,7 +153,7 @@ class Answers:
     def logs(
         self, namespace: str, name: str, uid: str = "", *, worker: int | None = None, tail: int | None = None
     ) -> LogList:
-        """Returns the last lines of one worker's log, or of as many logs as fit. Raises NotRecorded."""
+        """Returns the last lines of one worker's log, or of as many logs as fit. Raises JobNotFound."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             only = "" if worker is None else f" AND key = {worker}"
@@ -223,7 +213,7 @@ class Answers:
         )
         if row is None:
             life = f" with the uid {uid}" if uid else ""
-            raise NotRecorded(f"Nothing was recorded of a job {name}{life} in namespace {namespace}.")
+            raise JobNotFound(f"Nothing was recorded of a job {name}{life} in namespace {namespace}.")
         return row
 
     def _attempts(self, job: int, recorded: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -315,14 +305,14 @@ class AnswerThreads:
     async def read(
         self, ask: Callable[[Answers], HistoryAnswer | int], *, is_long: bool = False, compress: bool = False
     ) -> Body:
-        """Returns an answer. Raises the errors of `ask`, UnusableHistory, sqlite3.Error, AnswerTooSlow and Busy."""
+        """Returns an answer. Raises the errors of `ask`, UnusableHistory, sqlite3.Error and Refused."""
         threads = self._long if is_long else self._short
         reading = asyncio.get_running_loop().run_in_executor(threads, self._read, ask, compress)
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 return await reading
         except TimeoutError as error:
-            raise Busy(f"Other requests have been answered for {WAIT_SECONDS:g} s; try again.") from error
+            raise Refused(503, f"Other requests have been answered for {WAIT_SECONDS:g} s; try again.") from error
 
     def _read(self, ask: Callable[[Answers], HistoryAnswer | int], compress: bool) -> Body:
         answers = self._answers()
@@ -370,8 +360,8 @@ def _encoded(answer: HistoryAnswer | int) -> bytes:
         return json.dumps(answer.to_data(), separators=(",", ":")).encode()
 
 
-def _too_slow() -> AnswerTooSlow:
-    return AnswerTooSlow(f"The answer took more than {READ_SECONDS:g} s; ask for less (limit, from, to).")
+def _too_slow() -> Refused:
+    return Refused(504, f"The answer took more than {READ_SECONDS:g} s; ask for less (limit, from, to).")
 
 
 def _recorded(row: Sequence[Any]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
 from trainmaster.dashboard.objects import event_rows, pod_row
 from trainmaster.dashboard.parties import Parties, Party, Share
 from trainmaster.dashboard.reading import ViewerTransport
-from trainmaster.dashboard.streams import Refused
 from trainmaster.dashboard.viewers import Viewers, no_history
+from trainmaster.serving import Refused
 
 SERVER = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
 

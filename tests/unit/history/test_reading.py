@@ -15,7 +15,8 @@ import pytest
 from tests.unit.history.recorded import START, Recorded, job
 from trainmaster.client.history.answers import EvidenceList, HistoryAnswer, LogList, RecordedJobList, Series
 from trainmaster.history import answers as reading
-from trainmaster.history.answers import Answers, AnswerThreads, AnswerTooSlow, Busy
+from trainmaster.history.answers import Answers, AnswerThreads
+from trainmaster.serving import Refused
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ async def test_long_answers_keep_no_list_waiting(file: Path, monkeypatch: pytest
     asking = [asyncio.create_task(readers.read(wait, is_long=True)) for _ in range(8)]
     await asyncio.sleep(0)
     assert json.loads((await readers.read(Answers.jobs)).data)["kind"] == "RecordedJobList"
-    with pytest.raises(Busy, match="Other requests have been answered"):
+    with pytest.raises(Refused, match="Other requests have been answered"):
         await asking[-1]
     go.set()
     await asyncio.gather(*asking, return_exceptions=True)
@@ -75,6 +76,6 @@ async def test_an_answer_that_takes_too_long_is_given_up(file: Path, monkeypatch
         return 0
 
     readers = AnswerThreads(file)
-    with pytest.raises(AnswerTooSlow, match="ask for less"):
+    with pytest.raises(Refused, match="ask for less"):
         await readers.read(long, is_long=True)
     await readers.close()
