@@ -28,7 +28,7 @@ from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
 from trainmaster.dashboard.streams import EventStream, answer, first_to_end, streamed
-from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers, answers, no_history
+from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers, no_history
 from trainmaster.serving import Refused, job_of, namespace_of, uid_of, whole_of
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
@@ -128,7 +128,7 @@ class Dashboard:
                 "cluster": settings.server.address,
                 "namespace": settings.namespace,
                 "allNamespaces": await viewer.access.allows(*seeing(None)),
-                "history": await answers(viewer.history),
+                "history": await viewer.has_history(),
                 "version": __version__,
             }
         )
@@ -235,6 +235,7 @@ class StaticFile:
 
     content_type: str
     content: bytes
+    # None if compressing gains nothing.
     compressed: bytes | None
     etag: str
 

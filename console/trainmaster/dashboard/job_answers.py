@@ -7,6 +7,7 @@ import csv
 import io
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import yaml
@@ -14,9 +15,8 @@ from aiohttp import web
 
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.diagnosis import diagnose
-from trainmaster.client.errors import ClientError, JobNotFound
+from trainmaster.client.errors import ClientError
 from trainmaster.client.gathering import gather
-from trainmaster.client.history import HistoryReader
 from trainmaster.client.history.answers import columns_of
 from trainmaster.client.history.reading import FIGURES
 from trainmaster.client.job import TrainingJob, collection_path
@@ -40,6 +40,12 @@ THREADS = 4
 MOST_POINTS, MOST_COLUMNS = 5_000, 1_000
 # Maximum number of values in a manifest. Encoding a value as YAML takes some hundred bytes and 50 microseconds.
 MOST_VALUES = 30_000
+# The page's actions, with their effects.
+ACTIONS: Mapping[str, tuple[Callable[[AsyncJobClient, str], Awaitable[TrainingJob]], str]] = {
+    "suspend": (AsyncJobClient.suspend, "will be suspended: its ranks save a checkpoint first"),
+    "resume": (AsyncJobClient.resume, "will resume from its checkpoint"),
+    "restart": (AsyncJobClient.restart, "will be restarted: its ranks save a checkpoint first"),
+}
 _HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
 
 
@@ -72,9 +78,7 @@ class JobAnswers:
             web.get(f"{base}/evidence", self.evidence),
             web.get(f"{base}/manifest", self.manifest),
             web.post(f"{base}/stacks", self.stacks),
-            web.post(f"{base}/suspend", self.suspend),
-            web.post(f"{base}/resume", self.resume),
-            web.post(f"{base}/restart", self.restart),
+            web.post(f"{base}/{{action:{'|'.join(ACTIONS)}}}", self.act),
         ]
 
     @_heavy
@@ -98,18 +102,12 @@ class JobAnswers:
         """Answers with one figure of all ranks over time."""
         figure = one_of(request, "figure", FIGURES)
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
-        since, until = window_of(request)
-
-        async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
-            return await history.heat(
-                namespace, name, uid=uid, since=since, until=until, columns=columns, figure=figure
-            )
-
-        found = await self._recorded(request, recorded)
-        if found is not None:
-            return await self._in_thread(lambda: answer(found))
-        job, window = await self._seen_uid(request), TimeWindow(since, until)
-        return await self._in_thread(lambda: answer(self._seen.heat(job, window, columns, figure)))
+        found = await self._drawn(
+            request,
+            lambda history, *job, **window: history.heat(*job, **window, columns=columns, figure=figure),
+            lambda job, window: self._seen.heat(job, window, columns, figure),
+        )
+        return await self._in_thread(lambda: answer(found))
 
     @_heavy
     async def export(self, request: web.Request) -> web.Response:
@@ -160,78 +158,58 @@ class JobAnswers:
             }
         )
 
-    async def suspend(self, request: web.Request) -> web.Response:
-        """Suspends the job."""
-        return await self._do(request, AsyncJobClient.suspend, "will be suspended: its ranks save a checkpoint first")
-
-    async def resume(self, request: web.Request) -> web.Response:
-        """Resumes the job."""
-        return await self._do(request, AsyncJobClient.resume, "will resume from its checkpoint")
-
-    async def restart(self, request: web.Request) -> web.Response:
-        """Restarts the job's ranks."""
-        return await self._do(request, AsyncJobClient.restart, "will be restarted: its ranks save a checkpoint first")
-
-    async def _do(
-        self, request: web.Request, act: Callable[[AsyncJobClient, str], Awaitable[TrainingJob]], said: str
-    ) -> web.Response:
+    async def act(self, request: web.Request) -> web.Response:
+        """Suspends, resumes or restarts the job."""
+        act, effect = ACTIONS[request.match_info["action"]]
         await body_of(request)
         job = await _living(request)
         await act(AsyncJobClient(job.namespace, transport=viewer_of(request).transport), job.name)
-        return answer({"sentence": f"Job {job.name} {said}."})
+        return answer({"sentence": f"Job {job.name} {effect}."})
 
     async def _series(self, request: web.Request) -> Mapping[str, Any]:
         points = whole_of(request, "points", 1_000, most=MOST_POINTS) or 1
+        return await self._drawn(
+            request,
+            lambda history, *job, **window: history.series(*job, **window, points=points),
+            lambda job, window: self._seen.series(job, window, points),
+        )
+
+    async def _drawn(
+        self,
+        request: web.Request,
+        recorded: Callable[..., Awaitable[Mapping[str, Any]]],
+        seen: Callable[[str, TimeWindow], Mapping[str, Any]],
+    ) -> Mapping[str, Any]:
+        """Returns the history's answer, or else one from the dashboard's own figures.
+
+        These were read through `pods/proxy`, so the viewer needs that right.
+        """
+        (namespace, name), uid, viewer = job_of(request), uid_of(request), viewer_of(request)
         since, until = window_of(request)
-
-        async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
-            return await history.series(namespace, name, uid=uid, since=since, until=until, points=points)
-
-        found = await self._recorded(request, recorded)
-        if found is not None:
-            return found
-        job, window = await self._seen_uid(request), TimeWindow(since, until)
-        return await self._in_thread(lambda: self._seen.series(job, window, points))
-
-    async def _recorded(
-        self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[Mapping[str, Any]]]
-    ) -> Mapping[str, Any] | None:
-        """Returns the history's answer; None if the dashboard's own figures must be used."""
-        namespace, name = job_of(request)
-        viewer, uid = viewer_of(request), uid_of(request)
-        if viewer.history is None:
-            return None
-        try:
-            return await read(viewer.history, namespace, name, uid)
-        except ClientError:
-            return None
-
-    async def _seen_uid(self, request: web.Request) -> str:
-        """Returns the job's uid if the viewer has the right to `pods/proxy`, through which the figures were read."""
+        if viewer.history is not None:
+            with suppress(ClientError):
+                return await recorded(viewer.history, namespace, name, uid=uid, since=since, until=until)
         job = await _living(request)
-        await viewer_of(request).access.require(Access("get", "pods", "", namespace=job.namespace, subresource="proxy"))
-        return job.uid
+        await viewer.access.require(Access("get", "pods", "", namespace=namespace, subresource="proxy"))
+        return await self._in_thread(lambda: seen(job.uid, TimeWindow(since, until)))
 
 
 async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
     """Returns a job with its whole spec. A deleted job is read from the history. Raises ClientError and Refused."""
-    missing: JobNotFound | None = None
-    try:
-        found = await viewer.transport.trimmed(f"{collection_path(namespace)}/{name}", MANIFEST)
-        metadata = mapping(found.get("metadata"))
-        if uid in (None, metadata.get("uid")):
-            if LEFT_OUT in found or LEFT_OUT in metadata:
-                raise too_large(name)
-            return found
-        missing = replaced(name)
-    except JobNotFound as error:
-        missing = error
-    if viewer.history is None:
-        raise missing
-    raw = mapping((await viewer.history.job(namespace, name, uid=uid)).get("job"))
-    if "spec" not in raw:
+
+    async def living() -> Mapping[str, Any]:
+        job = await viewer.transport.trimmed(f"{collection_path(namespace)}/{name}", MANIFEST)
+        metadata = mapping(job.get("metadata"))
+        if uid not in (None, metadata.get("uid")):
+            raise replaced(name)
+        if LEFT_OUT in job or LEFT_OUT in metadata:
+            raise too_large(name)
+        return {"job": job}
+
+    found = mapping((await viewer.or_recorded(living, namespace, name, uid)).get("job"))
+    if "spec" not in found:
         raise too_large(name)
-    return raw
+    return found
 
 
 async def _living(request: web.Request) -> TrainingJob:

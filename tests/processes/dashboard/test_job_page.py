@@ -15,7 +15,6 @@ from trainmaster.client import JobNotFound, NoCluster
 from trainmaster.client.history.answers import Series
 from trainmaster.client.server import Server
 from trainmaster.dashboard import job_page, logs, reading
-from trainmaster.dashboard.viewers import HistoryAccess
 
 FAILURE = {
     "attempt": 1,
@@ -237,9 +236,9 @@ class History:
 async def test_what_the_history_has_is_shown_also_of_a_job_that_is_gone() -> None:
     made: list[History] = []
 
-    def history_of(server: Server) -> HistoryAccess:
+    def history_of(server: Server) -> Any:
         made.append(History(server))
-        return HistoryAccess(made[-1], made[-1].close)
+        return made[-1]
 
     api = training(alice=VIEW, carol=VIEW - {("get", "pods/proxy", "")})
     async with dashboard(api, history_of=history_of) as client:
