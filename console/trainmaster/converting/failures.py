@@ -46,7 +46,7 @@ def _job(job: Field, draft: Draft) -> None:
     else:
         draft.keep(retries, _MAX_RESTARTS, remark="of the whole group")
     for rule in _pod_rules(job):
-        if any(leaf.answer is None for leaf in rule.leaves()):
+        if not rule.is_answered:
             _pod_rule(rule, draft)
 
 

@@ -72,6 +72,11 @@ class Field:
         """Returns whether the field exists and has no parts."""
         return self._exists and not self.fields and not self.items
 
+    @property
+    def is_answered(self) -> bool:
+        """Returns whether all leaves have answers."""
+        return all(leaf.answer is not None for leaf in self.leaves())
+
     def get(self, *names: str) -> Field:
         """Returns the field at a path of names below this field."""
         found = self
@@ -182,6 +187,10 @@ class Draft:
         else:
             put(self.job, path, value)
             field.became(Target(path), remark=remark)
+
+    def append(self, field: Field, path: Path) -> None:
+        """Adds a field's value to the list at a path, and answers the field."""
+        self.keep(field, (*path, len(self.at(path) or [])))
 
     def set(self, path: Path, value: Any) -> None:
         """Puts a value at a path. No field of the source gets an answer."""

@@ -34,6 +34,11 @@ _TOPOLOGIES = {
 _JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
 _INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 _METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+# Fields that the job's own fields replace.
+_MOVED: dict[str, Path] = {
+    "hostNetwork": ("spec", "interconnect", "hostNetwork"),
+    "priorityClassName": ("spec", "scheduling", "priorityClassName"),
+}
 _LEFT_OUT = {
     "hostname": "the workers find each other by the names that they have",
     "subdomain": "the workers find each other by the names that they have",
@@ -64,11 +69,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
         if name == "containers":
             _sidecars(spec, container, draft)
         elif name == "volumes":
-            _list([each for each in spec.each(name) if not _answered(each)], (*POD, name), draft, field)
-        elif name == "hostNetwork":
-            draft.keep(field, ("spec", "interconnect", "hostNetwork"))
-        elif name == "priorityClassName":
-            draft.keep(field, ("spec", "scheduling", "priorityClassName"))
+            _items(field, (*POD, name), draft)
         elif name == "schedulerName" and field.text() in _GANGS:
             draft.keep(field, ("spec", "scheduling", "gang", "scheduler"), _GANGS[str(field.value)])
         elif name == "schedulingGroup":
@@ -80,7 +81,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
         elif name in _LEFT_OUT:
             field.dropped(_LEFT_OUT[name])
         else:
-            draft.keep(field, (*POD, name))
+            draft.keep(field, _MOVED.get(name, (*POD, name)))
 
 
 def _metadata(template: Field, draft: Draft) -> None:
@@ -111,7 +112,7 @@ def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None
         elif name == "env":
             _environment(field, draft, (*place, name))
         elif name == "volumeMounts":
-            _list([each for each in container.each(name) if not _answered(each)], (*place, name), draft, field)
+            _items(field, (*place, name), draft)
         elif name in _CONTAINERS_LEFT_OUT:
             field.dropped(_CONTAINERS_LEFT_OUT[name])
         elif name == "securityContext":
@@ -128,14 +129,11 @@ def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None
 
 
 def _sidecars(spec: Field, worker: Field, draft: Draft) -> None:
-    others = [each for each in spec.each("containers") if each is not worker]
-    if others and draft.at((*POD, "containers")) is None:
-        draft.set((*POD, "containers"), [])
-    for each in others:
-        if each.text("name") == WORKER_CONTAINER:
+    for each in spec.each("containers"):
+        if each is not worker and each.text("name") == WORKER_CONTAINER:
             each.refused(f"{WORKER_CONTAINER} is the name of the container that trains; give this one another name")
-        else:
-            draft.keep(each, (*POD, "containers", len(draft.at((*POD, "containers")))))
+        elif each is not worker:
+            draft.append(each, (*POD, "containers"))
 
 
 def _environment(field: Field, draft: Draft, place: Path) -> None:
@@ -192,15 +190,13 @@ def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
             field.dropped("where there are GPUs, /dev/shm has 8Gi; spec.resources.sharedMemory is another size")
 
 
-def _list(items: list[Field], place: Path, draft: Draft, field: Field) -> None:
+def _items(field: Field, place: Path, draft: Draft) -> None:
+    """Puts the items of a list that have no answer yet into the job."""
     if field.is_leaf:
         draft.keep(field, place)
-    for position, each in enumerate(items):
-        draft.keep(each, (*place, position))
-
-
-def _answered(field: Field) -> bool:
-    return all(leaf.answer is not None for leaf in field.leaves())
+    for each in field.items:
+        if not each.is_answered:
+            draft.append(each, place)
 
 
 _KINDS = {name: kind for kind, name in RESOURCE_NAMES.items()}

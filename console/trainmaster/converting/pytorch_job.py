@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmaster.converting.commands import keep_processes
 from trainmaster.converting.fields import Draft, Field, Path, Target
-from trainmaster.converting.groups import Part, answer_pods, combine
+from trainmaster.converting.groups import NO_AUTOSCALER, Part, answer_pods, combine
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
 from trainmaster.converting.pods import convert_pod
 
@@ -25,13 +25,11 @@ def convert_pytorch_job(manifest: Field) -> Draft:
     for position, part in enumerate(parts):
         _replicas(part.field, position, draft, "Master and Worker together" if len(parts) > 1 else "")
     _restart_policies(parts, draft)
-    for name, field in manifest.named("spec").items():
-        if name == "nprocPerNode":
-            keep_processes(field, draft)
-        elif name == "elasticPolicy":
-            _elastic(field, draft, sum(part.workers for part in parts))
+    spec = manifest.get("spec")
+    keep_processes(spec.get("nprocPerNode"), draft)
+    _elastic(spec.get("elasticPolicy"), draft, sum(part.workers for part in parts))
     convert_metadata(manifest, draft)
-    for policy in (manifest.get("spec"), manifest.get("spec", "runPolicy")):
+    for policy in (spec, spec.get("runPolicy")):
         _run_policy(policy, draft)
     return draft
 
@@ -63,17 +61,13 @@ def _replicas(part: Field, position: int, draft: Draft, together: str) -> None:
 
 
 def _elastic(policy: Field, draft: Draft, workers: int) -> None:
-    for name, field in policy.fields.items():
-        if name in ("minReplicas", "maxReplicas"):
-            draft.keep(field, ("spec", "elastic", f"{name[:3]}Workers"))
-        elif name == "maxRestarts":
-            _restarts(field, draft)
-        elif name == "nProcPerNode":
-            keep_processes(field, draft)
-        elif name in _RENDEZVOUS:
-            field.dropped("the operator assigns the ranks, and each attempt has a rendezvous of its own")
-        elif name == "metrics":
-            field.refused("no autoscaler is made; make a HorizontalPodAutoscaler for the job's scale subresource")
+    draft.keep(policy.get("minReplicas"), ("spec", "elastic", "minWorkers"))
+    draft.keep(policy.get("maxReplicas"), ("spec", "elastic", "maxWorkers"))
+    _restarts(policy.get("maxRestarts"), draft)
+    keep_processes(policy.get("nProcPerNode"), draft)
+    for name in _RENDEZVOUS:
+        policy.get(name).dropped("the operator assigns the ranks, and each attempt has a rendezvous of its own")
+    policy.get("metrics").refused(NO_AUTOSCALER)
     for name in ("minWorkers", "maxWorkers"):
         if draft.at(("spec", "elastic")) is not None and draft.at(("spec", "elastic", name)) is None:
             draft.set(("spec", "elastic", name), workers)
@@ -109,21 +103,15 @@ def _scheduling(policy: Field, draft: Draft) -> None:
         # An option of Kubeflow's operator determines the scheduler, so Volcano is assumed.
         draft.set(gang, {"scheduler": "volcano"})
     assumed = "" if has_gang else "Volcano is assumed, as the manifest names no gang scheduler"
-    for name, field in policy.fields.items():
-        if name == "minAvailable":
-            field.dropped("a gang is all workers, or elastic.minWorkers")
-        elif name == "minResources":
-            field.dropped("it is computed from resources")
-        elif name == "queue" and waits_for_kueue(draft):
-            field.refused(
-                f"the job waits in Kueue's queue {draft.at(('spec', 'scheduling', 'queue'))}; keep one of them"
-            )
-        elif name == "queue":
-            draft.keep(field, ("spec", "scheduling", "queue"), remark=assumed)
-        elif name == "priorityClass":
-            draft.keep(field, ("spec", "scheduling", "priorityClassName"))
-        elif name == "scheduleTimeoutSeconds":
-            draft.keep(field, (*gang, "timeoutSeconds"), remark=assumed)
+    policy.get("minAvailable").dropped("a gang is all workers, or elastic.minWorkers")
+    policy.get("minResources").dropped("it is computed from resources")
+    queue: Path = ("spec", "scheduling", "queue")
+    if waits_for_kueue(draft):
+        policy.get("queue").refused(f"the job waits in Kueue's queue {draft.at(queue)}; keep one of them")
+    else:
+        draft.keep(policy.get("queue"), queue, remark=assumed)
+    draft.keep(policy.get("priorityClass"), ("spec", "scheduling", "priorityClassName"))
+    draft.keep(policy.get("scheduleTimeoutSeconds"), (*gang, "timeoutSeconds"), remark=assumed)
 
 
 def _restart_policies(parts: list[Part], draft: Draft) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainmaster.converting.commands import keep_processes
 from trainmaster.converting.fields import MISSING, Draft, Field, Path, merged
-from trainmaster.converting.groups import answer_pods
+from trainmaster.converting.groups import NO_AUTOSCALER, answer_pods
 from trainmaster.converting.job_set import Training, convert_spec
 from trainmaster.converting.metadata import convert_labels, convert_manager, convert_metadata, convert_suspend
 
@@ -193,7 +193,7 @@ def _framework(policy: Field, trainer: Field, draft: Draft) -> None:
     draft.keep(elastic.get("minNodes"), ("spec", "elastic", "minWorkers"))
     draft.keep(elastic.get("maxNodes"), ("spec", "elastic", "maxWorkers"))
     draft.keep(elastic.get("maxRestarts"), ("spec", "failurePolicy", "maxRestarts"))
-    elastic.refused("no autoscaler is made; make a HorizontalPodAutoscaler for the job's scale subresource")
+    elastic.refused(NO_AUTOSCALER)
     torch.dropped("torchrun is the default launcher")
 
 
