@@ -45,6 +45,12 @@ MOST_JOBS = 16
 MOST_SAMPLES = 480
 # Maximum number of ranks whose figures are kept for a job. A history keeps all.
 MOST_RANKS = 256
+# The values of a rank on the page.
+_OF_A_RANK = {
+    **{name: name for name in ("rank", "worker", "step", "loss")},
+    **{"samplesPerSecond": "samples_per_second", "stepSeconds": "own_seconds"},
+    **{"gradNorm": "gradient_norm", "learningRate": "learning_rate"},
+}
 # The figures of a rank in a sample (api/records.py), and the attributes with their values.
 _COLUMNS = {
     **{"step": "step", "loss": "loss", "learning_rate": "learning_rate"},
@@ -88,46 +94,28 @@ class Figures:
 
     async def recorded(self, viewer: Viewer, job: TrainingJob, why: str) -> bytes:
         """Returns the event with the ranks' last figures from the history, or with the reason why they are missing."""
-        return encoded(EVENT, await _recorded(viewer, job, why))
+        found = {"at": time.time(), "attempt": job.status.attempt, "ranks": [], "silent": {}, "why": why}
+        if (history := viewer.history) is not None:
+            since = time.time() - RECENT_SECONDS
+            try:
+                heat = await viewer.party.heavy(lambda: history.heat(job.namespace, job.name, uid=job.uid, since=since))
+            except (ClientError, Refused) as error:
+                return encoded(EVENT, {**found, "why": f"{why} The history: {error}"})
+            if heat["values"]:
+                values = zip(heat["ranks"], heat["workers"], heat["values"][-1], strict=False)
+                ranks = [_rank(rank=rank, worker=worker, stepSeconds=value) for rank, worker, value in values]
+                found |= {"at": heat["at"][-1], "ranks": ranks, "why": None}
+        return encoded(EVENT, found)
+
+
+def _rank(**known: float | None) -> dict[str, float | None]:
+    return dict.fromkeys(_OF_A_RANK) | known
 
 
 def _answer(job: TrainingJob, found: JobMetrics) -> dict[str, Any]:
-    ranks = [
-        {
-            "rank": rank.rank,
-            "worker": rank.worker,
-            "step": rank.step,
-            "loss": rank.loss,
-            "samplesPerSecond": rank.samples_per_second,
-            "stepSeconds": rank.own_seconds,
-            "gradNorm": rank.gradient_norm,
-            "learningRate": rank.learning_rate,
-        }
-        for rank in found.ranks
-    ]
+    ranks = [{name: getattr(rank, attribute) for name, attribute in _OF_A_RANK.items()} for rank in found.ranks]
     silent = {str(worker): why[:MAX_WHY] for worker, why in found.silent.items()}
     return {"at": time.time(), "attempt": job.status.attempt, "ranks": ranks, "silent": silent, "why": None}
-
-
-async def _recorded(viewer: Viewer, job: TrainingJob, why: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {"at": time.time(), "attempt": job.status.attempt, "ranks": [], "silent": {}}
-    history = viewer.history
-    if history is None:
-        return {**answer, "why": why}
-    since = time.time() - RECENT_SECONDS
-    try:
-        heat = await viewer.party.heavy(lambda: history.heat(job.namespace, job.name, uid=job.uid, since=since))
-    except (ClientError, Refused) as error:
-        return {**answer, "why": f"{why} The history: {error}"}
-    values, times = heat.get("values") or [], heat.get("at") or []
-    if not values:
-        return {**answer, "why": why}
-    unknown = dict.fromkeys(("step", "loss", "samplesPerSecond", "gradNorm", "learningRate"))
-    ranks = [
-        {"rank": rank, "worker": worker, **unknown, "stepSeconds": value}
-        for rank, worker, value in zip(heat["ranks"], heat["workers"], values[-1], strict=False)
-    ]
-    return {**answer, "at": times[-1], "ranks": ranks, "why": None}
 
 
 def seconds_between(workers: int) -> float:

@@ -23,8 +23,8 @@ from trainmaster.dashboard.figures import Figures, seconds_between
 from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
 from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
 from trainmaster.dashboard.viewers import RecordedJob, Viewer
+from trainmaster.history.statuses import observe, shown
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
-from trainmaster_operator.api.v1alpha1.status import Failure
 from trainmaster_operator.wire.values import mapping, mappings, number, whole
 
 # Seconds between two reads of pods, pods read a second, and seconds between two reads of events. Many pods are read
@@ -43,6 +43,10 @@ PODS_TIMES = 10.0
 MEMORY_OF_A_BYTE = 4
 _SPENT = frozenset(("until", *TIME_CATEGORIES))
 Attempt = dict[str, Any]
+_UNKNOWN: Attempt = {
+    **dict.fromkeys(("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep", "trainingWith")),
+    "workers": [],
+}
 # Maximum number of attempts on a page. A history keeps all.
 MOST_ATTEMPTS = 500
 
@@ -206,25 +210,16 @@ def _stands(job: TrainingJob) -> tuple[str, int, int]:
 
 def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Attempt]:
     """Returns the attempts, oldest first. Unknown values are None."""
-    found = {number: dict(one) for one in recorded if (number := whole(one.get("attempt"))) is not None}
-    for failure in job.status.failures:
-        ended = found.setdefault(failure.attempt, _unknown(failure.attempt))
-        ended["endedAt"] = failure.failed_at
-        ended["outcome"] = "Failed" if failure.counted else "Disrupted"
-        ended["failure"] = failure.model_dump(by_alias=True, exclude_none=True)
-    current = job.status.attempt
-    if current > 0:
-        failed = _failed_in(job, current)
-        newest = found.setdefault(current, _unknown(current))
-        newest["startedAt"] = job.status.attempt_start_time or newest["startedAt"]
-        newest["trainingWith"] = job.status.training_with
-        if failed is None:
-            newest["outcome"] = _outcome(job)
-            newest["runningAt"] = newest["runningAt"] or _running_at(job)
-            newest["endedAt"] = job.status.completion_time
-        progress = job.status.progress
-        if progress is not None and progress.attempt == current and progress.step is not None:
-            newest["lastStep"] = progress.step
+    current, progress = job.status.attempt, job.status.progress
+    known = sorted(observe(mapping(job.raw.get("status")), {}, time.time()).items())
+    found = {number: one for one in recorded if (number := whole(one.get("attempt"))) is not None}
+    for (number, own), (_, following) in zip(known, [*known[1:], (0, None)], strict=True):
+        derived = shown(number, own, following, phase=job.phase, deleted_at=None)
+        # The ranks that are missing now are those in the status.
+        certain = {name: value for name, value in derived.items() if value is not None or name == "trainingWith"}
+        found[number] = {**_UNKNOWN, **found.get(number, {}), **certain}
+    if progress is not None and progress.attempt == current in found and progress.step is not None:
+        found[current]["lastStep"] = progress.step
     ordered = [found[number] for number in sorted(found)]
     for before, one in zip([None, *ordered], ordered, strict=False):
         if one["startedAt"] is None:
@@ -239,24 +234,3 @@ def attempts_of_record(found: Mapping[str, Any]) -> list[Attempt]:
     for one in attempts[:-1]:
         one["workers"] = []
     return attempts
-
-
-def _failed_in(job: TrainingJob, attempt: int) -> Failure | None:
-    return next((failure for failure in job.status.failures if failure.attempt == attempt), None)
-
-
-def _outcome(job: TrainingJob) -> str:
-    """Returns the outcome of the current attempt if no failure of it is known."""
-    return job.phase if job.finished or job.phase == "Suspended" else "Running"
-
-
-def _running_at(job: TrainingJob) -> str | None:
-    """Returns the time at which all ranks of the current attempt were up."""
-    found = (one for one in job.status.conditions if one.type == "Running" and one.status == "True")
-    return next((one.last_transition_time for one in found), None)
-
-
-def _unknown(attempt: int) -> Attempt:
-    known = {"attempt": attempt, "outcome": "Running", "workers": []}
-    missing = ("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep", "trainingWith")
-    return {**dict.fromkeys(missing), **known}

@@ -55,7 +55,7 @@ async def test_a_job_is_followed_with_its_pods_ranks_and_attempts_until_it_is_de
         api.put(job("bert", attempt=2, restarts=1, failures=[FAILURE], phase="Restarting"))
         assert (await page.next("job"))["row"]["failure"] == "rank 1 was killed for memory"
         attempts = await page.next("attempts")
-        assert [(one["attempt"], one["outcome"]) for one in attempts] == [(1, "Failed"), (2, "Running")]
+        assert [(one["attempt"], one["outcome"]) for one in attempts] == [(1, "Failed"), (2, "Starting")]
         assert attempts[0]["failure"]["reason"] == "OOMKilled"
         _, series = await client.get("/api/jobs/team/bert/series", "alice")
         assert series["step"][0] == 7 and series["slowestStepSeconds"][0] == 1.1

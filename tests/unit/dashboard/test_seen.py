@@ -15,6 +15,7 @@ from trainmaster.dashboard.job_page import attempts_of
 from trainmaster.history.drawing import TimeWindow
 
 WHOLE = TimeWindow()
+AT = [f"2026-11-26T02:00:0{second}Z" for second in range(6)]
 
 
 @pytest.fixture
@@ -95,30 +96,30 @@ def test_attempts_are_made_of_failures_where_there_is_no_history() -> None:
         job(
             "bert",
             attempt=3,
-            startTime="T0",
-            conditions=[{"type": "Running", "status": "True", "reason": "AllRanksUp", "lastTransitionTime": "T5"}],
-            attemptStartTime="T4",
+            startTime=AT[0],
+            conditions=[{"type": "Running", "status": "True", "reason": "AllRanksUp", "lastTransitionTime": AT[5]}],
+            attemptStartTime=AT[4],
             progress={"attempt": 3, "step": 7},
-            failures=[failure(2, "T3", counted=False), failure(1, "T1")],
+            failures=[failure(2, AT[3], counted=False), failure(1, AT[1])],
         )
     )
     found = attempts_of(of)
     assert [(one["attempt"], one["startedAt"], one["endedAt"], one["outcome"]) for one in found] == [
-        (1, "T0", "T1", "Failed"),
-        (2, "T1", "T3", "Disrupted"),
-        (3, "T4", None, "Running"),
+        (1, AT[0], AT[1], "Failed"),
+        (2, AT[1], AT[3], "Disrupted"),
+        (3, AT[4], None, "Running"),
     ]
-    assert found[2]["runningAt"] == "T5" and found[1]["runningAt"] is None
+    assert found[2]["runningAt"] == AT[5].replace("Z", ".000Z") and found[1]["runningAt"] is None
     assert found[2]["lastStep"] == 7 and found[0]["failure"]["reason"] == "Error"
 
 
 def test_what_the_status_says_of_an_attempts_end_counts_before_the_history() -> None:
-    recorded = [{**attempts_of(TrainingJob.of(job("bert")))[0], "startedAt": "T0", "runningAt": "T0.5"}]
-    of = TrainingJob.of(job("bert", phase="Failed", failures=[failure(1, "T1")], completionTime="T2"))
+    recorded = [{**attempts_of(TrainingJob.of(job("bert")))[0], "startedAt": AT[0], "runningAt": AT[1]}]
+    of = TrainingJob.of(job("bert", phase="Failed", failures=[failure(1, AT[1])], completionTime=AT[2]))
     (one,) = attempts_of(of, recorded)
-    assert (one["startedAt"], one["runningAt"], one["endedAt"], one["outcome"]) == ("T0", "T0.5", "T1", "Failed")
-    (ended,) = attempts_of(TrainingJob.of(job("bert", phase="Succeeded", completionTime="T2")), recorded)
-    assert (ended["outcome"], ended["endedAt"]) == ("Succeeded", "T2")
+    assert (one["startedAt"], one["runningAt"], one["endedAt"], one["outcome"]) == (AT[0], AT[1], AT[1], "Failed")
+    (ended,) = attempts_of(TrainingJob.of(job("bert", phase="Succeeded", completionTime=AT[2])), recorded)
+    assert (ended["outcome"], ended["endedAt"]) == ("Succeeded", AT[2])
 
 
 def test_ranks_that_are_others_at_each_look_are_no_more(clock: list[float]) -> None:
