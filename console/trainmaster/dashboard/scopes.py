@@ -52,6 +52,8 @@ class Scope:
     _refused: set[Viewer] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _left: asyncio.Event = field(default_factory=asyncio.Event)
+    # Set once the first job was read.
+    _first: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextmanager
     def seat(self, viewer: Viewer) -> Iterator[None]:
@@ -171,8 +173,7 @@ class Scope:
     async def _show_soon(self) -> None:
         """Shows the first jobs if listing is slow. The others are sent as changes."""
         await asyncio.sleep(SHOW_SECONDS)
-        while not self.board.rows:
-            await asyncio.sleep(SHOW_SECONDS)
+        await self._first.wait()
         await self._show()
 
     async def _show(self) -> None:
@@ -189,6 +190,7 @@ class Scope:
         def take(job: Mapping[str, Any]) -> None:
             uids.add(text(mapping(job.get("metadata")).get("uid"), 64))
             self.board.put(job)
+            self._first.set()
 
         while True:
             metadata = mapping((await viewer.transport.listed(path, query, take)).get("metadata"))
