@@ -16,6 +16,7 @@ from aiohttp import web
 
 from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
+from trainmaster.client.logs import Selection
 from trainmaster.client.permission import Access, seeing
 from trainmaster.client.server import Server
 from trainmaster.client.view import failure_of
@@ -23,7 +24,7 @@ from trainmaster.dashboard.figures import Figures, Seen
 from trainmaster.dashboard.guards import Launch, add_headers, body_of, guard, viewer_of
 from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
-from trainmaster.dashboard.logs import chosen, send_logs, send_recorded
+from trainmaster.dashboard.logs import send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
@@ -177,8 +178,10 @@ class Dashboard:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
-        worker, rank, attempt = (whole_of(request, given) for given in ("worker", "rank", "attempt"))
-        wanted = chosen(worker, rank, attempt, whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0)
+        one_of_all = (whole_of(request, given) for given in ("worker", "rank"))
+        workers, ranks = (None if one is None else frozenset([one]) for one in one_of_all)
+        tail = whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0
+        wanted = Selection(workers, ranks, whole_of(request, "attempt"), tail=tail)
         follow = request.query.get("follow") == "1"
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")
         with viewer.streaming():

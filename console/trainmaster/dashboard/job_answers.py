@@ -71,19 +71,18 @@ class JobAnswers:
         """Returns the routes to the handlers."""
         base = "/api/jobs/{namespace}/{name}"
         return [
-            web.get(f"{base}/why", self.why),
-            web.get(f"{base}/series", self.series),
-            web.get(f"{base}/heat", self.heat),
-            web.get(f"{base}/export", self.export),
-            web.get(f"{base}/evidence", self.evidence),
-            web.get(f"{base}/manifest", self.manifest),
-            web.post(f"{base}/stacks", self.stacks),
-            web.post(f"{base}/{{action:{'|'.join(ACTIONS)}}}", self.act),
+            web.get(f"{base}/why", self._why),
+            web.get(f"{base}/series", self._curves),
+            web.get(f"{base}/heat", self._heat),
+            web.get(f"{base}/export", self._export),
+            web.get(f"{base}/evidence", self._evidence),
+            web.get(f"{base}/manifest", self._manifest),
+            web.post(f"{base}/stacks", self._stacks),
+            web.post(f"{base}/{{action:{'|'.join(ACTIONS)}}}", self._act),
         ]
 
     @_heavy
-    async def why(self, request: web.Request) -> web.Response:
-        """Answers with the explanation of the job's state."""
+    async def _why(self, request: web.Request) -> web.Response:
         job = await _living(request)
         situation = await gather(viewer_of(request).transport.for_diagnosis(), job)
         diagnosis = await self._in_thread(lambda: diagnose(situation))
@@ -93,13 +92,11 @@ class JobAnswers:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     @_heavy
-    async def series(self, request: web.Request) -> web.Response:
-        """Answers with curves."""
+    async def _curves(self, request: web.Request) -> web.Response:
         return answer(await self._series(request))
 
     @_heavy
-    async def heat(self, request: web.Request) -> web.Response:
-        """Answers with one figure of all ranks over time."""
+    async def _heat(self, request: web.Request) -> web.Response:
         figure = one_of(request, "figure", FIGURES)
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
         found = await self._drawn(
@@ -110,8 +107,7 @@ class JobAnswers:
         return await self._in_thread(lambda: answer(found))
 
     @_heavy
-    async def export(self, request: web.Request) -> web.Response:
-        """Answers with the curves as a file."""
+    async def _export(self, request: web.Request) -> web.Response:
         _, name = job_of(request)
         kind = one_of(request, "format", ("csv", "json"))
         found = await self._series(request)
@@ -121,8 +117,7 @@ class JobAnswers:
         return web.Response(text=_csv(found), content_type="text/csv", headers=headers)
 
     @_heavy
-    async def evidence(self, request: web.Request) -> web.Response:
-        """Answers with the evidence of failed attempts."""
+    async def _evidence(self, request: web.Request) -> web.Response:
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
         if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
@@ -133,15 +128,13 @@ class JobAnswers:
         return answer({"items": found.get("items") or []})
 
     @_heavy
-    async def manifest(self, request: web.Request) -> web.Response:
-        """Answers with the job's manifest, including defaults."""
+    async def _manifest(self, request: web.Request) -> web.Response:
         namespace, name = job_of(request)
         raw = await _written(viewer_of(request), namespace, name, uid_of(request))
         text = await self._in_thread(lambda: manifest_of(raw, name))
         return web.Response(text=text, content_type="text/yaml")
 
-    async def stacks(self, request: web.Request) -> web.Response:
-        """Requests the stacks of all ranks."""
+    async def _stacks(self, request: web.Request) -> web.Response:
         await body_of(request)
         job = await _living(request)
         client = AsyncJobClient(job.namespace, transport=viewer_of(request).transport)
@@ -158,8 +151,7 @@ class JobAnswers:
             }
         )
 
-    async def act(self, request: web.Request) -> web.Response:
-        """Suspends, resumes or restarts the job."""
+    async def _act(self, request: web.Request) -> web.Response:
         act, effect = ACTIONS[request.match_info["action"]]
         await body_of(request)
         job = await _living(request)

@@ -73,12 +73,6 @@ def _last(log: KeptLog) -> KeptLog:
     return KeptLog(log.lines[-MOST_KEPT_LINES:], times, log.cut)
 
 
-def chosen(worker: int | None, rank: int | None, attempt: int | None, tail: int) -> Selection:
-    """Returns the lines to show: those of all workers, or of one worker, rank or attempt."""
-    workers, ranks = (None if one is None else frozenset([one]) for one in (worker, rank))
-    return Selection(workers, ranks, attempt, tail=tail)
-
-
 async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wanted: Selection, *, follow: bool) -> None:
     """Sends the selected lines, and with `follow` later lines until the job has ended. Raises ClientError."""
     party, (rank,) = viewer.party, wanted.ranks or (None,)

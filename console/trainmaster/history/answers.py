@@ -15,10 +15,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError
@@ -72,12 +70,6 @@ class Answers:
         self.connection = open_to_read(file)
         # Long answers call this function repeatedly. It raises if they must stop.
         self.check: Callable[[], None] = lambda: None
-
-    def __enter__(self) -> Answers:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.connection.close()
 
     def count(self) -> int:
         """Returns the number of recorded jobs."""
@@ -264,14 +256,6 @@ class Answers:
         return self.connection.execute(statement, values).fetchone()
 
 
-@dataclass(frozen=True)
-class Body:
-    """Body is an answer's JSON, which may be compressed."""
-
-    data: bytes
-    is_compressed: bool = False
-
-
 class AnswerThreads:
     """AnswerThreads runs the threads that read answers from the file."""
 
@@ -304,8 +288,11 @@ class AnswerThreads:
 
     async def read(
         self, ask: Callable[[Answers], HistoryAnswer | int], *, is_long: bool = False, compress: bool = False
-    ) -> Body:
-        """Returns an answer. Raises the errors of `ask`, UnusableHistory, sqlite3.Error and Refused."""
+    ) -> tuple[bytes, bool]:
+        """Returns an answer's JSON, and whether it is compressed.
+
+        Raises the errors of `ask`, UnusableHistory, sqlite3.Error and Refused.
+        """
         threads = self._long if is_long else self._short
         reading = asyncio.get_running_loop().run_in_executor(threads, self._read, ask, compress)
         try:
@@ -314,7 +301,7 @@ class AnswerThreads:
         except TimeoutError as error:
             raise Refused(503, f"Other requests have been answered for {WAIT_SECONDS:g} s; try again.") from error
 
-    def _read(self, ask: Callable[[Answers], HistoryAnswer | int], compress: bool) -> Body:
+    def _read(self, ask: Callable[[Answers], HistoryAnswer | int], compress: bool) -> tuple[bytes, bool]:
         answers = self._answers()
         until = time.monotonic() + READ_SECONDS
 
@@ -334,10 +321,10 @@ class AnswerThreads:
                 raise _too_slow() from error
             raise
         if not compress or len(body) <= _COMPRESSED_BYTES:
-            return Body(body)
+            return body, False
         # This thread compresses, because compressing in the event loop would delay other requests.
         packing = zlib.compressobj(_LEVEL, wbits=_GZIP)
-        return Body(packing.compress(body) + packing.flush(), is_compressed=True)
+        return packing.compress(body) + packing.flush(), True
 
     def _answers(self) -> Answers:
         if getattr(self._own, "generation", None) != self._generation:
@@ -365,7 +352,6 @@ def _too_slow() -> Refused:
 
 
 def _recorded(row: Sequence[Any]) -> dict[str, Any]:
-    """Returns a RecordedJob."""
     _, uid, namespace, name, created, deleted, summary = row
     times = {"createdAt": to_text(created), "deletedAt": _moment(deleted)}
     return {"uid": uid, "namespace": namespace, "name": name, **times, **json.loads(summary)}

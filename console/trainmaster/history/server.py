@@ -19,7 +19,7 @@ from trainmaster.client.errors import InvalidRequest
 from trainmaster.client.history.answers import MOST_COLUMNS, MOST_JOBS, MOST_LINES, MOST_POINTS, HistoryAnswer
 from trainmaster.client.job import require_name
 from trainmaster.client.permission import Access
-from trainmaster.history.answers import Answers, AnswerThreads, Body
+from trainmaster.history.answers import Answers, AnswerThreads
 from trainmaster.history.drawing import TimeWindow
 from trainmaster.history.figures import HEAT_FIGURES
 from trainmaster.history.recorder import REASONS, CannotRecord, HistoryMetrics, HistoryRecorder
@@ -217,16 +217,15 @@ class HistoryServer:
                 body = await self._readers.read(ask, is_long=True, compress=compress)
                 return await self._send(request, viewer, body)
 
-    async def _send(self, request: web.Request, viewer: bytes, body: Body) -> web.StreamResponse:
+    async def _send(self, request: web.Request, viewer: bytes, body: tuple[bytes, bool]) -> web.StreamResponse:
         """Sends an answer. The request keeps its place until then, which limits the memory that slow readers use."""
-        response = web.StreamResponse(headers={**_HEADERS, "Vary": "Accept-Encoding"})
-        response.content_type = "application/json"
-        if body.is_compressed:
-            response.headers["Content-Encoding"] = "gzip"
-        response.content_length = len(body.data)
+        data, is_compressed = body
+        encoding = {"Content-Encoding": "gzip"} if is_compressed else {}
+        response = web.StreamResponse(headers={**_HEADERS, **encoding, "Vary": "Accept-Encoding"})
+        response.content_type, response.content_length = "application/json", len(data)
         try:
-            with self._places.sending(viewer, len(body.data)):
-                await write(request, response, body.data, SEND_SECONDS, is_all=True)
+            with self._places.sending(viewer, len(data)):
+                await write(request, response, data, SEND_SECONDS, is_all=True)
         except ConnectionError:
             log.debug("The reader of %s went away.", request.path)
         return response
@@ -235,7 +234,7 @@ class HistoryServer:
         return web.Response(text="ok\n")
 
     async def _page(self) -> bytes:
-        self._metrics.jobs.set(int((await self._readers.read(lambda answers: answers.count())).data))
+        self._metrics.jobs.set(int((await self._readers.read(Answers.count))[0]))
         parts = (self._file.with_name(self._file.name + suffix) for suffix in ("", "-wal"))
         self._metrics.bytes.set(sum(part.stat().st_size for part in parts if part.exists()))
         return self._metrics.text()

@@ -48,6 +48,8 @@ MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
 # The part of a bounded file that records may fill. The room that records may need: pages, plus a multiple of their
 # JSON's size.
 _OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
+# SQLite's own limit of a file.
+MOST_PAGES = 2**32 - 2
 # Maximum seconds by which the operator's clock may be ahead of this one.
 _CLOCK_SECONDS = 60.0
 # Number of cached jobs, so that a sample needs no query.
@@ -103,7 +105,7 @@ class HistoryStore:
         self.connection = open_file(file)
         self._known: dict[str, _KnownJob] = {}
         self._next_id = 0
-        self._most_pages = 0
+        self._most_pages = MOST_PAGES
         started = time.monotonic()
         rows = self._execute("SELECT DISTINCT slice FROM tail")
         self.tail: dict[int, Slice] = {number: Slice(started) for (number,) in rows}
@@ -170,7 +172,7 @@ class HistoryStore:
     def has_room(self, size: int) -> bool:
         """Returns whether records with `size` bytes of JSON certainly fit below the maximum size."""
         free = int(self._most_pages * _OF_RECORDS) - self.used() // self.pragma("page_size")
-        return not self._most_pages or free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
+        return free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
 
     def pragma(self, name: str) -> int:
         """Returns the value of one of SQLite's pragmas."""
@@ -181,8 +183,6 @@ class HistoryStore:
 
         Raises sqlite3.Error, the errors of `records`, and ValueError for a job that isn't JSON.
         """
-        if not self._most_pages:
-            return self.write(lambda: self._record(records))
         # Some room is reserved, because deleting data needs room too.
         self._execute(f"PRAGMA max_page_count = {int(self._most_pages * _OF_RECORDS)}")
         try:

@@ -49,8 +49,6 @@ _token: ContextVar[str] = ContextVar("viewer_token")
 
 @dataclass
 class _KnownToken:
-    """_KnownToken is the viewer of a recognised token, with their cached rights."""
-
     viewer: bytes
     gate: Gate
     seen_at: float

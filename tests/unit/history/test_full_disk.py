@@ -31,7 +31,7 @@ def _body(*records: Record) -> bytes:
 
 
 async def _read(readers: AnswerThreads, ask: Callable[[Answers], Any]) -> Any:
-    return json.loads((await readers.read(ask)).data)
+    return json.loads((await readers.read(ask))[0])
 
 
 def _kept_aside(folder: Path) -> int:
