@@ -1,11 +1,12 @@
-"""Reads requests, refuses them, and writes long answers, for the dashboard and the history."""
+"""Reads requests, refuses them, writes long answers, and awaits what ends first: for the dashboard and the history."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from aiohttp import web
 
@@ -164,3 +165,16 @@ async def write(
         if request.transport is not None:
             request.transport.abort()
         raise ConnectionResetError("the reader takes nothing") from error
+
+
+async def first_to_end(*parts: Coroutine[Any, Any, object]) -> None:
+    """Runs coroutines until one ends, and cancels the others. If it ended with an error, raises that error."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -28,9 +28,9 @@ from trainmaster.dashboard.logs import send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
-from trainmaster.dashboard.streams import EventStream, answer, first_to_end, streamed
+from trainmaster.dashboard.streams import EventStream, answer, streamed
 from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers, no_history
-from trainmaster.serving import Refused, job_of, namespace_of, uid_of, whole_of
+from trainmaster.serving import Refused, first_to_end, job_of, namespace_of, uid_of, whole_of
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
 from trainmaster_operator.serving.connection import MAX_CONNECTIONS, Places

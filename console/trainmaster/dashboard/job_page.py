@@ -21,9 +21,10 @@ from trainmaster.client.watching import Watcher
 from trainmaster.dashboard.board import row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
 from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
-from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
+from trainmaster.dashboard.streams import EventStream, Latest
 from trainmaster.dashboard.viewers import RecordedJob, Viewer
 from trainmaster.history.statuses import observe, shown
+from trainmaster.serving import first_to_end
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 from trainmaster_operator.wire.values import mapping, mappings, number, whole
 

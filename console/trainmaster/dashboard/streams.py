@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -120,19 +120,6 @@ class Latest:
                 await stream.send(event)
             if self._ended and not self._events:
                 return
-
-
-async def first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
-    """Runs coroutines until one ends, and cancels the others. If it ended with an error, raises that error."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitable[None]]) -> web.StreamResponse:
