@@ -20,7 +20,7 @@ from trainmaster.client.logs import Selection
 from trainmaster.client.permission import Access, seeing
 from trainmaster.client.server import Server
 from trainmaster.client.view import failure_of
-from trainmaster.dashboard.figures import Figures, Seen
+from trainmaster.dashboard.figures import Figures
 from trainmaster.dashboard.guards import Launch, add_headers, body_of, guard, viewer_of
 from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
@@ -68,8 +68,7 @@ class Dashboard:
         self.launch = Launch() if settings.mode == "laptop" else None
         self._viewers = Viewers(settings.server, history_of)
         self._scopes = Scopes(settings.recheck_seconds)
-        self._seen = Seen()
-        self._figures = Figures(self._seen)
+        self._figures = Figures()
         self._files = read_files(settings.page)
 
     def application(self) -> web.Application:
@@ -87,7 +86,7 @@ class Dashboard:
                 web.get("/api/nodes", self._nodes),
                 web.get("/api/jobs/{namespace}/{name}", self._job, allow_head=False),
                 web.get("/api/jobs/{namespace}/{name}/logs", self._logs, allow_head=False),
-                *JobAnswers(self._seen).routes(),
+                *JobAnswers(self._figures).routes(),
                 web.get("/page/{path:.+}", self._file),
                 *(web.get(path, self._index) for path in ("/", "/jobs/{namespace}/{name}", "/nodes")),
             ]

@@ -68,11 +68,11 @@ class _Job:
 
 
 class Figures:
-    """Figures caches the last answers of the agents of each job."""
+    """Figures caches the last answers of the agents of each job, and samples of the recently viewed jobs."""
 
-    def __init__(self, seen: Seen) -> None:
-        self._seen = seen
+    def __init__(self) -> None:
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._seen: OrderedDict[str, SeenJob] = OrderedDict()
 
     async def of(self, viewer: Viewer, job: TrainingJob, pods: Pods) -> bytes:
         """Returns the event with the ranks' current figures. Raises ClientError."""
@@ -88,7 +88,7 @@ class Figures:
             if not known.event or time.monotonic() - known.at >= seconds_between(len(pods)) * 0.9:
                 metrics = await job_metrics(viewer.transport, job.namespace, list(pods), most=ASKED_RANKS)
                 known.at = time.monotonic()
-                self._seen.add(job, metrics.ranks)
+                self.add(job, metrics.ranks)
                 known.event = encoded(EVENT, _answer(job, metrics))
             return known.event
 
@@ -106,6 +106,23 @@ class Figures:
                 ranks = [_rank(rank=rank, worker=worker, stepSeconds=value) for rank, worker, value in values]
                 found |= {"at": heat["at"][-1], "ranks": ranks, "why": None}
         return encoded(EVENT, found)
+
+    def add(self, job: TrainingJob, ranks: Sequence[RankMetrics]) -> None:
+        """Adds a sample of a running job and its ranks."""
+        seen = self._seen.get(job.uid) or SeenJob()
+        put_newest(self._seen, job.uid, seen, MOST_JOBS)
+        seen.add(job, ranks)
+
+    def series(self, uid: str, window: TimeWindow, points: int) -> dict[str, Any]:
+        """Returns the job's curves as a Series."""
+        seen = self._seen.get(uid) or SeenJob()
+        return series_answer(seen.drawn(CURVES, window), window, points, seen.done_before).to_data()
+
+    def heat(self, uid: str, window: TimeWindow, columns: int, figure: str) -> dict[str, Any]:
+        """Returns one figure of all ranks as a RankHeat."""
+        seen = self._seen.get(uid) or SeenJob()
+        found = heat_answer(seen.drawn(HEAT, window), window, columns, figure).to_data()
+        return {**found, "leftOut": found["leftOut"] + seen.left_out}
 
 
 def _rank(**known: float | None) -> dict[str, float | None]:
@@ -166,27 +183,3 @@ class SeenJob:
         """Returns the samples in a window, as the history reads its tail."""
         rows = [(at, decompress(text).decode()) for at, text in self.samples if window.since <= at <= window.until]
         return Drawn(kind, of_tail(rows)[kind])
-
-
-class Seen:
-    """Seen holds the samples of the recently viewed jobs."""
-
-    def __init__(self) -> None:
-        self._jobs: OrderedDict[str, SeenJob] = OrderedDict()
-
-    def add(self, job: TrainingJob, ranks: Sequence[RankMetrics]) -> None:
-        """Adds a sample of a running job and its ranks."""
-        seen = self._jobs.get(job.uid) or SeenJob()
-        put_newest(self._jobs, job.uid, seen, MOST_JOBS)
-        seen.add(job, ranks)
-
-    def series(self, uid: str, window: TimeWindow, points: int) -> dict[str, Any]:
-        """Returns the job's curves as a Series."""
-        seen = self._jobs.get(uid) or SeenJob()
-        return series_answer(seen.drawn(CURVES, window), window, points, seen.done_before).to_data()
-
-    def heat(self, uid: str, window: TimeWindow, columns: int, figure: str) -> dict[str, Any]:
-        """Returns one figure of all ranks as a RankHeat."""
-        seen = self._jobs.get(uid) or SeenJob()
-        found = heat_answer(seen.drawn(HEAT, window), window, columns, figure).to_data()
-        return {**found, "leftOut": found["leftOut"] + seen.left_out}

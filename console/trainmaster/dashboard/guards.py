@@ -15,13 +15,12 @@ import html
 import json
 import os
 import secrets
-import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -130,32 +129,25 @@ class Launch:
         return given.isascii() and compare_digest(self._key, given)
 
 
-class LaunchFile:
-    """LaunchFile is a file with a page that redirects the browser to an address. Only its owner can read it."""
-
-    def __init__(self, address: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="trainmaster-"))
-        self.path = self._folder / "open.html"
-        page = (
+def launch_file(address: str) -> Path:
+    """Returns a file, alone in its folder, that redirects the browser to an address. Only its owner can read it."""
+    path, address = Path(tempfile.mkdtemp(prefix="trainmaster-")) / "open.html", html.escape(address, quote=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(
             '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
-            f'<meta http-equiv="refresh" content="0;url={html.escape(address, quote=True)}">'
-            f'<title>Trainmaster</title><a href="{html.escape(address, quote=True)}">Trainmaster</a>\n'
+            f'<meta http-equiv="refresh" content="0;url={address}"><title>Trainmaster</title>'
+            f'<a href="{address}">Trainmaster</a>\n'
         )
-        with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(page)
-
-    def remove(self) -> None:
-        """Removes the file."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+    return path
 
 
 def _require_place(request: web.Request, *, laptop: bool) -> None:
     """Raises Refused if the request is from another site's page or, on a laptop, its Host isn't this machine."""
     host = request.headers.get("Host", "")
-    if laptop and _host_of(host) not in LOCAL_HOSTS:
+    if laptop and _part_of(f"//{host}", "hostname") not in LOCAL_HOSTS:
         raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")
     origin = request.headers.get("Origin")
-    if origin is not None and _place_of(origin) != host.lower():
+    if origin is not None and _part_of(origin, "netloc") != host.lower():
         raise Refused(403, "The request comes from a page of another origin; only this dashboard's page may ask.")
     if request.path.startswith("/api/") and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
         raise Refused(403, "The request comes from a page of another site; only this dashboard's page may ask.")
@@ -163,16 +155,9 @@ def _require_place(request: web.Request, *, laptop: bool) -> None:
         raise Refused(415, "The Content-Type has to be application/json.")
 
 
-def _place_of(origin: str) -> str | None:
+def _part_of(url: str, part: Literal["hostname", "netloc"]) -> str | None:
     try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None
-
-
-def _host_of(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
+        return str(getattr(urlsplit(url), part)).lower()
     except ValueError:
         return None
 

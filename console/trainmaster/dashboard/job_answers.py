@@ -21,7 +21,7 @@ from trainmaster.client.history.answers import columns_of
 from trainmaster.client.history.reading import FIGURES
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
-from trainmaster.dashboard.figures import Seen
+from trainmaster.dashboard.figures import Figures
 from trainmaster.dashboard.guards import body_of, viewer_of
 from trainmaster.dashboard.shapes import MANIFEST
 from trainmaster.dashboard.streams import answer
@@ -63,8 +63,8 @@ def _heavy(
 class JobAnswers:
     """JobAnswers contains the handlers of requests about one job."""
 
-    def __init__(self, seen: Seen) -> None:
-        self._seen = seen
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="heavy")
 
     def routes(self) -> list[web.RouteDef]:
@@ -102,7 +102,7 @@ class JobAnswers:
         found = await self._drawn(
             request,
             lambda history, *job, **window: history.heat(*job, **window, columns=columns, figure=figure),
-            lambda job, window: self._seen.heat(job, window, columns, figure),
+            lambda job, window: self._figures.heat(job, window, columns, figure),
         )
         return await self._in_thread(lambda: answer(found))
 
@@ -163,7 +163,7 @@ class JobAnswers:
         return await self._drawn(
             request,
             lambda history, *job, **window: history.series(*job, **window, points=points),
-            lambda job, window: self._seen.series(job, window, points),
+            lambda job, window: self._figures.series(job, window, points),
         )
 
     async def _drawn(

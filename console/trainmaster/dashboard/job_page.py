@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,12 +84,16 @@ class JobPage:
 
     async def send_to(self, stream: EventStream) -> None:
         """Sends the job's changes until it is deleted. Raises ClientError."""
-        looks = [self._follow, self._look_at_pods, self._look_at_events, self._look_at_ranks, self._look_at_attempts]
         try:
-            self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
-            await first_to_end(self._latest.send_to(stream), *(look() for look in looks if not self._is_gone))
+            self._weigh()
+            parts = [self._latest.send_to(stream)]
+            if not self._is_gone:
+                parts += [self._follow(), self._look_at_pods(), self._look_at_attempts()]
+                parts += [self._repeat(self._look_at_events, RETRY_SECONDS)]
+                parts += [self._repeat(self._look_at_ranks, BROKEN_SECONDS)]
+            await first_to_end(*parts)
         finally:
-            self._weigh(0)
+            self.viewer.party.all.bytes.take(self.viewer.party.name, -self._weight)
 
     async def _follow(self) -> None:
         async with aclosing(Watcher(self.viewer.transport, self.namespace).one(self.name)) as jobs:
@@ -109,14 +113,18 @@ class JobPage:
         said = {"warning": lost and f"Warning: {lost}; {KEEPING}.", "resumes": start_of_resumed(job)}
         self._latest.put("job", {**_head(job.raw), "row": row_of(job.raw), "live": True, **said})
         self._latest.put("attempts", attempts_of(job, self._recorded))
-        self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
+        self._weigh()
         if before is None or _stands(before) != _stands(job):
             self._changed.set()
             self._changed_for_pods.set()
 
-    def _weigh(self, weight: int) -> None:
+    def _weigh(self) -> None:
         """Counts this page's memory. Raises NoCluster if the tenant's pages, or all pages, use too much."""
-        share, party = self.viewer.party.all.bytes, self.viewer.party.name
+        share, party, weight = (
+            self.viewer.party.all.bytes,
+            self.viewer.party.name,
+            MEMORY_OF_A_BYTE * self._latest.bytes,
+        )
         if weight - self._weight > max(0, share.room(party)):
             raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
         share.take(party, weight - self._weight)
@@ -138,40 +146,35 @@ class JobPage:
             except ClientError:
                 wait = BROKEN_SECONDS
             self._latest.put("pods", self._pods or [])
-            self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
+            self._weigh()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed_for_pods.wait()
             # One read covers changes that arrive together.
             await asyncio.sleep(FIRST_SECONDS)
 
-    async def _look_at_events(self) -> None:
+    async def _repeat(self, look: Callable[[TrainingJob], Awaitable[float]], failed_seconds: float) -> None:
+        """Calls `look`, which returns the seconds until the next call, as soon as the job was read."""
         while True:
-            wait = EVENTS_SECONDS
-            if self._job is not None:
-                try:
-                    events = await events_of(self.viewer.transport, self._job, self._pods or ())
-                    self._latest.put("events", events)
-                except ClientError:
-                    wait = RETRY_SECONDS
-            await asyncio.sleep(wait if self._job is not None else FIRST_SECONDS)
-
-    async def _look_at_ranks(self) -> None:
-        while True:
-            job, pods = self._job, self._pods
-            wait = seconds_between(len(pods or ()))
-            if job is None or (pods is None and not self._pods_forbidden):
-                wait = FIRST_SECONDS
-            elif job.phase == "Running":
-                try:
-                    if pods is None:
-                        ranks = await self.figures.recorded(self.viewer, job, self._pods_forbidden)
-                    else:
-                        ranks = await self.figures.of(self.viewer, job, asked_pods(pods))
-                    self._latest.put_event("ranks", ranks)
-                except ClientError:
-                    wait = BROKEN_SECONDS
+            try:
+                wait = FIRST_SECONDS if self._job is None else await look(self._job)
+            except ClientError:
+                wait = failed_seconds
             await asyncio.sleep(wait)
+
+    async def _look_at_events(self, job: TrainingJob) -> float:
+        self._latest.put("events", await events_of(self.viewer.transport, job, self._pods or ()))
+        return EVENTS_SECONDS
+
+    async def _look_at_ranks(self, job: TrainingJob) -> float:
+        pods = self._pods
+        if pods is None and not self._pods_forbidden:
+            return FIRST_SECONDS
+        if job.phase == "Running" and pods is None:
+            self._latest.put_event("ranks", await self.figures.recorded(self.viewer, job, self._pods_forbidden))
+        elif job.phase == "Running":
+            self._latest.put_event("ranks", await self.figures.of(self.viewer, job, asked_pods(pods or ())))
+        return seconds_between(len(pods or ()))
 
     async def _look_at_attempts(self) -> None:
         """Reads the history when the job's state changes, and again once the history has recorded the change."""

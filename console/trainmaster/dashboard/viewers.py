@@ -176,7 +176,6 @@ class Viewers:
         key = hashlib.sha256(token.encode()).digest()
         if (known := self._known(key)) is not None:
             return known
-        self._require_unrefused(key)
         if self._new >= MOST_NEW:
             raise Refused(503, "Too many new viewers come at once; try again.", {"Retry-After": "2"})
         self._new += 1
@@ -185,7 +184,6 @@ class Viewers:
                 # Another request may have confirmed the token while this one waited.
                 if (known := self._known(key)) is not None:
                     return known
-                self._require_unrefused(key)
                 return await self._asked(key, for_viewer(self._server, token))
         finally:
             self._new -= 1
@@ -215,14 +213,13 @@ class Viewers:
         await self._connector.close()
 
     def _known(self, key: bytes) -> Viewer | None:
+        """Returns a token's session; None for a new token. Raises Refused for one that was refused lately."""
+        if self._refused.get(key, 0.0) > time.monotonic():
+            raise Refused(401, UNKNOWN)
         found = self._by_hash.get(key)
         if found is not None:
             self._by_hash.move_to_end(key)
         return found
-
-    def _require_unrefused(self, key: bytes) -> None:
-        if self._refused.get(key, 0.0) > time.monotonic():
-            raise Refused(401, UNKNOWN)
 
     def _refuse(self, key: bytes) -> None:
         put_newest(self._refused, key, time.monotonic() + REFUSED_SECONDS, MOST_REFUSED)

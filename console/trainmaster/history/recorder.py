@@ -63,10 +63,6 @@ class CannotRecord(Exception):
     """The history can't write now. The message states the reason. The sender must repeat the records."""
 
 
-class NoRoom(Exception):
-    """Records don't fit into the file below its maximum size."""
-
-
 class HistoryRecorder:
     """HistoryRecorder owns the thread that writes."""
 
@@ -160,7 +156,7 @@ class HistoryRecorder:
     def _or_replaced(self, write: Callable[[], T], size: int | None = None) -> T:
         """Calls `write`. If the file is damaged or missing, replaces it and calls `write` again.
 
-        `size` is the size of the records' JSON. Raises CannotRecord, and NoRoom if they exceed the file's maximum size.
+        `size` is the size of the records' JSON. Raises CannotRecord, and ValueError for records larger than the file.
         """
         try:
             if self._store.is_lost():
@@ -175,7 +171,7 @@ class HistoryRecorder:
         except sqlite3.Error as error:
             is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
             if is_full and size is not None and not self._store.has_room(size):
-                raise NoRoom(f"it doesn't fit below --max-bytes ({self._settings.max_bytes})") from error
+                raise ValueError(f"it doesn't fit below --max-bytes ({self._settings.max_bytes})") from error
             self._refuse(error)
         if self._cannot:
             log.info("Records are written again.")

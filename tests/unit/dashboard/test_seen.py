@@ -10,7 +10,7 @@ import pytest
 from tests.processes.dashboard.fake_api import job
 from trainmaster.client import RankMetrics, TrainingJob
 from trainmaster.client.history.answers import columns_of
-from trainmaster.dashboard.figures import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, Seen
+from trainmaster.dashboard.figures import MOST_JOBS, MOST_RANKS, MOST_SAMPLES, Figures
 from trainmaster.dashboard.job_page import attempts_of
 from trainmaster.history.drawing import TimeWindow
 
@@ -25,14 +25,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def look(of: Seen, clock: list[float], seconds: float, ranks: list[RankMetrics], **status: Any) -> None:
+def look(of: Figures, clock: list[float], seconds: float, ranks: list[RankMetrics], **status: Any) -> None:
     """Sees the job some seconds later."""
     clock[0] += seconds
     of.add(TrainingJob.of(job("bert", **status)), ranks)
 
 
 def test_hours_are_some_hundred_samples_evenly_from_the_beginning_to_now(clock: list[float]) -> None:
-    made = Seen()
+    made = Figures()
     for step in range(10_000):
         look(made, clock, 2.0, [RankMetrics(0, 0, step=step)])
     found = made.series("uid-bert", WHOLE, 10_000)
@@ -45,7 +45,7 @@ def test_hours_are_some_hundred_samples_evenly_from_the_beginning_to_now(clock: 
 
 
 def test_curves_have_what_ranks_and_status_say(clock: list[float]) -> None:
-    made = Seen()
+    made = Figures()
     ranks = [RankMetrics(rank // 2, rank, step=5, loss=0.5, step_seconds=0.1 * (rank + 1)) for rank in range(3)]
     spent = {"productive": 3.0, "stall": 1.0}
     look(made, clock, 2.0, ranks, progress={"step": 4, "furthestStep": 9, "goodput": 0.75}, timeSpent=spent)
@@ -61,7 +61,7 @@ def test_curves_have_what_ranks_and_status_say(clock: list[float]) -> None:
 
 
 def test_a_heat_map_has_every_rank_that_was_there_at_any_time(clock: list[float]) -> None:
-    made = Seen()
+    made = Figures()
     look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=0.5), RankMetrics(0, 1)])
     look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=math.pi), RankMetrics(1, 2, step_seconds=0.25)])
     found = made.heat("uid-bert", WHOLE, 10, "stepSeconds")
@@ -73,14 +73,14 @@ def test_a_heat_map_has_every_rank_that_was_there_at_any_time(clock: list[float]
 
 
 def test_two_workers_that_claim_one_rank_break_nothing(clock: list[float]) -> None:
-    made = Seen()
+    made = Figures()
     look(made, clock, 2.0, [RankMetrics(0, 0, step_seconds=0.5), RankMetrics(1, 0, step_seconds=9.0)])
     found = made.heat("uid-bert", WHOLE, 10, "stepSeconds")
     assert (found["ranks"], found["workers"], found["values"], found["leftOut"]) == ([0], [0], [[0.5]], 0)
 
 
 def test_only_the_jobs_that_were_looked_at_last_are_kept(clock: list[float]) -> None:
-    made = Seen()
+    made = Figures()
     for number in range(MOST_JOBS + 1):
         made.add(TrainingJob.of(job(f"job-{number}")), [])
     assert made.series("uid-job-0", WHOLE, 10)["at"] == []
@@ -123,7 +123,7 @@ def test_what_the_status_says_of_an_attempts_end_counts_before_the_history() -> 
 
 
 def test_ranks_that_are_others_at_each_look_are_no_more(clock: list[float]) -> None:
-    made = Seen()
+    made = Figures()
     for first in range(0, 20 * MOST_RANKS, MOST_RANKS):
         look(made, clock, 2.0, [RankMetrics(0, rank, step_seconds=0.5) for rank in range(first, first + MOST_RANKS)])
     found = made.heat("uid-bert", WHOLE, 240, "stepSeconds")

@@ -11,7 +11,7 @@ import pytest
 from trainmaster.client import NotKnown
 from trainmaster.client.server import Fixed, Server
 from trainmaster.dashboard import parties, viewers
-from trainmaster.dashboard.guards import MOST_CODES, Launch, LaunchFile
+from trainmaster.dashboard.guards import MOST_CODES, Launch, launch_file
 from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
 from trainmaster.dashboard.objects import event_rows, pod_row
 from trainmaster.dashboard.parties import Parties, Party, Share
@@ -185,15 +185,12 @@ async def test_heavy_work_is_one_at_a_time_for_a_party_and_bounded(monkeypatch: 
         await alice.heavy(asyncio.Event().wait)
 
 
-def test_a_file_for_the_browser_is_its_owners_and_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_file_for_the_browser_is_its_owners(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    file = LaunchFile("http://127.0.0.1:1/#launch=a&b")
-    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600 and stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
-    assert "url=http://127.0.0.1:1/#launch=a&amp;b" in file.path.read_text()
-    file.remove()
-    file.remove()
-    assert not list(tmp_path.iterdir())
+    file = launch_file("http://127.0.0.1:1/#launch=a&b")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert "url=http://127.0.0.1:1/#launch=a&amp;b" in file.read_text()
 
 
 def test_only_so_many_codes_are_open() -> None:
