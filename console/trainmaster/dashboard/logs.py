@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeVar
 
 from trainmaster.client.errors import NoCluster
@@ -44,14 +45,13 @@ class _BoundedOutput(Output):
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
         """Returns the selected workers' pods."""
-        found: list[Mapping[str, Any]] = []
+        left = count(2 * len(self.workers), -1)
 
-        def take(pod: Mapping[str, Any]) -> None:
-            if has_index(pod) and worker_index(pod) in self.workers and len(found) < 2 * len(self.workers):
-                found.append(pod)
+        def kept(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+            return pod if has_index(pod) and worker_index(pod) in self.workers and next(left) > 0 else None
 
         path = f"/api/v1/namespaces/{self.namespace}/pods"
-        await self.transport.listed(path, {"labelSelector": f"{JOB_NAME_LABEL}={name}"}, take)
+        found, _ = await self.transport.listed(path, {"labelSelector": f"{JOB_NAME_LABEL}={name}"}, kept)
         return sorted(found, key=worker_index)
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
@@ -82,19 +82,19 @@ async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wante
     if room < 1:
         raise NoCluster("You, or all viewers together, read as many logs as can be read at once; close some.")
     # Half of the tenant's room is left for another page with logs.
-    count = min(len(workers), MOST_WORKERS, max(1, room // 2))
-    if count < len(workers):
-        sentence = f"first {count} of {len(workers)} workers (choose another one)"
+    most = min(len(workers), MOST_WORKERS, max(1, room // 2))
+    if most < len(workers):
+        sentence = f"first {most} of {len(workers)} workers (choose another one)"
         if rank is not None:
-            worker, count = _worker_of(job, rank), 1
+            worker, most = _worker_of(job, rank), 1
             sentence = f"worker {worker} of {len(workers)} (choose another one)"
             workers = [worker]
         await stream.send(encoded("note", {"sentence": sentence}))
-    read = frozenset(workers[:count])
+    read = frozenset(workers[:most])
     # All lines of a rank or an attempt are sent, because finding the last ones would need the whole log first.
     tail = None if wanted.by_content else wanted.tail
     output = _BoundedOutput(viewer.transport, job.namespace, read)
-    with party.all.logs.taking(party.name, count):
+    with party.all.logs.taking(party.name, most):
         reader = LogReader(output, job, replace(wanted, workers=read, tail=tail))
         await _send(stream, reader.lines(follow=follow))
 

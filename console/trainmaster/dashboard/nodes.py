@@ -55,18 +55,12 @@ async def _list(
     unread: list[str],
 ) -> list[Row] | None:
     """Returns `kept` of each object in a list; None if the viewer may not read the list."""
-    found: list[Row] = []
-
-    def take(item: Mapping[str, Any]) -> None:
-        if (one := kept(item)) is not None:
-            found.append(one)
-
     try:
-        rest = await transport.listed(path, query, take)
+        found, metadata = await transport.listed(path, query, kept)
     except NotAllowed as error:
         unread.append(f"{str(error).removesuffix('.')}.")
         return None
-    if mapping(rest.get("metadata")).get("continue"):
+    if metadata.get("continue"):
         unread.append(f"Only the first {query['limit']} {path.rpartition('/')[2]} were read.")
     return found
 

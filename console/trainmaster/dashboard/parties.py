@@ -43,11 +43,8 @@ class Rate:
 
     burst: float
     per_second: float
-    room: float = field(init=False)
-    at: float = field(init=False, default=-math.inf)
-
-    def __post_init__(self) -> None:
-        self.room = self.burst
+    room: float = 0.0
+    at: float = -math.inf
 
     def take(self) -> bool:
         """Returns whether one more request is allowed, and counts it if so."""

@@ -26,6 +26,7 @@ from trainmaster.dashboard.parties import Party
 from trainmaster.dashboard.shapes import RECORDED_JOB, Fields, answer_shape, item_shape
 from trainmaster.dashboard.streams import dumps
 from trainmaster_operator.api.trimming import Trimmer, Whole
+from trainmaster_operator.wire.values import mapping
 
 T = TypeVar("T")
 # Maximum bytes kept of one answer, and of all answers for a diagnosis. If a list is larger, its first objects are kept,
@@ -110,15 +111,21 @@ class ViewerTransport(BoundedTransport):
         return found
 
     async def listed(
-        self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None]
-    ) -> Mapping[str, Any]:
-        """Calls `take` with each arriving object of a list; returns the rest of the answer. Raises a ClientError."""
+        self, path: str, query: Mapping[str, str], kept: Callable[[Mapping[str, Any]], T | None]
+    ) -> tuple[list[T], Mapping[str, Any]]:
+        """Returns `kept` of each arriving object of a list, unless it is None, and the list's metadata.
 
-        def taken(item: Mapping[str, Any]) -> bool:
-            take(item)
+        Raises a ClientError.
+        """
+        found: list[T] = []
+
+        def take(item: Mapping[str, Any]) -> bool:
+            if (one := kept(item)) is not None:
+                found.append(one)
             return True
 
-        return await self.trimmed(path, answer_shape(path, query, taken), query)
+        rest = await self.trimmed(path, answer_shape(path, query, take), query)
+        return found, mapping(rest.get("metadata"))
 
     async def trimmed(self, path: str, shape: Fields, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Returns the part of an object that a shape keeps. Raises a ClientError."""

@@ -188,13 +188,14 @@ class Scope:
         query = {"limit": str(PAGE)}
         uids: set[str] = set()
 
-        def take(job: Mapping[str, Any]) -> None:
-            uids.add(text(mapping(job.get("metadata")).get("uid"), 64))
+        def put(job: Mapping[str, Any]) -> str:
             self.board.put(job)
             self._first.set()
+            return text(mapping(job.get("metadata")).get("uid"), 64)
 
         while True:
-            metadata = mapping((await viewer.transport.listed(path, query, take)).get("metadata"))
+            found, metadata = await viewer.transport.listed(path, query, put)
+            uids.update(found)
             if not (more := text(metadata.get("continue"), None)):
                 break
             query["continue"] = more

@@ -60,10 +60,6 @@ class EventStream:
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         self.response = web.StreamResponse(headers=headers)
 
-    async def open(self) -> None:
-        """Sends the headers."""
-        await self.response.prepare(self._request)
-
     async def send(self, event: bytes) -> None:
         """Sends an event, and waits if the viewer reads slowly. Raises ConnectionError if the viewer disconnected."""
         await write(self._request, self.response, event, STUCK_SECONDS)
@@ -125,7 +121,7 @@ class Latest:
 async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitable[None]]) -> web.StreamResponse:
     """Serves a live answer. If it fails, its last event reports the error."""
     stream = EventStream(request)
-    await stream.open()
+    await stream.response.prepare(request)
     try:
         await answer(stream)
     except ConnectionError:

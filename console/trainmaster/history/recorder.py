@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -123,7 +123,8 @@ class HistoryRecorder:
         except Exception:
             written = self._one_by_one(body)
         self._metrics.commit_seconds.observe(time.monotonic() - started)
-        self._metrics.count_records(written)
+        for kind, number in written.items():
+            self._metrics.records.labels(record=kind).inc(number)
         return written.total()
 
     def _one_by_one(self, body: bytes) -> Counter[str]:
@@ -266,11 +267,6 @@ class HistoryMetrics:
         ProcessCollector(registry=registry)
         version = gauge("trainmaster_build_info", "1, with the version that runs.", ["version"])
         version.labels(version=__version__).set(1)
-
-    def count_records(self, written: Mapping[str, int]) -> None:
-        """Adds to the number of written records of each kind."""
-        for kind, number in written.items():
-            self.records.labels(record=kind).inc(number)
 
     def text(self) -> bytes:
         """Returns the metrics in the exposition format."""

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from trainmaster.history.figures import compress, decompress, step_of, to_tail
 from trainmaster.history.schema import open_file
 from trainmaster.history.statuses import (
-    NOTHING,
     Attempt,
     merge_workers,
     observe,
@@ -265,7 +264,7 @@ class HistoryStore:
         )
         inserted = self._execute(
             "INSERT INTO jobs (uid, namespace, name, created, seen, summary) VALUES (?, ?, ?, ?, ?, ?)",
-            *(key.uid, key.namespace, key.name, created, record.at, json.dumps(dict(NOTHING))),
+            *(key.uid, key.namespace, key.name, created, record.at, json.dumps(summary({}))),
         )
         return _KnownJob(int(inserted.lastrowid or 0), 0.0)
 

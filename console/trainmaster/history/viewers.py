@@ -80,7 +80,11 @@ class HistoryViewers:
         until, message = self._unknown.get(key, (0.0, ""))
         if until > self._clock():
             raise Refused(401, message)
-        known = self._known.get(key) or _KnownToken(_viewer_of(token, key), self._gate(), 0.0)
+        known = self._known.get(key)
+        if known is None:
+            seconds = {"allowed_seconds": ALLOWED_SECONDS, "refused_seconds": REFUSED_SECONDS}
+            gate = Gate(self._transport, **seconds, most=MAX_ANSWERS, clock=self._clock)
+            known = _KnownToken(_viewer_of(token, key), gate, 0.0)
         # A context variable, so that only this task and its requests see the token.
         _token.set(token)
         try:
@@ -100,15 +104,6 @@ class HistoryViewers:
         if not allowed:
             raise Refused(403, refusal(access))
         return known.viewer
-
-    def _gate(self) -> Gate:
-        return Gate(
-            self._transport,
-            allowed_seconds=ALLOWED_SECONDS,
-            refused_seconds=REFUSED_SECONDS,
-            most=MAX_ANSWERS,
-            clock=self._clock,
-        )
 
 
 class ViewerPlaces:
