@@ -23,6 +23,8 @@ _NOT_ONE_COMMAND = re.compile(r"[;&|<>`(){}*?!~\[\]\n#]|\$\(")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
+# A range such as --nnodes=2:4.
+_RANGE = re.compile(r"(\d{1,6}):(\d{1,6})")
 # These options change how a rank starts. If one is set, torchrun stays in the command.
 _OF_RANKS = {"run_path", "virtual_local_rank", "numa_binding", "signals_to_handle"}
 # Options of torchrun that fix the rendezvous, if a shell text contains them.
@@ -66,8 +68,10 @@ def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
     begin = _after_torchrun(words)
     if begin is not None:
         return _of_torchrun(words, begin, len(command))
-    text = _shell_text(words)
-    if text is None or ("torchrun" not in text and not any(module in text for module in TORCHRUN_MODULES)):
+    # The text of a shell's -c option.
+    is_shell = len(words) == 3 and _SHELL.fullmatch(posixpath.basename(words[0])) and _SHELL_OPTION.fullmatch(words[1])
+    text = words[2] if is_shell else ""
+    if "torchrun" not in text and not any(module in text for module in TORCHRUN_MODULES):
         return Command(tuple(command), tuple(args))
     inner = _words(text)
     begin = _after_torchrun(inner) if inner else None
@@ -117,7 +121,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
         program = [python, "-m"] if "module" in options else [python]
     # The script becomes part of the command, even if it is in args.
     last = max(at + 1, of_command)
-    least, most = _range(options.get("nnodes", ""))
+    least, most = map(int, nodes.groups()) if (nodes := _RANGE.fullmatch(options.get("nnodes", ""))) else (None, None)
     restarts = options.get("max_restarts", "")
     return Command(
         (*program, *words[at:last]),
@@ -134,19 +138,6 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
             and not (option == "nnodes" and most is not None)
         ),
     )
-
-
-def _range(nodes: str) -> tuple[int | None, int | None]:
-    """Returns the bounds of a range such as --nnodes=2:4, or Nones."""
-    found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", nodes)
-    return (None, None) if found is None else (int(found[1]), int(found[2]))
-
-
-def _shell_text(words: Sequence[str]) -> str | None:
-    """Returns the text of a shell's -c option, or None."""
-    if len(words) == 3 and _SHELL.fullmatch(posixpath.basename(words[0])) and _SHELL_OPTION.fullmatch(words[1]):
-        return words[2]
-    return None
 
 
 def _words(text: str) -> list[str]:
@@ -190,7 +181,10 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
             field.became(Target(path if made else ("spec", "command")), remark=remark)
         field.dropped("it is empty")
     text = " ".join((*read.command, *read.args))
-    _launcher(read, draft, torch=torch)
+    # A single rank needs no launcher, but with torchrun it can start warm after a fault.
+    starts_warm = torch and read.is_python and draft.at(("spec", "resources", "gpus")) in (None, 0, 1)
+    if not read.by_torchrun and not starts_warm and (read.command or read.args):
+        draft.set(("spec", "launcher"), "exec")
     _keep_processes(read, command or args, draft)
     if read.in_a_script and RENDEZVOUS.search(text):
         command.overruled(
@@ -214,14 +208,6 @@ def keep_processes(field: Field, draft: Draft) -> None:
         draft.keep(field, _PROCESSES, "auto")
     else:
         field.refused("the number of a node's cores isn't known here; set spec.processesPerWorker to a number")
-
-
-def _launcher(read: Command, draft: Draft, *, torch: bool) -> None:
-    ranks = draft.at(("spec", "resources", "gpus")) or 1
-    # A single rank needs no launcher, but with torchrun it can start warm after a fault.
-    starts_warm = torch and read.is_python and ranks == 1
-    if not read.by_torchrun and not starts_warm and (read.command or read.args):
-        draft.set(("spec", "launcher"), "exec")
 
 
 def _keep_processes(read: Command, field: Field, draft: Draft) -> None:

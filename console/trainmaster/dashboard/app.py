@@ -29,7 +29,7 @@ from trainmaster.dashboard.nodes import nodes_of
 from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
 from trainmaster.dashboard.streams import EventStream, answer, streamed
-from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers, no_history
+from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers
 from trainmaster.serving import Refused, first_to_end, job_of, namespace_of, uid_of, whole_of
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
@@ -63,7 +63,7 @@ class DashboardSettings:
 class Dashboard:
     """Dashboard is the state that requests share. Create it in the event loop that runs it."""
 
-    def __init__(self, settings: DashboardSettings, history_of: HistoryOf = no_history) -> None:
+    def __init__(self, settings: DashboardSettings, history_of: HistoryOf = lambda _: None) -> None:
         self._settings = settings
         self.launch = Launch() if settings.mode == "laptop" else None
         self._viewers = Viewers(settings.server, history_of)

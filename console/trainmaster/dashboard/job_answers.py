@@ -27,7 +27,7 @@ from trainmaster.dashboard.shapes import MANIFEST
 from trainmaster.dashboard.streams import answer
 from trainmaster.dashboard.viewers import Viewer, replaced
 from trainmaster.history.drawing import TimeWindow
-from trainmaster.serving import Refused, job_of, one_of, uid_of, whole_of, window_of
+from trainmaster.serving import Handler, Refused, job_of, one_of, uid_of, whole_of, window_of
 from trainmaster_operator.api.limits import MAX_NESTING
 from trainmaster_operator.api.printable import yaml_escapes
 from trainmaster_operator.api.trimming import LEFT_OUT
@@ -49,13 +49,11 @@ ACTIONS: Mapping[str, tuple[Callable[[AsyncJobClient, str], Awaitable[TrainingJo
 _HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
 
 
-def _heavy(
-    handler: Callable[[JobAnswers, web.Request], Awaitable[web.Response]],
-) -> Callable[[JobAnswers, web.Request], Awaitable[web.Response]]:
+def _heavy(handler: Handler) -> Handler:
     """Wraps a handler of expensive requests, which run one at a time for each tenant."""
 
-    async def in_turn(self: JobAnswers, request: web.Request) -> web.Response:
-        return await viewer_of(request).party.heavy(lambda: handler(self, request))
+    async def in_turn(request: web.Request) -> web.StreamResponse:
+        return await viewer_of(request).party.heavy(lambda: handler(request))
 
     return in_turn
 
@@ -71,17 +69,16 @@ class JobAnswers:
         """Returns the routes to the handlers."""
         base = "/api/jobs/{namespace}/{name}"
         return [
-            web.get(f"{base}/why", self._why),
-            web.get(f"{base}/series", self._curves),
-            web.get(f"{base}/heat", self._heat),
-            web.get(f"{base}/export", self._export),
-            web.get(f"{base}/evidence", self._evidence),
-            web.get(f"{base}/manifest", self._manifest),
+            web.get(f"{base}/why", _heavy(self._why)),
+            web.get(f"{base}/series", _heavy(self._curves)),
+            web.get(f"{base}/heat", _heavy(self._heat)),
+            web.get(f"{base}/export", _heavy(self._export)),
+            web.get(f"{base}/evidence", _heavy(self._evidence)),
+            web.get(f"{base}/manifest", _heavy(self._manifest)),
             web.post(f"{base}/stacks", self._stacks),
             web.post(f"{base}/{{action:{'|'.join(ACTIONS)}}}", self._act),
         ]
 
-    @_heavy
     async def _why(self, request: web.Request) -> web.Response:
         job = await _living(request)
         situation = await gather(viewer_of(request).transport.for_diagnosis(), job)
@@ -91,11 +88,9 @@ class JobAnswers:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    @_heavy
     async def _curves(self, request: web.Request) -> web.Response:
         return answer(await self._series(request))
 
-    @_heavy
     async def _heat(self, request: web.Request) -> web.Response:
         figure = one_of(request, "figure", FIGURES)
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
@@ -106,7 +101,6 @@ class JobAnswers:
         )
         return await self._in_thread(lambda: answer(found))
 
-    @_heavy
     async def _export(self, request: web.Request) -> web.Response:
         _, name = job_of(request)
         kind = one_of(request, "format", ("csv", "json"))
@@ -116,7 +110,6 @@ class JobAnswers:
             return answer(found, **headers)
         return web.Response(text=_csv(found), content_type="text/csv", headers=headers)
 
-    @_heavy
     async def _evidence(self, request: web.Request) -> web.Response:
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
@@ -127,7 +120,6 @@ class JobAnswers:
         found = await viewer.history.evidence(namespace, name, uid=uid)
         return answer({"items": found.get("items") or []})
 
-    @_heavy
     async def _manifest(self, request: web.Request) -> web.Response:
         namespace, name = job_of(request)
         raw = await _written(viewer_of(request), namespace, name, uid_of(request))

@@ -154,7 +154,7 @@ class Viewer:
 class Viewers:
     """Viewers keeps all viewers' sessions."""
 
-    def __init__(self, server: Server, history_of: HistoryOf) -> None:
+    def __init__(self, server: Server, history_of: HistoryOf = lambda _: None) -> None:
         """`server` is the API server without credentials, or with the kubeconfig's credentials for `myself`."""
         self._server = server
         self._history_of = history_of
@@ -277,10 +277,6 @@ class Viewers:
 
     def _forget(self, key: bytes) -> None:
         self._by_hash.pop(key).end()
-
-
-def no_history(_: Server) -> None:
-    """Returns None, because there is no history."""
 
 
 def history_at(address: str | None) -> HistoryOf:

@@ -16,7 +16,7 @@ from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
 from trainmaster.dashboard.objects import event_rows, pod_row
 from trainmaster.dashboard.parties import Parties, Party, Share
 from trainmaster.dashboard.reading import ViewerTransport
-from trainmaster.dashboard.viewers import Viewers, no_history
+from trainmaster.dashboard.viewers import Viewers
 from trainmaster.serving import Refused
 
 SERVER = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
@@ -48,7 +48,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 async def test_sessions_are_bounded_and_forgotten_when_idle(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
     monkeypatch.setattr(viewers, "MOST_SESSIONS_IN_ALL", 2)
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     first = await made.of_token("a")
     assert await made.of_token("a") is first and await made.of_token("b") is not first
     assert cluster.asked == ["a", "b"]
@@ -67,7 +67,7 @@ async def test_a_users_tokens_and_a_namespaces_service_accounts_share_what_one_p
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:
     monkeypatch.setattr(viewers, "MOST_SESSIONS", 3)
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     names = ("alice@1", "alice@2", "system:serviceaccount:team:a", "system:serviceaccount:team:b", "bob")
     found = [await made.of_token(name) for name in names]
     assert [viewer.party.name for viewer in found] == ["alice"] * 2 + ["system:serviceaccount:team"] * 2 + ["bob"]
@@ -80,7 +80,7 @@ async def test_a_users_tokens_and_a_namespaces_service_accounts_share_what_one_p
 
 
 async def test_a_token_that_wasnt_known_isnt_tried_at_once_again_and_leaves_nothing(cluster: Cluster) -> None:
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     for _ in range(3):
         with pytest.raises(Refused, match="doesn't know this token"):
             await made.of_token("nobody")
@@ -94,7 +94,7 @@ async def test_a_token_that_wasnt_known_isnt_tried_at_once_again_and_leaves_noth
 
 
 async def test_tokens_that_nobody_knows_keep_out_none_who_is_known_and_new_ones_only_shortly(cluster: Cluster) -> None:
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     alice = await made.of_token("alice")
     cluster.answers.clear()
     invented = [asyncio.create_task(made.of_token(f"nobody-{number}")) for number in range(viewers.MOST_NEW - 1)]
@@ -113,7 +113,7 @@ async def test_tokens_that_nobody_knows_keep_out_none_who_is_known_and_new_ones_
 
 
 async def test_more_requests_than_a_page_makes_are_refused_for_a_while(cluster: Cluster) -> None:
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     viewer = await made.of_token("a@1")
     with pytest.raises(Refused, match="more than 20 requests a second") as refused:
         for _ in range(int(parties.BURST) + 10):
@@ -128,7 +128,7 @@ async def test_more_requests_than_a_page_makes_are_refused_for_a_while(cluster: 
 
 
 async def test_a_session_that_ends_closes_its_connections_behind_its_last_live_answer(cluster: Cluster) -> None:
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     viewer, closed = await made.of_token("a"), []
 
     async def close() -> None:
