@@ -34,7 +34,7 @@ from trainmaster.serving import Refused, first_to_end, job_of, namespace_of, uid
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
 from trainmaster_operator.serving.connection import MAX_CONNECTIONS, Places
-from trainmaster_operator.wire.values import mapping, mappings
+from trainmaster_operator.wire.values import mapping, mappings, shown
 
 Mode = Literal["cluster", "laptop"]
 
@@ -88,7 +88,7 @@ class Dashboard:
                 web.get("/api/jobs/{namespace}/{name}/logs", self._logs, allow_head=False),
                 *JobAnswers(self._figures).routes(),
                 web.get("/page/{path:.+}", self._file),
-                *(web.get(path, self._index) for path in ("/", "/jobs/{namespace}/{name}", "/nodes")),
+                *(web.get(path, self._file) for path in ("/", "/jobs/{namespace}/{name}", "/nodes")),
             ]
         )
         app.cleanup_ctx.append(self._running)
@@ -204,15 +204,10 @@ class Dashboard:
         await first_to_end(sending, recheck)
 
     async def _file(self, request: web.Request) -> web.Response:
-        found = self._files.get(request.match_info["path"])
+        path = request.match_info.get("path", INDEX)
+        found = self._files.get(path)
         if found is None:
-            raise Refused(404, "There is no such file.")
-        return found.answer(request)
-
-    async def _index(self, request: web.Request) -> web.Response:
-        found = self._files.get(INDEX)
-        if found is None:
-            raise Refused(404, "This installation has no page: the files in dashboard/page are missing.")
+            raise Refused(404, f"This installation has no file {shown(path)} in dashboard/page.")
         return found.answer(request)
 
 

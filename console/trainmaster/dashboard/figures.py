@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from trainmaster.client.permission import Access, put_newest, refusal
 from trainmaster.dashboard.streams import encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster.history.drawing import Drawn, TimeWindow, heat_answer, series_answer
-from trainmaster.history.figures import CURVES, HEAT, compress, decompress, of_tail, to_tail
+from trainmaster.history.figures import CURVES, HEAT, decompress, of_tail, to_tail
 from trainmaster.history.statuses import status_figures
 from trainmaster.serving import Refused
 from trainmaster_operator.api.records import SampleRecord
@@ -173,7 +174,7 @@ class SeenJob:
             columns,
         )
         self.left_out = max(self.left_out, len(kept) - MOST_RANKS)
-        self.samples.append((now, compress(to_tail(record, figures, MOST_RANKS).encode())))
+        self.samples.append((now, zlib.compress(to_tail(record, figures, MOST_RANKS).encode())))
         if len(self.samples) >= MOST_SAMPLES:
             self.samples = self.samples[::2]
             whole = self.samples[-1][0] - self.samples[0][0]

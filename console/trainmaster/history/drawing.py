@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise, repeat
@@ -114,7 +114,8 @@ def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> 
     at, attempt = [each for each, _ in in_window], [each for _, each in in_window]
     together, seconds = _together(at, attempt, columns)
     cells = Cells(len(together), figure)
-    column_of = iter(_columns(together, len(at)))
+    first = together[0][0] if together else len(at)
+    column_of = chain([-1] * first, *([column] * (end - first) for column, (first, end) in enumerate(together)))
     # If a block's figures are damaged, it adds nothing to its columns.
     blocks = ((next(readable(lambda it: drawn.read(it, figure), [block]), None), times) for block, times, _ in times)
     for part, all_at in chain(blocks, ((part, part.at) for part in drawn.tail)):
@@ -210,14 +211,6 @@ class Cells:
             old = values[place]
             values[place] = value if old != old else max(old, value) if self._is_peak else old + value
             counts[place] += 1
-
-
-def _columns(together: Sequence[tuple[int, int]], points: int) -> Iterator[int]:
-    """Yields each point's column, or -1 for points before the first column."""
-    first = together[0][0] if together else points
-    yield from [-1] * first
-    for column, (first, end) in enumerate(together):
-        yield from [column] * (end - first)
 
 
 def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple[list[tuple[int, int]], float]:

@@ -261,13 +261,8 @@ def readable(read: Callable[[Block], Read], blocks: Iterable[Block]) -> Iterator
             yield found
 
 
-def compress(raw: bytes) -> bytes:
-    """Returns the compressed bytes."""
-    return zlib.compress(raw, 6)
-
-
 def decompress(packed: bytes) -> bytes:
-    """Returns the original bytes. Raises ValueError for bytes that `compress` didn't return."""
+    """Returns the original bytes. Raises ValueError for bytes that zlib didn't compress."""
     try:
         return zlib.decompress(packed)
     except zlib.error as error:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 from prometheus_client import Counter as CounterMetric
 
 from trainmaster.history.schema import UnusableHistory, is_damage, move_aside
@@ -267,7 +267,3 @@ class HistoryMetrics:
         ProcessCollector(registry=registry)
         version = gauge("trainmaster_build_info", "1, with the version that runs.", ["version"])
         version.labels(version=__version__).set(1)
-
-    def text(self) -> bytes:
-        """Returns the metrics in the exposition format."""
-        return generate_latest(self.registry)

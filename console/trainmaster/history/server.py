@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
+from prometheus_client import generate_latest
 
 from trainmaster.client.errors import InvalidRequest
 from trainmaster.client.history.answers import MOST_COLUMNS, MOST_JOBS, MOST_LINES, MOST_POINTS, HistoryAnswer
@@ -237,7 +238,7 @@ class HistoryServer:
         self._metrics.jobs.set(int((await self._readers.read(Answers.count))[0]))
         parts = (self._file.with_name(self._file.name + suffix) for suffix in ("", "-wal"))
         self._metrics.bytes.set(sum(part.stat().st_size for part in parts if part.exists()))
-        return self._metrics.text()
+        return generate_latest(self._metrics.registry)
 
 
 def _before(request: web.Request) -> tuple[float, int] | None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainmaster.history.figures import compress, decompress, step_of, to_tail
+from trainmaster.history.figures import decompress, step_of, to_tail
 from trainmaster.history.schema import open_file
 from trainmaster.history.statuses import (
     Attempt,
@@ -277,7 +278,7 @@ class HistoryStore:
             "WHERE id = ?1",
             *(known.id, record.at, to_seconds(found["endedAt"]), json.dumps(found), _created(record)),
         )
-        data = compress(json.dumps(dict(record.job), separators=(",", ":"), allow_nan=False).encode())
+        data = zlib.compress(json.dumps(dict(record.job), separators=(",", ":"), allow_nan=False).encode())
         statement = "INSERT INTO objects VALUES (?, ?) ON CONFLICT DO UPDATE SET data = excluded.data"
         self._execute(statement, known.id, data)
         since = min(oldest_failure(status), found["attempt"])
@@ -314,7 +315,7 @@ class HistoryStore:
         new = merge_workers(old, pods)
         if new != old:
             places = [[place.worker, place.pod, place.node] for _, place in sorted(new.items())]
-            packed = compress(json.dumps(places, separators=(",", ":")).encode())
+            packed = zlib.compress(json.dumps(places, separators=(",", ":")).encode())
             self._execute("UPDATE attempts SET workers = ? WHERE job = ? AND attempt = ?", packed, known.id, attempt)
 
     def _add_step(self, known: _KnownJob, record: SampleRecord) -> None:
@@ -339,7 +340,7 @@ class HistoryStore:
     def _add_blob(self, table: str, known: _KnownJob, key: int, text: str) -> None:
         self._execute(
             f"INSERT INTO {table} (job, key, data) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET data = excluded.data",
-            *(known.id, key, compress(text.encode("utf-8", "replace"))),
+            *(known.id, key, zlib.compress(text.encode("utf-8", "replace"))),
         )
 
     def _new_id(self) -> int:
