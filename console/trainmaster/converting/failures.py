@@ -29,7 +29,7 @@ _DISRUPTION = "deleted and evicted pods are disruptions, which restart the group
 def convert_failures(policy: Field, jobs: Sequence[Field], names: Sequence[str], draft: Draft) -> None:
     """Puts a JobSet's rules about failures into the job. `jobs` are the training Jobs' specs, named `names`."""
     draft.keep(policy.get("maxRestarts"), _MAX_RESTARTS)
-    for rule in policy.each("rules"):
+    for rule in policy.get("rules").items:
         _rule(rule, jobs, names, draft)
     policy.get("restartStrategy").dropped("all ranks restart at once, in their pods")
     for job in jobs:
@@ -122,12 +122,12 @@ def _by_pod_rules(rule: Field, action: str, jobs: Sequence[Field], draft: Draft)
 
 
 def _pod_rules(job: Field) -> list[Field]:
-    return job.get("podFailurePolicy").each("rules")
+    return job.get("podFailurePolicy", "rules").items
 
 
 def _is_disruption(rule: Field) -> bool:
     """Returns whether a Job's rule applies to pods that the cluster removed."""
-    conditions = rule.each("onPodConditions")
+    conditions = rule.get("onPodConditions").items
     return bool(conditions) and all(each.text("type") == "DisruptionTarget" for each in conditions)
 
 

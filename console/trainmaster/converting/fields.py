@@ -84,13 +84,9 @@ class Field:
             found = found.fields.get(name, MISSING)
         return found
 
-    def each(self, name: str) -> list[Field]:
-        """Returns the items of the list with this name. If there is no list of mappings, returns an empty list."""
-        return self.get(name).items
-
-    def named(self, name: str) -> dict[str, Field]:
-        """Returns the fields of the mapping with this name. If there is no such mapping, returns an empty dict."""
-        return self.get(name).fields
+    def item(self, key: str, value: str) -> Field:
+        """Returns the first item whose field `key` has this text."""
+        return next((each for each in self.items if each.text(key) == value), MISSING)
 
     def plain(self) -> Any:
         """Returns the field's complete value."""

@@ -60,7 +60,7 @@ def convert_job_set(manifest: Field) -> Draft:
 
 def convert_spec(spec: Field, name: str, namespace: str, training: Training) -> Draft:
     """Converts a JobSet's spec, without its metadata."""
-    replicated = spec.each("replicatedJobs")
+    replicated = spec.get("replicatedJobs").items
     parts = {id(each): _part(each, training) for each in replicated}
     chosen = _chosen(list(parts.values()), training)
     draft = combine(chosen) if chosen else Draft()
@@ -76,7 +76,7 @@ def convert_spec(spec: Field, name: str, namespace: str, training: Training) -> 
             for leaf in each.leaves():
                 leaf.answer = None
             make_jobs(each, name, namespace, draft)
-    make_claims(spec.each("volumeClaimPolicies"), name, namespace, draft)
+    make_claims(spec.get("volumeClaimPolicies").items, name, namespace, draft)
     _policies(spec, chosen, draft)
     return draft
 
@@ -130,7 +130,7 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
             answer_pods(field, path, ", ".join(filter(None, (multiplied, together))))
     if len(chosen) > 1 or (part.field.whole("replicas") or 1) > 1:
         _indexes(job)
-    for each in part.field.each("dependsOn"):
+    for each in part.field.get("dependsOn").items:
         if each.text("name") in [other.name for other in chosen]:
             each.dropped("both are workers of the job, which start together, and their ranks wait for each other")
         each.refused(ORDER)
@@ -139,7 +139,7 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
 
 def _indexes(job: Field) -> None:
     """Refuses a program that uses its index, because the index isn't unique if there are several Jobs."""
-    for container in job.get("template", "spec").each("containers"):
+    for container in job.get("template", "spec", "containers").items:
         for name in ("command", "args"):
             if INDEX_VARIABLE in str(container.get(name).plain()):
                 container.get(name).overruled(
@@ -194,7 +194,7 @@ def _success(policy: Field, chosen: list[Part], draft: Draft) -> None:
 
 
 def _exclusive(annotation: Field, spec: Field, draft: Draft) -> None:
-    if any((each.whole("replicas") or 1) > 1 for each in spec.each("replicatedJobs")):
+    if any((each.whole("replicas") or 1) > 1 for each in spec.get("replicatedJobs").items):
         annotation.refused(
             "each Job would have a domain for itself, and a job packs all workers into one; set "
             "spec.scheduling.topology, or make a job for each domain"
@@ -224,7 +224,7 @@ def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> No
             pod.setdefault("restartPolicy", "OnFailure")
         draft.beside[document] = body
         documents.append(document)
-    for each in replicated.each("dependsOn"):
+    for each in replicated.get("dependsOn").items:
         each.refused(ORDER)
     if not documents:
         replicated.dropped("it has no replicas")
@@ -241,7 +241,7 @@ def make_claims(policies: list[Field], owner: str, namespace: str, draft: Draft)
     """Creates a JobSet's claims, and adds their volumes to the pods whose containers mount them."""
     for policy in policies:
         policy.get("retentionPolicy").dropped("the claim is created separately and stays until you delete it")
-        for template in policy.each("templates"):
+        for template in policy.get("templates").items:
             _claim(template, owner, namespace, draft)
 
 

@@ -19,7 +19,7 @@ _OTHERS = ("kubeflow.org/", "jobset.sigs.k8s.io/", "jobset.x-k8s.io/")
 
 def convert_metadata(manifest: Field, draft: Draft) -> None:
     """Puts an object's metadata into the job."""
-    for name, field in manifest.named("metadata").items():
+    for name, field in manifest.get("metadata").fields.items():
         if name in _KEPT:
             draft.keep(field, ("metadata", name))
         elif name in ("labels", "annotations"):

@@ -39,17 +39,15 @@ _MOVED: dict[str, Path] = {
     "hostNetwork": ("spec", "interconnect", "hostNetwork"),
     "priorityClassName": ("spec", "scheduling", "priorityClassName"),
 }
+_NAMES = ("hostname", "subdomain", "setHostnameAsFQDN")
+_RESTARTS = "the group restarts in its pods; failurePolicy says how often"
 _LEFT_OUT = {
-    "hostname": "the workers find each other by the names that they have",
-    "subdomain": "the workers find each other by the names that they have",
-    "setHostnameAsFQDN": "the workers find each other by the names that they have",
-    "restartPolicy": "the group restarts in its pods; failurePolicy says how often",
+    **dict.fromkeys(_NAMES, "the workers find each other by the names that they have"),
+    "restartPolicy": _RESTARTS,
 }
 _CONTAINERS_LEFT_OUT = {
-    "terminationMessagePath": "the agent reports there",
-    "terminationMessagePolicy": "the agent reports there",
-    "restartPolicy": "the group restarts in its pods; failurePolicy says how often",
-    "restartPolicyRules": "the group restarts in its pods; failurePolicy says how often",
+    **dict.fromkeys(("terminationMessagePath", "terminationMessagePolicy"), "the agent reports there"),
+    **dict.fromkeys(("restartPolicy", "restartPolicyRules"), _RESTARTS),
 }
 
 
@@ -61,8 +59,8 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
     """
     _metadata(template, draft)
     spec = template.get("spec")
-    containers = spec.each("containers")
-    container = next((each for each in containers if each.text("name") == trains), next(iter(containers), MISSING))
+    containers = spec.get("containers")
+    container = containers.item("name", trains) or next(iter(containers.items), MISSING)
     # The worker is converted first, because volumes and sidecars depend on it.
     _worker(container, spec, draft, torch=torch)
     for name, field in spec.fields.items():
@@ -87,7 +85,7 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
 def _metadata(template: Field, draft: Draft) -> None:
     metadata = template.get("metadata")
     for kind in ("labels", "annotations"):
-        for name, field in metadata.named(kind).items():
+        for name, field in metadata.get(kind).fields.items():
             if kind == "annotations" and name in _TOPOLOGIES and isinstance(field.value, str):
                 topology: Path = ("spec", "scheduling", "topology")
                 draft.keep(field, (*topology, "key"), field.value)
@@ -129,7 +127,7 @@ def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None
 
 
 def _sidecars(spec: Field, worker: Field, draft: Draft) -> None:
-    for each in spec.each("containers"):
+    for each in spec.get("containers").items:
         if each is not worker and each.text("name") == WORKER_CONTAINER:
             each.refused(f"{WORKER_CONTAINER} is the name of the container that trains; give this one another name")
         elif each is not worker:
@@ -166,14 +164,16 @@ def _variable(variable: Field, draft: Draft, place: Path) -> None:
 
 def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
     """Converts a memory volume at /dev/shm into sharedMemory, unless it is also mounted elsewhere."""
-    mount = next((each for each in container.each("volumeMounts") if each.text("mountPath") == "/dev/shm"), MISSING)
+    mount = next(
+        (each for each in container.get("volumeMounts").items if each.text("mountPath") == "/dev/shm"), MISSING
+    )
     name = mount.text("name")
-    volume = next((each for each in spec.each("volumes") if each.text("name") == name), MISSING)
+    volume = spec.get("volumes").item("name", name)
     mounts = [
         each
         for kind in ("containers", "initContainers")
-        for other in spec.each(kind)
-        for each in other.each("volumeMounts")
+        for other in spec.get(kind).items
+        for each in other.get("volumeMounts").items
         if each.text("name") == name
     ]
     if not mount or volume.text("emptyDir", "medium") != "Memory" or len(mounts) != 1:
@@ -215,7 +215,7 @@ def is_accelerator(name: str) -> bool:
 
 def convert_resources(resources: Field, draft: Draft, container: Path) -> None:
     """Puts a container's resources into the job. `container` is the worker's path in podTemplate."""
-    names = dict.fromkeys([*resources.named("limits"), *resources.named("requests")])
+    names = dict.fromkeys([*resources.get("limits").fields, *resources.get("requests").fields])
     for name in names:
         limit, request = resources.get("limits", name), resources.get("requests", name)
         if name == "cpu":

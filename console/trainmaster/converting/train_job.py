@@ -38,10 +38,10 @@ def convert_train_job(manifest: Field, runtime: Field = MISSING) -> Draft:
     below = _runtime(spec, runtime)
     policy, template = below.get("mlPolicy"), below.get("template")
     job_set = template.get("spec")
-    for patch in spec.each("runtimePatches"):
+    for patch in spec.get("runtimePatches").items:
         job_set, template = _patched(patch, job_set, template)
     for name_of_list in ("podTemplateOverrides", "podSpecOverrides"):
-        for override in spec.each(name_of_list):
+        for override in spec.get(name_of_list).items:
             job_set = _overridden(override, job_set)
     for kind in _INITIALIZERS:
         job_set = _initialized(spec.get("initializer", kind), f"{kind}-initializer", job_set)
@@ -106,9 +106,9 @@ def _overridden(override: Field, job_set: Field) -> Field:
     direct = {name: field for name, field in override.fields.items() if name not in ("targetJobs", "metadata")}
     if "spec" not in pod and direct:
         pod["spec"] = Field(direct, override.path)
-    for target in override.each("targetJobs"):
+    for target in override.get("targetJobs").items:
         job = target.text("name")
-        if not _has_job(job_set, job):
+        if not job_set.get("replicatedJobs").item("name", job):
             target.refused("the runtime has no such job")
             continue
         target.dropped("the pods' fields are merged into its own")
@@ -119,14 +119,14 @@ def _overridden(override: Field, job_set: Field) -> Field:
 
 def _initialized(initializer: Field, job: str, job_set: Field) -> Field:
     """Merges an initializer into the runtime's job with this name."""
-    if not initializer or not _has_job(job_set, job):
+    if not initializer or not job_set.get("replicatedJobs").item("name", job):
         initializer.refused(
             f"the runtime has no {job}; fill a volume by an init container in spec.podTemplate, or by a Job before"
         )
         return job_set
     uri, secret = initializer.get("storageUri"), initializer.get("secretRef")
     container = {"name": Field(job, initializer.path)}
-    variables = list(initializer.each("env"))
+    variables = list(initializer.get("env").items)
     if uri:
         variables.append(Field({"name": Field("STORAGE_URI", uri.path), "value": uri}, uri.path))
     if variables:
@@ -155,15 +155,11 @@ def _with(job_set: Field, job: str, spec: Field) -> Field:
     return merged(job_set, Field({"replicatedJobs": Field([item], spec.path)}, spec.path))
 
 
-def _has_job(job_set: Field, name: str) -> bool:
-    return any(each.text("name") == name for each in job_set.each("replicatedJobs"))
-
-
 def _trains(job_set: Field) -> str:
     """Returns the name of the replicatedJob with the trainer's label, or else the usual name."""
     labelled = [
         each.text("name")
-        for each in job_set.each("replicatedJobs")
+        for each in job_set.get("replicatedJobs").items
         if each.text("template", "metadata", "labels", _STEP) == "trainer"
     ]
     return next(iter(labelled), _TRAINER)
@@ -171,7 +167,7 @@ def _trains(job_set: Field) -> str:
 
 def _without_daemons(trains: str, job_set: Field) -> Field:
     """Returns a JobSet's spec without the SSH daemons that mpirun needs."""
-    jobs = job_set.each("replicatedJobs")
+    jobs = job_set.get("replicatedJobs").items
     kept = [each for each in jobs if trains == _TRAINER or each.text("name") != _TRAINER]
     for each in jobs:
         if each not in kept:

@@ -263,11 +263,11 @@ class AnswerThreads:
         self._file = file
         self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="history-reader")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="history-drawer")
-        self._own = threading.local()
         # Counts how often another file has replaced the file, as after damage.
         self._generation = 0
         self._is_closed = False
-        self._opened: list[Answers] = []
+        # By thread and generation.
+        self._opened: dict[tuple[int, int], Answers] = {}
 
     def reopen(self) -> None:
         """Makes all later reads open the file again."""
@@ -283,7 +283,7 @@ class AnswerThreads:
         except TimeoutError:
             # A read is still running, so its connection stays open, and the empty write-ahead log remains.
             return
-        for answers in self._opened:
+        for answers in self._opened.values():
             answers.connection.close()
 
     async def read(
@@ -327,13 +327,10 @@ class AnswerThreads:
         return packing.compress(body) + packing.flush(), True
 
     def _answers(self) -> Answers:
-        if getattr(self._own, "generation", None) != self._generation:
-            generation = self._generation
-            self._own.answers = Answers(self._file)
-            self._opened.append(self._own.answers)
-            self._own.generation = generation
-        found: Answers = self._own.answers
-        return found
+        key = threading.get_ident(), self._generation
+        if key not in self._opened:
+            self._opened[key] = Answers(self._file)
+        return self._opened[key]
 
 
 def _encoded(answer: HistoryAnswer | int) -> bytes:
