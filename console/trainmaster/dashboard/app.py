@@ -26,15 +26,15 @@ from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
 from trainmaster.dashboard.logs import send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
-from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
 from trainmaster.dashboard.streams import EventStream, answer, streamed
+from trainmaster.dashboard.tenants import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers
 from trainmaster.serving import Refused, first_to_end, job_of, namespace_of, uid_of, whole_of
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
 from trainmaster_operator.serving.connection import MAX_CONNECTIONS, Places
-from trainmaster_operator.wire.values import mapping, mappings, shown
+from trainmaster_operator.wire.values import mapping, shown
 
 Mode = Literal["cluster", "laptop"]
 
@@ -145,10 +145,10 @@ class Dashboard:
         if viewer.history is None:
             raise JobNotFound("There is no history of jobs here (docs/history.md).")
         history = viewer.history
-        found = await viewer.party.heavy(lambda: history.jobs(namespace))
-        items = mappings(found.get("items"))
-        ends = [failure_of(mapping(job.get("lastFailure"))).last_line or None for job in items]
-        return answer({"items": [{**job, "failure": end} for job, end in zip(items, ends, strict=True)]})
+        found = await viewer.tenant.heavy(lambda: history.jobs(namespace))
+        for job in found["items"]:
+            job["failure"] = failure_of(mapping(job["lastFailure"])).last_line or None
+        return answer({"items": found["items"]})
 
     async def _nodes(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)
@@ -159,7 +159,7 @@ class Dashboard:
                 blame = list(scope.board.blame.values())
             return answer(await nodes_of(viewer.transport, namespace, blame))
 
-        return await viewer.party.heavy(read)
+        return await viewer.tenant.heavy(read)
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)

@@ -99,7 +99,9 @@ class Figures:
         if (history := viewer.history) is not None:
             since = time.time() - RECENT_SECONDS
             try:
-                heat = await viewer.party.heavy(lambda: history.heat(job.namespace, job.name, uid=job.uid, since=since))
+                heat = await viewer.tenant.heavy(
+                    lambda: history.heat(job.namespace, job.name, uid=job.uid, since=since)
+                )
             except (ClientError, Refused) as error:
                 return encoded(EVENT, {**found, "why": f"{why} The history: {error}"})
             if heat["values"]:

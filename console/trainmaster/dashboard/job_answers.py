@@ -53,7 +53,7 @@ def _heavy(handler: Handler) -> Handler:
     """Wraps a handler of expensive requests, which run one at a time for each tenant."""
 
     async def in_turn(request: web.Request) -> web.StreamResponse:
-        return await viewer_of(request).party.heavy(lambda: handler(request))
+        return await viewer_of(request).tenant.heavy(lambda: handler(request))
 
     return in_turn
 
@@ -118,7 +118,7 @@ class JobAnswers:
             return await self._in_thread(lambda: answer({"items": [loads(one.to_json()) for one in kept]}))
         assert viewer.history is not None
         found = await viewer.history.evidence(namespace, name, uid=uid)
-        return answer({"items": found.get("items") or []})
+        return answer({"items": found["items"]})
 
     async def _manifest(self, request: web.Request) -> web.Response:
         namespace, name = job_of(request)
@@ -130,7 +130,7 @@ class JobAnswers:
         await body_of(request)
         job = await _living(request)
         client = AsyncJobClient(job.namespace, transport=viewer_of(request).transport)
-        found = await viewer_of(request).party.heavy(lambda: client.stacks(job.name))
+        found = await viewer_of(request).tenant.heavy(lambda: client.stacks(job.name))
         return answer(
             {
                 "attempt": found.attempt,

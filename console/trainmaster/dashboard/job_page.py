@@ -26,7 +26,7 @@ from trainmaster.dashboard.viewers import RecordedJob, Viewer
 from trainmaster.history.statuses import observe, shown
 from trainmaster.serving import first_to_end
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
-from trainmaster_operator.wire.values import mapping, mappings, number, whole
+from trainmaster_operator.wire.values import mapping, number
 
 # Seconds between two reads of pods, pods read a second, and seconds between two reads of events. Many pods are read
 # less often. After a change of the job's state they are read at once.
@@ -93,7 +93,7 @@ class JobPage:
                 parts += [self._repeat(self._look_at_ranks, BROKEN_SECONDS)]
             await first_to_end(*parts)
         finally:
-            self.viewer.party.all.bytes.take(self.viewer.party.name, -self._weight)
+            self.viewer.tenant.all.bytes.take(self.viewer.tenant.name, -self._weight)
 
     async def _follow(self) -> None:
         async with aclosing(Watcher(self.viewer.transport, self.namespace).one(self.name)) as jobs:
@@ -120,14 +120,14 @@ class JobPage:
 
     def _weigh(self) -> None:
         """Counts this page's memory. Raises NoCluster if the tenant's pages, or all pages, use too much."""
-        share, party, weight = (
-            self.viewer.party.all.bytes,
-            self.viewer.party.name,
+        share, tenant, weight = (
+            self.viewer.tenant.all.bytes,
+            self.viewer.tenant.name,
             MEMORY_OF_A_BYTE * self._latest.bytes,
         )
-        if weight - self._weight > max(0, share.room(party)):
+        if weight - self._weight > max(0, share.room(tenant)):
             raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
-        share.take(party, weight - self._weight)
+        share.take(tenant, weight - self._weight)
         self._weight = weight
 
     async def _look_at_pods(self) -> None:
@@ -216,15 +216,15 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
     """Returns the attempts, oldest first. Unknown values are None."""
     current, progress = job.status.attempt, job.status.progress
     known = sorted(observe(mapping(job.raw.get("status")), {}, time.time()).items())
-    found = {number: one for one in recorded if (number := whole(one.get("attempt"))) is not None}
-    for (number, own), (_, following) in zip(known, [*known[1:], (0, None)], strict=True):
-        derived = shown(number, own, following, phase=job.phase, deleted_at=None)
+    found = {one["attempt"]: one for one in recorded}
+    for (attempt, own), (_, following) in zip(known, [*known[1:], (0, None)], strict=True):
+        derived = shown(attempt, own, following, phase=job.phase, deleted_at=None)
         # The ranks that are missing now are those in the status.
         certain = {name: value for name, value in derived.items() if value is not None or name == "trainingWith"}
-        found[number] = {**_UNKNOWN, **found.get(number, {}), **certain}
+        found[attempt] = {**_UNKNOWN, **found.get(attempt, {}), **certain}
     if progress is not None and progress.attempt == current in found and progress.step is not None:
         found[current]["lastStep"] = progress.step
-    ordered = [found[number] for number in sorted(found)]
+    ordered = [found[attempt] for attempt in sorted(found)]
     for before, one in zip([None, *ordered], ordered, strict=False):
         if one["startedAt"] is None:
             # The attempt began when the previous attempt ended, or a moment later.
@@ -234,7 +234,5 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
 
 def attempts_of_record(found: Mapping[str, Any]) -> list[Attempt]:
     """Returns the newest attempts of a history's record. Only the last attempt includes its workers."""
-    attempts = [dict(one) for one in mappings(found.get("attempts"))[-MOST_ATTEMPTS:]]
-    for one in attempts[:-1]:
-        one["workers"] = []
-    return attempts
+    attempts = found["attempts"][-MOST_ATTEMPTS:]
+    return [*({**one, "workers": []} for one in attempts[:-1]), *attempts[-1:]]

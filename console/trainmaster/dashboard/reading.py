@@ -22,9 +22,9 @@ from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders
 from trainmaster.client.merging import Readers
 from trainmaster.client.server import Server
 from trainmaster.client.transport import JSON, READ_SECONDS
-from trainmaster.dashboard.parties import Party
 from trainmaster.dashboard.shapes import RECORDED_JOB, Fields, answer_shape, item_shape
 from trainmaster.dashboard.streams import dumps
+from trainmaster.dashboard.tenants import Tenant
 from trainmaster_operator.api.trimming import Trimmer, Whole
 from trainmaster_operator.wire.values import mapping
 
@@ -75,9 +75,9 @@ class HistoryTransport(BoundedTransport):
 class ViewerTransport(BoundedTransport):
     """ViewerTransport reads for one viewer, whose tenant alternates with other tenants."""
 
-    def __init__(self, server: Server, connector: aiohttp.BaseConnector, party: Party) -> None:
+    def __init__(self, server: Server, connector: aiohttp.BaseConnector, tenant: Tenant) -> None:
         super().__init__(server, connector, reader=Reader(server.address))
-        self.party = party
+        self.tenant = tenant
         # Bytes that later answers together may still use.
         self._left = math.inf
 
@@ -156,7 +156,7 @@ class ViewerTransport(BoundedTransport):
         """Runs the coroutines as tasks. All pages of a tenant share a limit of how many run at once."""
 
         async def limited(part: Coroutine[Any, Any, T]) -> T:
-            async with self.party.agents:
+            async with self.tenant.agents:
                 return await part
 
         return list(await asyncio.gather(*map(limited, parts)))
@@ -206,7 +206,7 @@ class ViewerTransport(BoundedTransport):
                 if seen <= SMALL:
                     found = trimmer.feed(piece)
                 else:
-                    async with self.party.turn():
+                    async with self.tenant.turn():
                         found = trimmer.feed(piece)
                 for document in found:
                     seen = 0

@@ -28,9 +28,9 @@ from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access, Gate, is_allowed, party_of, put_newest
 from trainmaster.client.server import Server, for_viewer
 from trainmaster.client.watching import read_job
-from trainmaster.dashboard.parties import Parties, Party
 from trainmaster.dashboard.reading import HistoryTransport, ViewerTransport
 from trainmaster.dashboard.streams import UNKNOWN
+from trainmaster.dashboard.tenants import SharedLimits, Tenant
 from trainmaster.serving import Refused
 from trainmaster_operator.wire.values import mapping, text
 
@@ -72,7 +72,7 @@ class Viewer:
 
     transport: ViewerTransport = field(repr=False)
     access: Gate = field(repr=False)
-    party: Party = field(repr=False)
+    tenant: Tenant = field(repr=False)
     user: str | None = field(repr=False)
     history: ViewerHistory | None = field(repr=False)
     # Tasks that close sessions.
@@ -135,12 +135,12 @@ class Viewer:
     def count(self) -> None:
         """Counts a request. Raises Refused if there were too many."""
         self.seen_at = time.monotonic()
-        self.party.count()
+        self.tenant.count()
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
         """Counts a live answer during the block. Raises Refused if there are too many."""
-        with self.party.streaming():
+        with self.tenant.streaming():
             self.streams += 1
             try:
                 yield
@@ -164,8 +164,8 @@ class Viewers:
         self._closing: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Semaphore(NEW_AT_ONCE)
         self._new = 0
-        self.parties = Parties()
-        self._party_by_name: WeakValueDictionary[str, Party] = WeakValueDictionary()
+        self.tenants = SharedLimits()
+        self._tenant_by_name: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
 
     async def myself(self) -> Viewer:
         """Returns a laptop's viewer, whose credentials are the kubeconfig's. Raises ClientError."""
@@ -226,18 +226,18 @@ class Viewers:
 
     async def _asked(self, key: bytes, server: Server) -> Viewer:
         """Returns a new session once the API server has confirmed the token."""
-        transport = ViewerTransport(server, self._connector, self._party("a new viewer"))
+        transport = ViewerTransport(server, self._connector, self._tenant("a new viewer"))
         viewer = None
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 user = await _user(transport)
             # If users have no names, each token counts as a separate tenant.
-            transport.party = party = self._party(key.hex() if user is None else party_of(user))
-            self._make_room(party)
+            transport.tenant = tenant = self._tenant(key.hex() if user is None else party_of(user))
+            self._make_room(tenant)
             # Another request with the same token may have added the session.
             if (known := self._known(key)) is not None:
                 return known
-            viewer = Viewer(transport, Gate(transport), party, user, self._history_of(server), self._closing)
+            viewer = Viewer(transport, Gate(transport), tenant, user, self._history_of(server), self._closing)
             self._by_hash[key] = viewer
             return viewer
         except TimeoutError:
@@ -252,22 +252,22 @@ class Viewers:
             if viewer is None:
                 await transport.close()
 
-    def _party(self, name: str) -> Party:
-        found = self._party_by_name.get(name)
+    def _tenant(self, name: str) -> Tenant:
+        found = self._tenant_by_name.get(name)
         if found is None:
-            found = self._party_by_name[name] = Party(name, self.parties)
+            found = self._tenant_by_name[name] = Tenant(name, self.tenants)
         return found
 
-    def _make_room(self, party: Party) -> None:
+    def _make_room(self, tenant: Tenant) -> None:
         """Drops the longest idle session if the tenant, or all, have too many. Raises Refused if none is idle."""
         self.forget_idle()
-        own = [key for key, viewer in self._by_hash.items() if viewer.party is party]
-        most = Counter(viewer.party.name for viewer in self._by_hash.values())
+        own = [key for key, viewer in self._by_hash.items() if viewer.tenant is tenant]
+        most = Counter(viewer.tenant.name for viewer in self._by_hash.values())
         if len(own) >= MOST_SESSIONS:
             keys = own
         elif len(self._by_hash) >= MOST_SESSIONS_IN_ALL:
             # Sessions of the tenant with the most sessions are dropped first.
-            keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].party.name])
+            keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].tenant.name])
         else:
             return
         key = next((key for key in keys if not self._by_hash[key].streams), None)

@@ -212,7 +212,10 @@ class History:
         if self.authorization != "Bearer alice":
             raise NoCluster("There is none.")
         failure = {"message": "worker 0 (rank 1, pod gone-0, node a) ended with exit code 1: Traceback | KeyError: 7"}
-        return {"kind": "RecordedJobList", "items": [{"name": "gone", "lastFailure": failure}, {"name": "well"}]}
+        return {
+            "kind": "RecordedJobList",
+            "items": [{"name": "gone", "lastFailure": failure}, {"name": "well", "lastFailure": None}],
+        }
 
     async def job(self, namespace: str, name: str, *, uid: str | None = None) -> dict[str, Any]:
         if name not in ("gone", "bert"):

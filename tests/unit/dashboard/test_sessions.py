@@ -10,12 +10,12 @@ import pytest
 
 from trainmaster.client import NotKnown
 from trainmaster.client.server import Fixed, Server
-from trainmaster.dashboard import parties, viewers
+from trainmaster.dashboard import tenants, viewers
 from trainmaster.dashboard.guards import MOST_CODES, Launch, launch_file
 from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
 from trainmaster.dashboard.objects import event_rows, pod_row
-from trainmaster.dashboard.parties import Parties, Party, Share
 from trainmaster.dashboard.reading import ViewerTransport
+from trainmaster.dashboard.tenants import Share, SharedLimits, Tenant
 from trainmaster.dashboard.viewers import Viewers
 from trainmaster.serving import Refused
 
@@ -70,12 +70,12 @@ async def test_a_users_tokens_and_a_namespaces_service_accounts_share_what_one_p
     made = Viewers(SERVER)
     names = ("alice@1", "alice@2", "system:serviceaccount:team:a", "system:serviceaccount:team:b", "bob")
     found = [await made.of_token(name) for name in names]
-    assert [viewer.party.name for viewer in found] == ["alice"] * 2 + ["system:serviceaccount:team"] * 2 + ["bob"]
-    assert found[0].party is found[1].party and found[2].party is found[3].party
+    assert [viewer.tenant.name for viewer in found] == ["alice"] * 2 + ["system:serviceaccount:team"] * 2 + ["bob"]
+    assert found[0].tenant is found[1].tenant and found[2].tenant is found[3].tenant
     for number in range(3, 9):
         await made.of_token(f"alice@{number}")
-    assert sum(viewer.party is found[0].party for viewer in made._by_hash.values()) == 3
-    assert await made.of_token("bob") is found[4], "only the party's own sessions give way"
+    assert sum(viewer.tenant is found[0].tenant for viewer in made._by_hash.values()) == 3
+    assert await made.of_token("bob") is found[4], "only the tenant's own sessions give way"
     await made.close()
 
 
@@ -116,13 +116,13 @@ async def test_more_requests_than_a_page_makes_are_refused_for_a_while(cluster: 
     made = Viewers(SERVER)
     viewer = await made.of_token("a@1")
     with pytest.raises(Refused, match="more than 20 requests a second") as refused:
-        for _ in range(int(parties.BURST) + 10):
+        for _ in range(int(tenants.BURST) + 10):
             viewer.count()
     assert refused.value.status == 429
     with pytest.raises(Refused):
         (await made.of_token("a@2")).count()
     (await made.of_token("b")).count()
-    viewer.party.requests.at -= 1.0
+    viewer.tenant.requests.at -= 1.0
     viewer.count()
     await made.close()
 
@@ -157,9 +157,9 @@ def test_of_a_share_the_last_part_is_for_those_who_have_little() -> None:
 
 
 async def test_heavy_work_is_one_at_a_time_for_a_party_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parties, "MOST_WAITING", 3)
-    everybody = Parties()
-    alice, bob = Party("alice", everybody), Party("bob", everybody)
+    monkeypatch.setattr(tenants, "MOST_WAITING", 3)
+    everybody = SharedLimits()
+    alice, bob = Tenant("alice", everybody), Tenant("bob", everybody)
     running: list[str] = []
     most: list[int] = []
     go = asyncio.Event()
@@ -180,7 +180,7 @@ async def test_heavy_work_is_one_at_a_time_for_a_party_and_bounded(monkeypatch: 
     go.set()
     await asyncio.gather(*given)
     assert max(most) == 1
-    monkeypatch.setattr(parties, "HEAVY_SECONDS", 0.01)
+    monkeypatch.setattr(tenants, "HEAVY_SECONDS", 0.01)
     with pytest.raises(Refused, match="no answer after"):
         await alice.heavy(asyncio.Event().wait)
 
