@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
+from trainmaster_operator.api.pod_schema.fields import pod_types
 from trainmaster_operator.api.trimming import Each, Shape, Whole
 from trainmaster_operator.api.v1alpha1.base_models import StatusModel
 from trainmaster_operator.api.v1alpha1.names import PLURAL
@@ -69,17 +70,9 @@ def _status() -> dict[str, Shape]:
     }
 
 
+# All sources of volumes in Kubernetes, because the source decides whether a volume outlives its pod.
+_VOLUMES = Each(dict.fromkeys(pod_types()["Volume"].fields, _VALUES), most=64)
 # A job on its own page, including the fields that `why` reads.
-_VOLUMES = Each(
-    _names(
-        # All sources of volumes in Kubernetes, because the source decides whether a volume outlives its pod.
-        "name awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI emptyDir ephemeral fc "
-        "flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath image iscsi nfs persistentVolumeClaim "
-        "photonPersistentDisk portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume",
-        _VALUES,
-    ),
-    most=64,
-)
 _JOB: Fields = {
     **_names("kind apiVersion"),
     "metadata": {**_METADATA, "finalizers": _VALUES, "generation": _NUMBER},

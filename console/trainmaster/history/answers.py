@@ -119,13 +119,12 @@ class Answers:
         """Returns curves of at most `points` points. Raises JobNotFound."""
 
         def answer(job: int, drawn: Drawn) -> Series:
-            furthest, before = -1, dict[int, int]()
-            for attempt, step in self._all(
-                "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", job
-            ):
-                before[attempt] = furthest
-                furthest = max(furthest, -1 if step is None else step)
-            return series_answer(drawn, window, points, before)
+            before = self._all(
+                "SELECT attempt, coalesce(max(last_step) OVER earlier, -1) FROM attempts WHERE job = ? "
+                "WINDOW earlier AS (ORDER BY attempt ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)",
+                job,
+            )
+            return series_answer(drawn, window, points, dict(before))
 
         return self._draw(namespace, name, uid, CURVES, window, answer)
 
