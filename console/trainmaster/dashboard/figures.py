@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from trainmaster.client.permission import Access, put_newest, refusal
 from trainmaster.dashboard.streams import encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster.history.drawing import Drawn, TimeWindow, heat_answer, series_answer
-from trainmaster.history.figures import CURVES, HEAT, decompress, of_tail, to_tail
+from trainmaster.history.figures import CURVES, HEAT, Points, of_tail, to_tail
 from trainmaster.history.statuses import status_figures
 from trainmaster.serving import Refused
 from trainmaster_operator.api.records import SampleRecord
@@ -148,8 +147,8 @@ class SeenJob:
     """SeenJob holds one job's samples, oldest first, and the minimum seconds between two samples."""
 
     resolution: float = 0.0
-    # Each sample's time, and its compressed text as in a history's tail.
-    samples: list[tuple[float, bytes]] = field(default_factory=list)
+    # Each sample's time, and its figures by kind, as read from a history's tail.
+    samples: list[tuple[float, dict[str, list[Points]]]] = field(default_factory=list)
     # The furthest step before each attempt, and the most ranks of a sample that were left out.
     done_before: dict[int, int] = field(default_factory=dict)
     left_out: int = 0
@@ -176,7 +175,7 @@ class SeenJob:
             columns,
         )
         self.left_out = max(self.left_out, len(kept) - MOST_RANKS)
-        self.samples.append((now, zlib.compress(to_tail(record, figures, MOST_RANKS).encode())))
+        self.samples.append((now, of_tail([(now, to_tail(record, figures, MOST_RANKS))])))
         if len(self.samples) >= MOST_SAMPLES:
             self.samples = self.samples[::2]
             whole = self.samples[-1][0] - self.samples[0][0]
@@ -184,5 +183,5 @@ class SeenJob:
 
     def drawn(self, kind: str, window: TimeWindow) -> Drawn:
         """Returns the samples in a window, as the history reads its tail."""
-        rows = [(at, decompress(text).decode()) for at, text in self.samples if window.since <= at <= window.until]
-        return Drawn(kind, of_tail(rows)[kind])
+        in_window = (found for at, found in self.samples if window.since <= at <= window.until)
+        return Drawn(kind, [part for found in in_window for part in found[kind]])
