@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +155,14 @@ def alone() -> list[list[object]]:
         rows.append(["kB of a job's first hour", young, KILOBYTES_LIMIT])
         file, day = filled(Path(name), jobs=2, hours=24)
         rows.append(["kB of each hour of a day", day, KILOBYTES_LIMIT])
-        with Answers(file) as answers:
+        with closing((answers := Answers(file)).connection):
             whole = waits(lambda: answers.series(*where, TimeWindow(), 1000))
             last = waits(lambda: answers.series(*where, TimeWindow(START + 23 * 3600), 1000))
             heat = waits(lambda: answers.heat(*where, TimeWindow(), 240, "stepSeconds"))
         rows += [["curves of a day (s)", whole, SERIES_LIMIT], ["curves of its last hour (s)", last, SERIES_LIMIT]]
         rows.append(["heat of a day (s)", heat, HEAT_LIMIT])
         file, large = filled(Path(name), jobs=1, hours=1, ranks=1_024)
-        with Answers(file) as answers:
+        with closing((answers := Answers(file)).connection):
             heat = waits(lambda: answers.heat(*where, TimeWindow(), 240, "stepSeconds"))
         rows += [["heat of an hour of 1,024 ranks (s)", heat, HEAT_LIMIT], ["kB of that hour", large, ""]]
     return rows

@@ -4,6 +4,7 @@
 - `cli`: the commands of `trainmaster` and `kubectl dtj`.
 - `dashboard`: a page about jobs, for the browser.
 - `history`: a server that records jobs, so that they can be shown after they are deleted.
+- `serving`: what both servers do with requests.
 - `converting`: turns other operators' manifests into jobs.
 - `local`: an embedded cluster with an operator, for `trainmaster demo` and `run_locally`.
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import shutil
 import signal
 import ssl
 import sys
@@ -13,13 +14,14 @@ import webbrowser
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trainmaster.cli.terminal import say
 from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.client.history import find_history
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
-from trainmaster.dashboard.guards import CODE_SECONDS, LaunchFile
+from trainmaster.dashboard.guards import CODE_SECONDS, launch_file
 from trainmaster.dashboard.viewers import HistoryOf, history_at
 
 # Interval between readings of the certificate's files (seconds).
@@ -140,11 +142,12 @@ class _Opener:
             asyncio.get_running_loop().remove_reader(sys.stdin)
 
     def _open(self, stack: AsyncExitStack) -> bool:
-        file = LaunchFile(self._address())
-        stack.callback(file.remove)
-        asyncio.get_running_loop().call_later(CODE_SECONDS, file.remove)
+        file = launch_file(self._address())
+        remove = partial(shutil.rmtree, file.parent, ignore_errors=True)
+        stack.callback(remove)
+        asyncio.get_running_loop().call_later(CODE_SECONDS, remove)
         try:
-            return webbrowser.open(file.path.as_uri())
+            return webbrowser.open(file.as_uri())
         except webbrowser.Error:
             return False
 

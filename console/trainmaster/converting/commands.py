@@ -10,7 +10,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from trainmaster.converting.fields import POD, Draft, Field, Path, Target
 from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
@@ -23,6 +23,8 @@ _NOT_ONE_COMMAND = re.compile(r"[;&|<>`(){}*?!~\[\]\n#]|\$\(")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
+# A range such as --nnodes=2:4.
+_RANGE = re.compile(r"(\d{1,6}):(\d{1,6})")
 # These options change how a rank starts. If one is set, torchrun stays in the command.
 _OF_RANKS = {"run_path", "virtual_local_rank", "numa_binding", "signals_to_handle"}
 # Options of torchrun that fix the rendezvous, if a shell text contains them.
@@ -45,7 +47,7 @@ class Command:
     most: int | None = None
     max_restarts: int | None = None
     # Options that Trainmaster replaces.
-    left_out: tuple[str, ...] = field(default=())
+    left_out: tuple[str, ...] = ()
     # The shell, if it reads a profile first (bash -lc).
     login_shell: str = ""
 
@@ -66,8 +68,10 @@ def read_command(command: Sequence[str], args: Sequence[str]) -> Command:
     begin = _after_torchrun(words)
     if begin is not None:
         return _of_torchrun(words, begin, len(command))
-    text = _shell_text(words)
-    if text is None or ("torchrun" not in text and not any(module in text for module in TORCHRUN_MODULES)):
+    # The text of a shell's -c option.
+    is_shell = len(words) == 3 and _SHELL.fullmatch(posixpath.basename(words[0])) and _SHELL_OPTION.fullmatch(words[1])
+    text = words[2] if is_shell else ""
+    if "torchrun" not in text and not any(module in text for module in TORCHRUN_MODULES):
         return Command(tuple(command), tuple(args))
     inner = _words(text)
     begin = _after_torchrun(inner) if inner else None
@@ -117,7 +121,7 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
         program = [python, "-m"] if "module" in options else [python]
     # The script becomes part of the command, even if it is in args.
     last = max(at + 1, of_command)
-    least, most = _range(options.get("nnodes", ""))
+    least, most = map(int, nodes.groups()) if (nodes := _RANGE.fullmatch(options.get("nnodes", ""))) else (None, None)
     restarts = options.get("max_restarts", "")
     return Command(
         (*program, *words[at:last]),
@@ -134,19 +138,6 @@ def _of_torchrun(words: Sequence[str], begin: int, of_command: int) -> Command:
             and not (option == "nnodes" and most is not None)
         ),
     )
-
-
-def _range(nodes: str) -> tuple[int | None, int | None]:
-    """Returns the bounds of a range such as --nnodes=2:4, or Nones."""
-    found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", nodes)
-    return (None, None) if found is None else (int(found[1]), int(found[2]))
-
-
-def _shell_text(words: Sequence[str]) -> str | None:
-    """Returns the text of a shell's -c option, or None."""
-    if len(words) == 3 and _SHELL.fullmatch(posixpath.basename(words[0])) and _SHELL_OPTION.fullmatch(words[1]):
-        return words[2]
-    return None
 
 
 def _words(text: str) -> list[str]:
@@ -176,9 +167,8 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
     command, args = container.get("command"), container.get("args")
     words = _texts(command), _texts(args)
     if words[0] is None or words[1] is None:
-        for name, field in (("command", command), ("args", args)):
-            if field is not None:
-                draft.keep(field, ("spec", name))
+        draft.keep(command, ("spec", "command"))
+        draft.keep(args, ("spec", "args"))
         return
     read = read_command(words[0], words[1])
     remark = "; ".join(_remarks(read))
@@ -186,15 +176,17 @@ def convert_program(container: Field, draft: Draft, *, torch: bool) -> None:
         path = ("spec", name)
         if made:
             draft.set(path, list(made))
-        if field is not None and (made or field.value):
+        if made or field.value:
             # torchrun's script moves from args to the command.
             field.became(Target(path if made else ("spec", "command")), remark=remark)
-        elif field is not None:
-            field.dropped("it is empty")
+        field.dropped("it is empty")
     text = " ".join((*read.command, *read.args))
-    _launcher(read, draft, torch=torch)
+    # A single rank needs no launcher, but with torchrun it can start warm after a fault.
+    starts_warm = torch and read.is_python and draft.at(("spec", "resources", "gpus")) in (None, 0, 1)
+    if not read.by_torchrun and not starts_warm and (read.command or read.args):
+        draft.set(("spec", "launcher"), "exec")
     _keep_processes(read, command or args, draft)
-    if read.in_a_script and RENDEZVOUS.search(text) and command is not None:
+    if read.in_a_script and RENDEZVOUS.search(text):
         command.overruled(
             "the script gives torchrun a rendezvous of its own, which a next attempt can't use; take --nnodes, "
             "--node_rank, --rdzv_* and --master_* out: PET_* variables have them"
@@ -218,19 +210,11 @@ def keep_processes(field: Field, draft: Draft) -> None:
         field.refused("the number of a node's cores isn't known here; set spec.processesPerWorker to a number")
 
 
-def _launcher(read: Command, draft: Draft, *, torch: bool) -> None:
-    ranks = draft.at(("spec", "resources", "gpus")) or 1
-    # A single rank needs no launcher, but with torchrun it can start warm after a fault.
-    starts_warm = torch and read.is_python and ranks == 1
-    if not read.by_torchrun and not starts_warm and (read.command or read.args):
-        draft.set(("spec", "launcher"), "exec")
-
-
-def _keep_processes(read: Command, field: Field | None, draft: Draft) -> None:
+def _keep_processes(read: Command, field: Field, draft: Draft) -> None:
     asked = read.processes
     if asked is not None and asked.isdecimal() and len(asked) < 10:
         draft.set(_PROCESSES, int(asked))
-    elif asked is not None and field is not None and asked not in ("auto", "gpu") and not _OWN_COUNT.fullmatch(asked):
+    elif asked is not None and asked not in ("auto", "gpu") and not _OWN_COUNT.fullmatch(asked):
         field.overruled(f"--nproc_per_node={asked} isn't known here; set spec.processesPerWorker to a number")
     if read.max_restarts is not None:
         draft.set(("spec", "failurePolicy", "maxRestarts"), read.max_restarts)
@@ -249,11 +233,7 @@ def _remarks(read: Command) -> list[str]:
     return remarks
 
 
-def _texts(field: Field | None) -> list[str] | None:
+def _texts(field: Field) -> list[str] | None:
     """Returns a list of texts, or None for anything else."""
-    if field is None:
-        return []
-    value = field.plain()
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return value
-    return None
+    value = field.plain() if field else []
+    return value if isinstance(value, list) and all(isinstance(word, str) for word in value) else None

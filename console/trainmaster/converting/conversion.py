@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import eq
 from typing import Any
 
 from trainmaster.converting.fields import Answer, Draft, Field, Path, dotted, paths, remove
@@ -19,7 +20,7 @@ from trainmaster.converting.train_job import convert_train_job
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.problems import Problem
 
-_RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+_RUNTIMES = {("trainer.kubeflow.org", kind) for kind in ("ClusterTrainingRuntime", "TrainingRuntime")}
 # Maximum number of checks. Solving one problem may reveal the next.
 _MOST_CHECKS = 100
 
@@ -50,61 +51,53 @@ class Conversion:
 
 def is_runtime(value: Any) -> bool:
     """Returns whether a manifest is a Kubeflow Trainer runtime."""
-    return isinstance(value, Mapping) and value.get("kind") in _RUNTIMES and _group(value) == "trainer.kubeflow.org"
+    return isinstance(value, Mapping) and _kind(value) in _RUNTIMES
 
 
 def can_convert(value: Any) -> bool:
     """Returns whether a manifest is another operator's job that this package can convert."""
-    return isinstance(value, Mapping) and (_group(value), value.get("kind")) in _CONVERTERS
+    return isinstance(value, Mapping) and _kind(value) in _CONVERTERS
 
 
 def convert(manifests: Sequence[Any]) -> list[Conversion]:
     """Returns the manifests' conversions, in the same order."""
-    runtimes = {
-        (str(value.get("kind")), _name(value)): number for number, value in enumerate(manifests) if is_runtime(value)
+    runtimes = {(value["kind"], _name(value)): number for number, value in enumerate(manifests) if is_runtime(value)}
+    runtime_of = {
+        number: runtimes.get(_runtime_of(Field(value)))
+        for number, value in enumerate(manifests)
+        if can_convert(value) and value["kind"] == "TrainJob"
     }
-    used: set[int] = set()
     found = []
     for number, value in enumerate(manifests):
-        if is_runtime(value):
-            found.append(Conversion(number, (), ()))
-        elif can_convert(value):
-            found.append(_converted(number, value, manifests, runtimes, used))
+        if can_convert(value):
+            found.append(_converted(number, runtime_of.get(number), manifests))
+        elif is_runtime(value):
+            # The TrainJobs that use a runtime answer its fields.
+            answer = Answer("refused", "no TrainJob in the files uses this runtime, and it is no job by itself")
+            unused = () if number in runtime_of.values() else (Note(number, (), value, answer),)
+            found.append(Conversion(number, (), unused))
         else:
             found.append(Conversion(number, (value,), None))
-    return [
-        each if each.notes != () or not is_runtime(manifests[each.manifest]) else _runtime(each, manifests, used)
-        for each in found
-    ]
+    return found
 
 
-def _converted(
-    number: int,
-    value: Mapping[str, Any],
-    manifests: Sequence[Any],
-    runtimes: Mapping[tuple[str, str], int],
-    used: set[int],
-) -> Conversion:
-    source = Field(value)
-    sources = [(number, source)]
-    if value.get("kind") == "TrainJob":
-        kind = source.text("spec", "runtimeRef", "kind") or "ClusterTrainingRuntime"
-        at = runtimes.get((kind, source.text("spec", "runtimeRef", "name")))
-        runtime = Field(manifests[at]) if at is not None else None
-        if runtime is not None and at is not None:
-            sources.append((at, runtime))
-            used.add(at)
-        draft = convert_train_job(source, runtime)
-    else:
-        draft = _CONVERTERS[_group(value), str(value["kind"])](source)
-    leaves = [leaf for _, each in sources for leaf in each.leaves()]
+def _runtime_of(job: Field) -> tuple[str, str]:
+    """Returns the kind and name of a TrainJob's runtime."""
+    reference = job.get("spec", "runtimeRef")
+    return reference.text("kind") or "ClusterTrainingRuntime", reference.text("name")
+
+
+def _converted(number: int, runtime: int | None, manifests: Sequence[Any]) -> Conversion:
+    sources = {at: Field(manifests[at]) for at in (number, runtime) if at is not None}
+    draft = _CONVERTERS[_kind(manifests[number])](*sources.values())
+    leaves = [leaf for each in sources.values() for leaf in each.leaves()]
     settle_gang(leaves, draft)
     for leaf in leaves:
         if leaf.value is None or leaf.value in ({}, []):
             leaf.dropped("it is empty")
         leaf.refused("convert knows no such field here; if it matters, find its like in docs/reference.md")
     missing = _checked(draft, leaves)
-    notes = [note for at_, each in sources for note in _notes(at_, each, draft)]
+    notes = [note for at, each in sources.items() for note in _notes(at, each, draft)]
     notes += [Note(number, (), None, Answer("refused", str(problem))) for problem in missing]
     return Conversion(number, (*draft.beside.values(), draft.ordered()), tuple(notes))
 
@@ -119,7 +112,7 @@ def _notes(manifest: int, field: Field, draft: Draft) -> Iterator[Note]:
         shown = field if others else first
         yield Note(manifest, shown.path, shown.plain(), answer, _became(answer, draft))
         return
-    for each in (*(field.fields or {}).values(), *(field.items or ())):
+    for _, each in field.parts():
         yield from _notes(manifest, each, draft)
 
 
@@ -128,14 +121,6 @@ def _became(answer: Answer, draft: Draft) -> tuple[tuple[str, Any], ...]:
         (", ".join((*filter(None, [target.document]), dotted(target.path))), draft.target(target))
         for target in answer.targets
     )
-
-
-def _runtime(found: Conversion, manifests: Sequence[Any], used: set[int]) -> Conversion:
-    """Returns a runtime's conversion. Its fields are answered by the TrainJobs that use it, or else refused."""
-    if found.manifest in used:
-        return found
-    answer = Answer("refused", "no TrainJob in the files uses this runtime, and it is no job by itself")
-    return Conversion(found.manifest, (), (Note(found.manifest, (), manifests[found.manifest], answer),))
 
 
 def _checked(draft: Draft, leaves: Sequence[Field]) -> list[Problem]:
@@ -182,7 +167,7 @@ def _problems(draft: Draft) -> Sequence[Problem]:
 
 def _take_out(problem: Problem, path: Path, draft: Draft, leaves: Sequence[Field]) -> bool:
     """Removes the value at a path, and returns whether this has refused a field of the source."""
-    concerned = [leaf for leaf in leaves if _made(leaf, dotted(path))]
+    concerned = [leaf for leaf in leaves if _made(leaf, path)]
     for leaf in concerned:
         leaf.overruled(str(problem))
     removed = remove(draft.job, path)
@@ -212,27 +197,23 @@ def _without(removed: Path, answer: Answer) -> Answer:
     return answer if targets == answer.targets else replace(answer, targets=targets)
 
 
-def _made(leaf: Field, field: str) -> bool:
-    return leaf.answer is not None and any(
-        not target.document and _touches(dotted(target.path), field) for target in leaf.answer.targets
-    )
+def _made(leaf: Field, path: Path) -> bool:
+    """Returns whether a leaf became the value at a path, a part of it, or a value that contains it."""
+    targets = leaf.answer.targets if leaf.answer is not None else ()
+    return any(not each.document and all(map(eq, each.path, path)) for each in targets)
 
 
-def _touches(one: str, other: str) -> bool:
-    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
-    return longer == shorter or longer.startswith((f"{shorter}.", f"{shorter}["))
-
-
-def _group(value: Mapping[str, Any]) -> str:
-    return str(value.get("apiVersion")).partition("/")[0]
+def _kind(value: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the group and kind of a manifest."""
+    return str(value.get("apiVersion")).partition("/")[0], str(value.get("kind"))
 
 
 def _name(value: Mapping[str, Any]) -> str:
     return Field(value).text("metadata", "name")
 
 
-_CONVERTERS: dict[tuple[str, str], Callable[[Field], Draft]] = {
+_CONVERTERS: dict[tuple[str, str], Callable[..., Draft]] = {
     ("kubeflow.org", "PyTorchJob"): convert_pytorch_job,
-    ("trainer.kubeflow.org", "TrainJob"): lambda source: convert_train_job(source, None),
+    ("trainer.kubeflow.org", "TrainJob"): convert_train_job,
     ("jobset.x-k8s.io", "JobSet"): convert_job_set,
 }

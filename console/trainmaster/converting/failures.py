@@ -6,7 +6,6 @@ A JobSet's rule applies to a failed Job. Our rules apply to a failed rank, and r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.converting.fields import Draft, Field, Path, Target
@@ -27,46 +26,27 @@ _MOST_RESTARTS = 1_000_000
 _DISRUPTION = "deleted and evicted pods are disruptions, which restart the group and never count"
 
 
-@dataclass(frozen=True)
-class _Jobs:
-    """_Jobs contains what a JobSet's rules need to know about the training Jobs."""
-
-    names: Sequence[str]
-    # The FailJob rules in the Jobs' podFailurePolicies.
-    final: Sequence[Field]
-    # Whether any of the Jobs retries its pods.
-    tries: bool
-
-
-def convert_failures(policy: Field | None, jobs: Sequence[Field], names: Sequence[str], draft: Draft) -> None:
+def convert_failures(policy: Field, jobs: Sequence[Field], names: Sequence[str], draft: Draft) -> None:
     """Puts a JobSet's rules about failures into the job. `jobs` are the training Jobs' specs, named `names`."""
-    final = [rule for job in jobs for rule in _pod_rules(job) if rule.text("action") == "FailJob"]
-    tries = any(job.whole("backoffLimit") != 0 for job in jobs)
-    limit = policy.get("maxRestarts") if policy is not None else None
-    if limit is not None:
-        draft.keep(limit, _MAX_RESTARTS)
-    for rule in policy.each("rules") if policy is not None else []:
-        _rule(rule, _Jobs(names, final, tries), draft)
-    strategy = policy.get("restartStrategy") if policy is not None else None
-    if strategy is not None:
-        strategy.dropped("all ranks restart at once, in their pods")
+    draft.keep(policy.get("maxRestarts"), _MAX_RESTARTS)
+    for rule in policy.get("rules").items:
+        _rule(rule, jobs, names, draft)
+    policy.get("restartStrategy").dropped("all ranks restart at once, in their pods")
     for job in jobs:
         _job(job, draft)
 
 
 def _job(job: Field, draft: Draft) -> None:
     """Answers a Job's fields about failures, unless a JobSet's rule has already used them."""
-    retries = job.get("backoffLimit")
-    if retries is not None:
-        given, asked = draft.at(_MAX_RESTARTS), retries.value
-        if given is not None:
-            retries.dropped(f"the group restarts as a whole, and spec.failurePolicy.maxRestarts is {given}")
-        elif isinstance(asked, int) and asked > _MOST_RESTARTS:
-            draft.keep(retries, _MAX_RESTARTS, _MOST_RESTARTS, remark="the most")
-        else:
-            draft.keep(retries, _MAX_RESTARTS, remark="of the whole group")
+    retries, given = job.get("backoffLimit"), draft.at(_MAX_RESTARTS)
+    if given is not None:
+        retries.dropped(f"the group restarts as a whole, and spec.failurePolicy.maxRestarts is {given}")
+    elif (retries.whole() or 0) > _MOST_RESTARTS:
+        draft.keep(retries, _MAX_RESTARTS, _MOST_RESTARTS, remark="the most")
+    else:
+        draft.keep(retries, _MAX_RESTARTS, remark="of the whole group")
     for rule in _pod_rules(job):
-        if any(leaf.answer is None for leaf in rule.leaves()):
+        if not rule.is_answered:
             _pod_rule(rule, draft)
 
 
@@ -86,55 +66,54 @@ def _pod_rule(rule: Field, draft: Draft) -> None:
         _add(rule, {"exitCodes": codes, "action": made}, draft)
 
 
-def _rule(rule: Field, jobs: _Jobs, draft: Draft) -> None:
+def _rule(rule: Field, jobs: Sequence[Field], names: Sequence[str], draft: Draft) -> None:
     action = _ACTIONS.get(rule.text("action"))
-    targets = rule.get("targetReplicatedJobs")
-    of_whom = targets.value if targets is not None and isinstance(targets.value, list) else []
-    if of_whom and not set(of_whom) & set(jobs.names):
+    of_whom = rule.listed("targetReplicatedJobs")
+    if of_whom and not set(of_whom) & set(names):
         rule.dropped(f"it is about {', '.join(map(str, of_whom))}, which is no part of the job")
     elif action is None:
         rule.refused("a rule's action is Fail, Restart or Ignore; set spec.failurePolicy.rules")
-    elif rule.get("onJobFailureMessagePatterns") is not None:
+    elif rule.get("onJobFailureMessagePatterns"):
         rule.refused(
             "failures are distinguished by exit code and reason, not by messages; set spec.failurePolicy.rules"
         )
     else:
         _by_reasons(rule, action, jobs, draft)
-        if of_whom and set(of_whom) < set(jobs.names) and targets is not None:
+        if of_whom and set(of_whom) < set(names):
+            targets = rule.get("targetReplicatedJobs")
             targets.overruled("a rule applies to all workers; only the program can distinguish them")
 
 
-def _by_reasons(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
-    given = rule.get("onJobFailureReasons")
-    reasons = given.value if given is not None and isinstance(given.value, list) else []
+def _by_reasons(rule: Field, action: str, jobs: Sequence[Field], draft: Draft) -> None:
+    reasons = rule.listed("onJobFailureReasons")
     if reasons == ["PodFailurePolicy"]:
         _by_pod_rules(rule, action, jobs, draft)
     elif not reasons or set(reasons) in ({"BackoffLimitExceeded"}, {"BackoffLimitExceeded", "PodFailurePolicy"}):
         if action == "Restart":
             rule.dropped("a failure restarts the group unless a rule says otherwise")
             return
-        remark = "at the first failure; a Job tries its pods again until backoffLimit" if jobs.tries else ""
+        tries = any(job.whole("backoffLimit") != 0 for job in jobs)
+        remark = "at the first failure; a Job tries its pods again until backoffLimit" if tries else ""
         _add(rule, {"reasons": _ANY_FAILURE, "action": action}, draft, remark)
     else:
         rule.refused("only BackoffLimitExceeded and PodFailurePolicy can be converted; set spec.failurePolicy.rules")
 
 
-def _by_pod_rules(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
+def _by_pod_rules(rule: Field, action: str, jobs: Sequence[Field], draft: Draft) -> None:
     """Answers a JobSet's rule about Jobs that failed because of their podFailurePolicy."""
-    listed = {id(each): _codes(each) or [] for each in jobs.final}
-    codes = sorted({code for found in listed.values() for code in found})
-    disruptions = [each for each in jobs.final if _is_disruption(each)]
+    final = [rule for job in jobs for rule in _pod_rules(job) if rule.text("action") == "FailJob"]
+    codes = sorted({code for each in final for code in _codes(each) or []})
+    disruptions = [each for each in final if _is_disruption(each)]
     if action == "Ignore":
         for each in disruptions:
             each.dropped(_DISRUPTION)
     if codes:
         _add(rule, {"exitCodes": codes, "action": action}, draft)
-        for each in jobs.final:
-            if listed[id(each)]:
-                each.became(*_last(draft))
-    elif not jobs.final:
+        for each in filter(_codes, final):
+            each.became(_last(draft))
+    elif not final:
         rule.dropped("no podFailurePolicy of the workers has a FailJob rule, so it never applies")
-    elif action == "Ignore" and len(disruptions) == len(jobs.final):
+    elif action == "Ignore" and len(disruptions) == len(final):
         rule.dropped(_DISRUPTION)
     elif disruptions:
         rule.refused(f"{_DISRUPTION}; no rule can change that")
@@ -143,31 +122,26 @@ def _by_pod_rules(rule: Field, action: str, jobs: _Jobs, draft: Draft) -> None:
 
 
 def _pod_rules(job: Field) -> list[Field]:
-    policy = job.get("podFailurePolicy")
-    return policy.each("rules") if policy is not None else []
+    return job.get("podFailurePolicy", "rules").items
 
 
 def _is_disruption(rule: Field) -> bool:
     """Returns whether a Job's rule applies to pods that the cluster removed."""
-    conditions = rule.each("onPodConditions")
+    conditions = rule.get("onPodConditions").items
     return bool(conditions) and all(each.text("type") == "DisruptionTarget" for each in conditions)
 
 
 def _codes(rule: Field) -> list[int] | None:
     """Returns the exit codes in a Job's rule, or None if it doesn't list them."""
-    codes = rule.get("onExitCodes")
-    listed: Any = codes.get("values") if codes is not None else None
-    if codes is None or codes.text("operator") != "In" or listed is None or not isinstance(listed.value, list):
-        return None
-    values = [code for code in listed.value if isinstance(code, int) and 1 <= code <= 255]
-    return values if values and len(values) == len(listed.value) else None
+    listed = rule.listed("onExitCodes", "values")
+    values = [code for code in listed if isinstance(code, int) and 1 <= code <= 255]
+    return values if values == listed != [] and rule.text("onExitCodes", "operator") == "In" else None
 
 
 def _add(field: Field, rule: dict[str, Any], draft: Draft, remark: str = "") -> None:
-    number = len(draft.at(_RULES) or [])
-    draft.set((*_RULES, number), rule)
-    field.became(*_last(draft), remark=remark)
+    draft.set((*_RULES, len(draft.at(_RULES) or [])), rule)
+    field.became(_last(draft), remark=remark)
 
 
-def _last(draft: Draft) -> tuple[Target]:
-    return (Target((*_RULES, len(draft.at(_RULES)) - 1)),)
+def _last(draft: Draft) -> Target:
+    return Target((*_RULES, len(draft.at(_RULES)) - 1))

@@ -38,82 +38,95 @@ class Answer:
 
 
 class Field:
-    """Field is a part of a manifest: a mapping (with `fields`), a list (with `items`) or a leaf (with `value`)."""
+    """Field is a part of a manifest: a mapping (with `fields`), a list (with `items`) or a leaf (with `value`).
 
-    def __init__(self, value: Any, path: Path = ()) -> None:
+    A field that the manifest doesn't contain is false. It has no leaves, so it ignores answers.
+    """
+
+    def __init__(self, value: Any, path: Path = (), *, exists: bool = True) -> None:
+        """The items of `value` may be existing fields. They keep their paths, and receive their answers."""
         self.path = path
         self.value: Any = None
-        self.fields: dict[str, Field] | None = None
-        self.items: list[Field] | None = None
+        self.fields: dict[str, Field] = {}
+        self.items: list[Field] = []
         self.answer: Answer | None = None
+        self._exists = exists
         if isinstance(value, Mapping) and value:
-            self.fields = {str(name): Field(each, (*path, str(name))) for name, each in value.items()}
-        elif isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
-            self.items = [Field(each, (*path, position)) for position, each in enumerate(value)]
+            self.fields = {str(name): self._below(each, str(name)) for name, each in value.items()}
+        elif isinstance(value, list) and any(isinstance(each, Mapping | list | Field) for each in value):
+            self.items = [self._below(each, position) for position, each in enumerate(value)]
         else:
             self.value = value
 
-    @classmethod
-    def mapping(cls, fields: dict[str, Field], path: Path = ()) -> Field:
-        """Returns a mapping of existing fields, which receive its answers."""
-        made = cls(None, path)
-        made.fields = fields
-        return made
+    def _below(self, value: Any, part: str | int) -> Field:
+        return value if isinstance(value, Field) else Field(value, (*self.path, part))
+
+    def __bool__(self) -> bool:
+        return self._exists
 
     def __str__(self) -> str:
         return dotted(self.path)
 
-    def get(self, *names: str) -> Field | None:
-        """Returns the field at a path of names below this field, or None."""
-        found: Field | None = self
+    @property
+    def is_leaf(self) -> bool:
+        """Returns whether the field exists and has no parts."""
+        return self._exists and not self.fields and not self.items
+
+    @property
+    def is_answered(self) -> bool:
+        """Returns whether all leaves have answers."""
+        return all(leaf.answer is not None for leaf in self.leaves())
+
+    def get(self, *names: str) -> Field:
+        """Returns the field at a path of names below this field."""
+        found = self
         for name in names:
-            found = found.fields.get(name) if found is not None and found.fields is not None else None
+            found = found.fields.get(name, MISSING)
         return found
 
-    def each(self, name: str) -> list[Field]:
-        """Returns the items of the list with this name. If there is no list of mappings, returns an empty list."""
-        below = self.get(name)
-        return below.items if below is not None and below.items is not None else []
-
-    def named(self, name: str) -> dict[str, Field]:
-        """Returns the fields of the mapping with this name. If there is no such mapping, returns an empty dict."""
-        below = self.get(name)
-        return below.fields if below is not None and below.fields is not None else {}
+    def item(self, key: str, value: str) -> Field:
+        """Returns the first item whose field `key` has this text."""
+        return next((each for each in self.items if each.text(key) == value), MISSING)
 
     def plain(self) -> Any:
         """Returns the field's complete value."""
-        if self.fields is not None:
+        if self.fields:
             return {name: each.plain() for name, each in self.fields.items()}
-        return [each.plain() for each in self.items] if self.items is not None else self.value
+        return [each.plain() for each in self.items] if self.items else self.value
 
     def text(self, *names: str) -> str:
         """Returns the text at a path of names below this field, or an empty text."""
-        below = self.get(*names)
-        return below.value if below is not None and isinstance(below.value, str) else ""
+        value = self.get(*names).value
+        return value if isinstance(value, str) else ""
+
+    def listed(self, *names: str) -> list[Any]:
+        """Returns the list of scalars at a path of names below this field, or an empty list."""
+        value = self.get(*names).value
+        return value if isinstance(value, list) else []
 
     def whole(self, *names: str) -> int | None:
         """Returns the integer at a path of names below this field, or None."""
-        below = self.get(*names)
-        value = below.value if below is not None else None
+        value = self.get(*names).value
         return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def parts(self) -> Iterator[tuple[str | int, Field]]:
+        """Yields the names or positions of the fields directly below, and the fields."""
+        yield from self.fields.items()
+        yield from enumerate(self.items)
 
     def leaves(self) -> Iterator[Field]:
         """Yields the leaves in the order of the manifest."""
-        if self.fields is None and self.items is None:
+        if self.is_leaf:
             yield self
-        for each in (self.fields or {}).values():
-            yield from each.leaves()
-        for each in self.items or []:
+        for _, each in self.parts():
             yield from each.leaves()
 
     def kept(self, target: Target, remark: str = "") -> None:
         """Answers each unanswered leaf: it was kept at the same place below the target."""
-        if self.fields is None and self.items is None:
+        if self.is_leaf:
             self.answer = self.answer or Answer("kept", remark, (target,))
-        for name, each in (self.fields or {}).items():
-            each.kept(Target((*target.path, name), target.document), remark)
-        for position, each in enumerate(self.items or []):
-            each.kept(Target((*target.path, position), target.document), remark)
+        for part, each in self.parts():
+            each.kept(Target((*target.path, part), target.document), remark)
 
     def became(self, *targets: Target, remark: str = "") -> None:
         """Answers each unanswered leaf: all the leaves together became the targets."""
@@ -137,6 +150,9 @@ class Field:
             leaf.answer = leaf.answer or answer
 
 
+MISSING = Field(None, exists=False)
+
+
 def dotted(path: Path) -> str:
     """Returns a path as Kubernetes writes it: spec.containers[0].image."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
@@ -158,13 +174,19 @@ class Draft:
         self.beside: dict[str, dict[str, Any]] = {}
 
     def keep(self, field: Field, path: Path, value: Any = _SAME, *, remark: str = "") -> None:
-        """Puts a field's value, or the given one, at a path, and answers the field."""
+        """Puts an existing field's value, or the given one, at a path, and answers the field."""
+        if not field:
+            return
         if value is _SAME:
             put(self.job, path, field.plain())
             field.kept(Target(path), remark)
         else:
             put(self.job, path, value)
             field.became(Target(path), remark=remark)
+
+    def append(self, field: Field, path: Path) -> None:
+        """Adds a field's value to the list at a path, and answers the field."""
+        self.keep(field, (*path, len(self.at(path) or [])))
 
     def set(self, path: Path, value: Any) -> None:
         """Puts a value at a path. No field of the source gets an answer."""
@@ -233,17 +255,15 @@ def remove(root: dict[str, Any], path: Path) -> Path:
 _KEYS = {**MERGE_KEYS, "replicatedJobs": ("name",)}
 
 
-def merged(base: Field | None, patch: Field, name: str = "") -> Field:
+def merged(base: Field, patch: Field, name: str = "") -> Field:
     """Merges a patch into a base, and answers the base's fields that the patch replaces."""
-    if base is None:
-        return patch
-    if base.fields is not None and patch.fields is not None:
-        fields = dict(base.fields)
-        for each, field in patch.fields.items():
-            fields[each] = merged(fields.get(each), field, each)
-        return Field.mapping(fields, base.path)
+    if not base or not patch:
+        return patch or base
+    if base.fields and patch.fields:
+        changed = {each: merged(base.get(each), field, each) for each, field in patch.fields.items()}
+        return Field({**base.fields, **changed}, base.path)
     keys = _KEYS.get(name)
-    if keys is not None and base.items is not None and patch.items is not None:
+    if keys is not None and base.items and patch.items:
         items = list(base.items)
         for field in patch.items:
             at = next((at for at, each in enumerate(items) if _merge_key(each, keys) == _merge_key(field, keys)), None)
@@ -251,25 +271,17 @@ def merged(base: Field | None, patch: Field, name: str = "") -> Field:
                 items.append(field)
             else:
                 items[at] = merged(items[at], field)
-        return sequence(items, base)
-    if base.fields is None and base.items is None and not base.value and (patch.fields or patch.items):
+        return Field(items, base.path)
+    if base.is_leaf and not base.value and not patch.is_leaf:
         # An empty list or mapping doesn't conflict with the patch.
         base.dropped(f"{patch} is merged into it")
-        return patch
-    # Both sides have the same value, such as a variable's name.
-    if base.fields is None and base.items is None and base.plain() == patch.plain():
+    elif base.is_leaf and base.value == patch.plain():
+        # Both sides have the same value, such as a variable's name.
         base.dropped(f"{patch} is merged with it")
-        return patch
-    base.dropped(f"{patch} replaces it")
+    else:
+        base.dropped(f"{patch} replaces it")
     return patch
 
 
-def sequence(items: list[Field], like: Field) -> Field:
-    """Returns a list of existing fields."""
-    made = Field(None, like.path)
-    made.items = items
-    return made
-
-
 def _merge_key(item: Field, keys: tuple[str, ...]) -> Any:
-    return [value.plain() if (value := item.get(key)) is not None else KEY_DEFAULTS.get(key) for key in keys]
+    return [value.plain() if (value := item.get(key)) else KEY_DEFAULTS.get(key) for key in keys]

@@ -12,13 +12,10 @@ from typing import Any
 from trainmaster.converting.fields import POD, Answer, Draft, Field, Path, Target, at, dotted
 from trainmaster_operator.api.merge import KEY_DEFAULTS, MERGE_KEYS
 
-# Fields in which groups can differ: each field's path in the job and in the group.
-_OF_GROUPS: tuple[tuple[Path, Path], ...] = (
-    (("spec", "resources"), ("resources",)),
-    (("spec", "accelerator"), ("accelerator",)),
-    ((*POD, "nodeSelector"), ("nodeSelector",)),
-)
+# Fields in which groups can differ. In a group they have the same names.
+_OF_GROUPS: tuple[Path, ...] = (("spec", "resources"), ("spec", "accelerator"), (*POD, "nodeSelector"))
 _GANG: Path = ("spec", "scheduling", "gang", "scheduler")
+NO_AUTOSCALER = "no autoscaler is made; make a HorizontalPodAutoscaler for the job's scale subresource"
 # Fields that identify a program.
 _PROGRAM: tuple[Path, ...] = (("spec", "image"), ("spec", "command"), ("spec", "args"), ("spec", "launcher"))
 
@@ -49,14 +46,12 @@ def combine(parts: Sequence[Part]) -> Draft:
     gangs = [gang for part in parts if (gang := part.draft.at(_GANG)) is not None]
     if gangs and job.at(_GANG) is None:
         job.set(_GANG, gangs[0])
-    differ = any(part.draft.at(path) != job.at(path) for part in parts for path, _ in _OF_GROUPS)
-    own = [{below[0]: part.draft.at(path) for path, below in _OF_GROUPS} for part in parts]
+    differ = any(part.draft.at(path) != job.at(path) for part in parts for path in _OF_GROUPS)
     if differ:
-        groups: list[dict[str, Any]] = []
-        for part, values in zip(parts, own, strict=True):
-            group: dict[str, Any] = {"name": part.name, "workers": part.workers}
-            group.update({str(name): value for name, value in values.items() if value is not None})
-            groups.append(group)
+        groups = []
+        for part in parts:
+            own = {path[-1]: value for path in _OF_GROUPS if (value := part.draft.at(path)) is not None}
+            groups.append({"name": part.name, "workers": part.workers, **own})
         job.set(("spec", "workerGroups"), groups)
     else:
         job.set(("spec", "workers"), sum(part.workers for part in parts))
@@ -65,10 +60,9 @@ def combine(parts: Sequence[Part]) -> Draft:
             if leaf.answer is not None and leaf.answer.outcome == "kept":
                 _settle(leaf, part, position if differ else None, base)
     if differ:
-        for path, _ in _OF_GROUPS:
-            parent = at(job.job, path[:-1])
-            if isinstance(parent, dict):
-                parent.pop(path[-1], None)
+        for path in _OF_GROUPS:
+            if job.at(path) is not None:
+                del job.at(path[:-1])[path[-1]]
     return job
 
 
@@ -102,10 +96,8 @@ def _settle(leaf: Field, part: Part, group: int | None, base: Part) -> None:
 
 
 def _of_group(path: Path) -> Path | None:
-    for here, there in _OF_GROUPS:
-        if path[: len(here)] == here:
-            return (*there, *path[len(here) :])
-    return None
+    """Returns the path within a group of a field in which groups can differ."""
+    return next((path[len(here) - 1 :] for here in _OF_GROUPS if path[: len(here)] == here), None)
 
 
 def _place(path: Path, own: Any, other: Any) -> Path | None:

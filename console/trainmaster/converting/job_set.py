@@ -7,16 +7,17 @@ a preparation) become Jobs (batch/v1) as the JobSet controller would create them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from trainmaster.converting.commands import INDEX_VARIABLE
 from trainmaster.converting.failures import convert_failures
-from trainmaster.converting.fields import POD, Draft, Field, Path, Target, at, put
+from trainmaster.converting.fields import MISSING, POD, Draft, Field, Path, Target, at, put
 from trainmaster.converting.groups import Part, answer_pods, combine, is_same_program
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend
 from trainmaster.converting.pods import convert_pod
+from trainmaster_operator.wire.values import mapping, mappings, text
 
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _OF_JOBS = {
@@ -43,17 +44,15 @@ class Training:
     job: str = ""
     container: str = ""
     torch: bool = False
-    workers: Field | None = None
+    workers: Field = MISSING
 
 
 def convert_job_set(manifest: Field) -> Draft:
     """Converts a JobSet and answers each of its fields."""
-    spec = manifest.get("spec") or Field(None)
+    spec = manifest.get("spec")
     name, namespace = manifest.text("metadata", "name"), manifest.text("metadata", "namespace")
     draft = convert_spec(spec, name, namespace, Training())
-    exclusive = manifest.get("metadata", "annotations", _EXCLUSIVE)
-    if exclusive is not None:
-        _exclusive(exclusive, spec, draft)
+    _exclusive(manifest.get("metadata", "annotations", _EXCLUSIVE), spec, draft)
     convert_metadata(manifest, draft)
     convert_suspend(spec.get("suspend"), draft)
     return draft
@@ -61,38 +60,34 @@ def convert_job_set(manifest: Field) -> Draft:
 
 def convert_spec(spec: Field, name: str, namespace: str, training: Training) -> Draft:
     """Converts a JobSet's spec, without its metadata."""
-    replicated = spec.each("replicatedJobs")
+    replicated = spec.get("replicatedJobs").items
     parts = {id(each): _part(each, training) for each in replicated}
     chosen = _chosen(list(parts.values()), training)
     draft = combine(chosen) if chosen else Draft()
     for position, part in enumerate(chosen):
         _workers(part, position, chosen, draft, training)
     names = [part.name for part in chosen]
-    jobs = [job for part in chosen if (job := part.field.get("template", "spec")) is not None]
+    jobs = [job for part in chosen if (job := part.field.get("template", "spec"))]
     convert_failures(spec.get("failurePolicy"), jobs, names, draft)
-    for part, job in zip(chosen, jobs, strict=False):
-        _job(part, job, draft)
+    for part in chosen:
+        _job(part.field, draft)
     for each in replicated:
         if parts[id(each)] not in chosen:
             for leaf in each.leaves():
                 leaf.answer = None
             make_jobs(each, name, namespace, draft)
-    make_claims(spec.each("volumeClaimPolicies"), name, namespace, draft)
+    make_claims(spec.get("volumeClaimPolicies").items, name, namespace, draft)
     _policies(spec, chosen, draft)
     return draft
 
 
 def _part(replicated: Field, training: Training) -> Part:
     draft = Draft()
-    job = replicated.get("template", "spec")
-    template = job.get("template") if job is not None else None
-    if template is not None:
-        convert_pod(template, draft, training.container, torch=training.torch)
+    convert_pod(replicated.get("template", "spec", "template"), draft, training.container, torch=training.torch)
     # The total number of pods in the replicatedJob's Jobs.
-    replicas = replicated.whole("replicas")
-    pods = job.whole("parallelism") if job is not None else None
-    workers = (1 if replicas is None else replicas) * (1 if pods is None else pods)
-    if training.workers is not None and replicated.text("name") == training.job:
+    counts = replicated.whole("replicas"), replicated.whole("template", "spec", "parallelism")
+    workers = prod(1 if count is None else count for count in counts)
+    if training.workers and replicated.text("name") == training.job:
         workers = training.workers.value
     return Part(replicated.text("name"), workers, draft, replicated)
 
@@ -108,7 +103,7 @@ def _chosen(parts: list[Part], training: Training) -> list[Part]:
 
 
 def _weight(part: Part) -> tuple[bool, bool, bool, int]:
-    waits = part.field.get("dependsOn") is not None
+    waits = bool(part.field.get("dependsOn"))
     has_devices = bool(part.draft.at(("spec", "resources", "gpus")))
     launches = part.draft.at(("spec", "command")) is not None and part.draft.at(("spec", "launcher")) is None
     return has_devices, launches, waits, part.workers
@@ -120,91 +115,70 @@ def _workers(part: Part, position: int, chosen: list[Part], draft: Draft, traini
     path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
     together = "all replicatedJobs together" if not grouped and len(chosen) > 1 else ""
     name = part.field.get("name")
-    if name is not None and grouped:
+    if grouped:
         name.became(Target(("spec", "workerGroups", position, "name")))
-    elif name is not None:
-        name.dropped("the job's pods are called by the job's name")
+    name.dropped("the job's pods are called by the job's name")
     job = part.field.get("template", "spec")
-    completions, parallelism = (job.get(each) if job is not None else None for each in ("completions", "parallelism"))
-    if completions is not None and completions.value != (parallelism.value if parallelism is not None else 1):
+    completions, parallelism, replicas = job.get("completions"), job.get("parallelism"), part.field.get("replicas")
+    if completions.value != (parallelism.value if parallelism else 1):
         completions.refused("there are as many workers as there is work; make it equal to parallelism")
-    replicas = part.field.get("replicas")
-    multiplied = "replicas times parallelism" if replicas is not None and parallelism is not None else ""
+    multiplied = "replicas times parallelism" if replicas and parallelism else ""
     for field in (replicas, completions, parallelism):
-        if field is not None and training.workers is not None and field is not training.workers:
+        if training.workers and field is not training.workers:
             field.dropped(f"{training.workers} counts")
-        elif field is not None:
+        else:
             answer_pods(field, path, ", ".join(filter(None, (multiplied, together))))
     if len(chosen) > 1 or (part.field.whole("replicas") or 1) > 1:
         _indexes(job)
-    for each in part.field.each("dependsOn"):
+    for each in part.field.get("dependsOn").items:
         if each.text("name") in [other.name for other in chosen]:
             each.dropped("both are workers of the job, which start together, and their ranks wait for each other")
         each.refused(ORDER)
-    group = part.field.get("groupName")
-    if group is not None:
-        group.dropped("all workers are one group")
+    part.field.get("groupName").dropped("all workers are one group")
 
 
-def _indexes(job: Field | None) -> None:
+def _indexes(job: Field) -> None:
     """Refuses a program that uses its index, because the index isn't unique if there are several Jobs."""
-    pod = job.get("template", "spec") if job is not None else None
-    for container in pod.each("containers") if pod is not None else []:
+    for container in job.get("template", "spec", "containers").items:
         for name in ("command", "args"):
-            words = container.get(name)
-            if words is not None and INDEX_VARIABLE in str(words.plain()):
-                words.overruled(
+            if INDEX_VARIABLE in str(container.get(name).plain()):
+                container.get(name).overruled(
                     f"{INDEX_VARIABLE} counts within one Job, and NODE_RANK in all; let the program use that"
                 )
 
 
-def _job(part: Part, job: Field, draft: Draft) -> None:
+def _job(replicated: Field, draft: Draft) -> None:
     """Answers a training Job's other fields."""
-    deadline = job.get("activeDeadlineSeconds")
-    if deadline is not None:
-        draft.keep(deadline, ("spec", "runPolicy", "activeDeadlineSeconds"), deadline.plain())
-    for name, field in (job.fields or {}).items():
-        if name in _OF_JOBS:
-            field.dropped(_OF_JOBS[name])
-        elif name in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
-            field.refused(
-                "no rank can fail or end by itself, the group does; set spec.failurePolicy and spec.successPolicy"
-            )
-    metadata = part.field.get("template", "metadata")
-    if metadata is not None:
-        metadata.dropped("there is no Job; set metadata.labels, or spec.podTemplate.metadata")
+    job = replicated.get("template", "spec")
+    draft.keep(job.get("activeDeadlineSeconds"), ("spec", "runPolicy", "activeDeadlineSeconds"))
+    for name, reason in _OF_JOBS.items():
+        job.get(name).dropped(reason)
+    for name in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
+        job.get(name).refused(
+            "no rank can fail or end by itself, the group does; set spec.failurePolicy and spec.successPolicy"
+        )
+    metadata = replicated.get("template", "metadata")
+    metadata.dropped("there is no Job; set metadata.labels, or spec.podTemplate.metadata")
 
 
 def _policies(spec: Field, chosen: list[Part], draft: Draft) -> None:
     """Answers the JobSet's fields that apply to all its Jobs."""
-    ttl = spec.get("ttlSecondsAfterFinished")
-    if ttl is not None:
-        draft.keep(ttl, ("spec", "runPolicy", "ttlSecondsAfterFinished"))
-    network = spec.get("network")
-    for name, field in (network.fields or {}).items() if network is not None else ():
-        if name in _NETWORK:
-            field.dropped(_NETWORK[name])
-    coordinator, startup = spec.get("coordinator"), spec.get("startupPolicy")
-    if coordinator is not None:
-        coordinator.dropped("the workers know theirs as MASTER_ADDR")
-    if (
-        startup is not None
-        and startup.text("startupPolicyOrder") == "InOrder"
-        and any(each["kind"] == "Job" for each in draft.beside.values())
-    ):
+    draft.keep(spec.get("ttlSecondsAfterFinished"), ("spec", "runPolicy", "ttlSecondsAfterFinished"))
+    for name, reason in _NETWORK.items():
+        spec.get("network", name).dropped(reason)
+    spec.get("coordinator").dropped("the workers know theirs as MASTER_ADDR")
+    startup = spec.get("startupPolicy")
+    has_jobs = any(each["kind"] == "Job" for each in draft.beside.values())
+    if startup.text("startupPolicyOrder") == "InOrder" and has_jobs:
         startup.refused(ORDER)
-    elif startup is not None:
-        startup.dropped("all workers start together, and their ranks wait for each other")
+    startup.dropped("all workers start together, and their ranks wait for each other")
     convert_manager(spec.get("managedBy"))
-    success = spec.get("successPolicy")
-    if success is not None:
-        _success(success, chosen, draft)
+    _success(spec.get("successPolicy"), chosen, draft)
 
 
 def _success(policy: Field, chosen: list[Part], draft: Draft) -> None:
     names = [part.name for part in chosen]
-    targets = policy.get("targetReplicatedJobs")
-    listed = targets.value if targets is not None and isinstance(targets.value, list) else []
+    listed = policy.listed("targetReplicatedJobs")
     path: Path = ("spec", "successPolicy")
     targeted = [part for part in chosen if part.name in listed or not listed]
     # If there is only one Job, Any and All mean the same.
@@ -220,8 +194,7 @@ def _success(policy: Field, chosen: list[Part], draft: Draft) -> None:
 
 
 def _exclusive(annotation: Field, spec: Field, draft: Draft) -> None:
-    several = any((each.whole("replicas") or 1) > 1 for each in spec.each("replicatedJobs"))
-    if several:
+    if any((each.whole("replicas") or 1) > 1 for each in spec.get("replicatedJobs").items):
         annotation.refused(
             "each Job would have a domain for itself, and a job packs all workers into one; set "
             "spec.scheduling.topology, or make a job for each domain"
@@ -236,8 +209,7 @@ ORDER = "jobs don't wait for each other; apply them in this order, with kubectl 
 
 def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> None:
     """Creates the Jobs of a replicatedJob that doesn't train."""
-    name = replicated.text("name")
-    count = replicated.whole("replicas")
+    name, count = replicated.text("name"), replicated.whole("replicas")
     template = replicated.get("template", "spec")
     documents = []
     if not name or f"Job {owner}-{name}-0" in draft.beside:
@@ -252,32 +224,24 @@ def make_jobs(replicated: Field, owner: str, namespace: str, draft: Draft) -> No
             pod.setdefault("restartPolicy", "OnFailure")
         draft.beside[document] = body
         documents.append(document)
-    for each in replicated.each("dependsOn"):
+    for each in replicated.get("dependsOn").items:
         each.refused(ORDER)
     if not documents:
         replicated.dropped("it has no replicas")
         return
-    if template is not None:
-        template.kept(Target(("spec",), documents[0]))
+    template.kept(Target(("spec",), documents[0]))
     for part in ("name", "replicas"):
-        field = replicated.get(part)
-        if field is not None:
-            field.became(*(Target(("metadata", "name"), document) for document in documents))
-    metadata_field = replicated.get("template", "metadata")
-    if metadata_field is not None:
-        metadata_field.dropped("the Job is created separately, and its labels belong to the other operator")
-    group = replicated.get("groupName")
-    if group is not None:
-        group.dropped("nobody asks for it")
+        replicated.get(part).became(*(Target(("metadata", "name"), document) for document in documents))
+    metadata = replicated.get("template", "metadata")
+    metadata.dropped("the Job is created separately, and its labels belong to the other operator")
+    replicated.get("groupName").dropped("nobody asks for it")
 
 
 def make_claims(policies: list[Field], owner: str, namespace: str, draft: Draft) -> None:
     """Creates a JobSet's claims, and adds their volumes to the pods whose containers mount them."""
     for policy in policies:
-        retention = policy.get("retentionPolicy")
-        if retention is not None:
-            retention.dropped("the claim is created separately and stays until you delete it")
-        for template in policy.each("templates"):
+        policy.get("retentionPolicy").dropped("the claim is created separately and stays until you delete it")
+        for template in policy.get("templates").items:
             _claim(template, owner, namespace, draft)
 
 
@@ -285,14 +249,11 @@ def _claim(template: Field, owner: str, namespace: str, draft: Draft) -> None:
     volume = template.text("metadata", "name")
     name = f"{volume}-{owner}"
     document = f"PersistentVolumeClaim {name}"
-    spec = template.get("spec")
-    body = _object("v1", "PersistentVolumeClaim", name, namespace, spec)
-    if spec is not None:
-        spec.kept(Target(("spec",), document))
-    for part, field in template.named("metadata").items():
-        if part == "name":
-            field.became(Target(("metadata", "name"), document))
-        elif part in ("labels", "annotations"):
+    body = _object("v1", "PersistentVolumeClaim", name, namespace, template.get("spec"))
+    template.get("spec").kept(Target(("spec",), document))
+    template.get("metadata", "name").became(Target(("metadata", "name"), document))
+    for part in ("labels", "annotations"):
+        if field := template.get("metadata", part):
             put(body, ("metadata", part), field.plain())
             field.kept(Target(("metadata", part), document))
     template.dropped("the claim is created separately, and the API server sets the rest")
@@ -305,26 +266,15 @@ def _claim(template: Field, owner: str, namespace: str, draft: Draft) -> None:
             put(root, (*pod, "volumes", len(at(root, (*pod, "volumes")) or [])), mounted)
 
 
-def _object(api_version: str, kind: str, name: str, namespace: str, spec: Field | None) -> dict[str, Any]:
+def _object(api_version: str, kind: str, name: str, namespace: str, spec: Field) -> dict[str, Any]:
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     body = {"apiVersion": api_version, "kind": kind, "metadata": metadata}
-    return {**body, "spec": spec.plain() if spec is not None else {}}
+    return {**body, "spec": spec.plain() if spec else {}}
 
 
 def _mounts(pod: Any, volume: str) -> bool:
     """Returns whether a container mounts a volume that its pod doesn't define."""
-    if not isinstance(pod, Mapping):
-        return False
-    mounts = [
-        mount
-        for kind in ("containers", "initContainers")
-        for container in _mappings(pod.get(kind))
-        for mount in _mappings(container.get("volumeMounts"))
-    ]
-    return any(mount.get("name") == volume for mount in mounts) and not any(
-        each.get("name") == volume for each in _mappings(pod.get("volumes"))
-    )
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+    pod = mapping(pod)
+    containers = [*mappings(pod.get("containers")), *mappings(pod.get("initContainers"))]
+    mounted = {text(mount.get("name")) for container in containers for mount in mappings(container.get("volumeMounts"))}
+    return volume in mounted - {text(each.get("name")) for each in mappings(pod.get("volumes"))}

@@ -14,13 +14,12 @@ _LEFT_OUT = {
     "finalizers": "they belong to a controller of the other operator's job",
     "ownerReferences": "its owner doesn't know the new job",
 }
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _OTHERS = ("kubeflow.org/", "jobset.sigs.k8s.io/", "jobset.x-k8s.io/")
 
 
 def convert_metadata(manifest: Field, draft: Draft) -> None:
     """Puts an object's metadata into the job."""
-    for name, field in manifest.named("metadata").items():
+    for name, field in manifest.get("metadata").fields.items():
         if name in _KEPT:
             draft.keep(field, ("metadata", name))
         elif name in ("labels", "annotations"):
@@ -28,20 +27,15 @@ def convert_metadata(manifest: Field, draft: Draft) -> None:
         else:
             field.dropped(_LEFT_OUT.get(name, "the API server sets it"))
     for name in ("apiVersion", "kind"):
-        field_of_type = manifest.get(name)
-        if field_of_type is not None:
-            field_of_type.became(Target((name,)))
-    status = manifest.get("status")
-    if status is not None:
-        status.dropped("the operator writes it")
+        manifest.get(name).became(Target((name,)))
+    manifest.get("status").dropped("the operator writes it")
 
 
 def convert_labels(labels: Field, kind: str, draft: Draft) -> None:
     """Puts labels or annotations of an object into the job's metadata."""
-    for name, field in (labels.fields or {}).items():
+    for name, field in labels.fields.items():
         if name == QUEUE_LABEL and kind == "labels":
-            path = ("spec", "scheduling", "queue")
-            draft.keep(field, path)
+            draft.keep(field, ("spec", "scheduling", "queue"))
             draft.set(_SCHEDULER, "kueue")
         elif name == _VOLCANO_QUEUE and kind == "annotations":
             draft.keep(field, ("spec", "scheduling", "queue"))
@@ -49,9 +43,9 @@ def convert_labels(labels: Field, kind: str, draft: Draft) -> None:
                 draft.set(_SCHEDULER, "volcano")
         elif name.startswith("kueue.x-k8s.io/"):
             field.refused("Trainmaster's Workload for Kueue doesn't support it; set spec.scheduling.priorityClassName")
-        elif name == _LAST_APPLIED:
+        elif name == "kubectl.kubernetes.io/last-applied-configuration":
             field.dropped("kubectl sets it again")
-        elif any(f"{part}" in name for part in _OTHERS):
+        elif any(part in name for part in _OTHERS):
             field.dropped("it belongs to the other operator")
         else:
             draft.keep(field, ("metadata", kind, name))
@@ -70,20 +64,16 @@ def settle_gang(leaves: Iterable[Field], draft: Draft) -> None:
             leaf.overruled("Kueue admits the job as a whole, and a job has one gang scheduler; remove one of them")
 
 
-def convert_suspend(field: Field | None, draft: Draft) -> None:
+def convert_suspend(field: Field, draft: Draft) -> None:
     """Puts `suspend` into the job, unless it is set for Kueue."""
-    if field is None:
-        return
     if field.value is True and waits_for_kueue(draft):
         field.dropped("Kueue holds the job by its Workload until it admits it")
     else:
         draft.keep(field, ("spec", "runPolicy", "suspend"))
 
 
-def convert_manager(field: Field | None) -> None:
+def convert_manager(field: Field) -> None:
     """Answers `managedBy`, the name of the object's controller."""
-    if field is None:
-        return
     if "multikueue" in str(field.value):
         field.refused("MultiKueue can't dispatch a DistributedTrainingJob; apply it to the cluster that should run it")
     else:

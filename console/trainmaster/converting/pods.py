@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from trainmaster.converting.commands import convert_program
-from trainmaster.converting.fields import POD, Draft, Field, Path, Target
+from trainmaster.converting.fields import MISSING, POD, Draft, Field, Path, Target
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
 from trainmaster_operator.api.pod_schema.resources import RESOURCE_NAMES
@@ -21,6 +21,7 @@ from trainmaster_operator.api.pod_template import (
     RESERVED_VARIABLES,
 )
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
+from trainmaster_operator.wire.values import decimal
 
 _OWN_DOMAINS = re.compile(r"(^|[.])(kubeflow\.org|jobset\.sigs\.k8s\.io|jobset\.x-k8s\.io)/|^batch\.kubernetes\.io/")
 # The names of Volcano's scheduler and of the coscheduling plugin's scheduler (in its chart).
@@ -33,17 +34,20 @@ _TOPOLOGIES = {
 _JOB_NAMES = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name")
 _INDEXES = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
 _METADATA = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+# Fields that the job's own fields replace.
+_MOVED: dict[str, Path] = {
+    "hostNetwork": ("spec", "interconnect", "hostNetwork"),
+    "priorityClassName": ("spec", "scheduling", "priorityClassName"),
+}
+_NAMES = ("hostname", "subdomain", "setHostnameAsFQDN")
+_RESTARTS = "the group restarts in its pods; failurePolicy says how often"
 _LEFT_OUT = {
-    "hostname": "the workers find each other by the names that they have",
-    "subdomain": "the workers find each other by the names that they have",
-    "setHostnameAsFQDN": "the workers find each other by the names that they have",
-    "restartPolicy": "the group restarts in its pods; failurePolicy says how often",
+    **dict.fromkeys(_NAMES, "the workers find each other by the names that they have"),
+    "restartPolicy": _RESTARTS,
 }
 _CONTAINERS_LEFT_OUT = {
-    "terminationMessagePath": "the agent reports there",
-    "terminationMessagePolicy": "the agent reports there",
-    "restartPolicy": "the group restarts in its pods; failurePolicy says how often",
-    "restartPolicyRules": "the group restarts in its pods; failurePolicy says how often",
+    **dict.fromkeys(("terminationMessagePath", "terminationMessagePolicy"), "the agent reports there"),
+    **dict.fromkeys(("restartPolicy", "restartPolicyRules"), _RESTARTS),
 }
 
 
@@ -55,21 +59,15 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
     """
     _metadata(template, draft)
     spec = template.get("spec")
-    if spec is None:
-        return
-    container = training_container(spec, trains)
-    if container is not None:
-        # The worker is converted first, because volumes and sidecars depend on it.
-        _worker(container, spec, draft, torch=torch)
-    for name, field in (spec.fields or {}).items():
+    containers = spec.get("containers")
+    container = containers.item("name", trains) or next(iter(containers.items), MISSING)
+    # The worker is converted first, because volumes and sidecars depend on it.
+    _worker(container, spec, draft, torch=torch)
+    for name, field in spec.fields.items():
         if name == "containers":
             _sidecars(spec, container, draft)
         elif name == "volumes":
-            _list([each for each in spec.each(name) if not _answered(each)], (*POD, name), draft, field)
-        elif name == "hostNetwork":
-            draft.keep(field, ("spec", "interconnect", "hostNetwork"))
-        elif name == "priorityClassName":
-            draft.keep(field, ("spec", "scheduling", "priorityClassName"))
+            _items(field, (*POD, name), draft)
         elif name == "schedulerName" and field.text() in _GANGS:
             draft.keep(field, ("spec", "scheduling", "gang", "scheduler"), _GANGS[str(field.value)])
         elif name == "schedulingGroup":
@@ -81,20 +79,13 @@ def convert_pod(template: Field, draft: Draft, trains: str, *, torch: bool) -> N
         elif name in _LEFT_OUT:
             field.dropped(_LEFT_OUT[name])
         else:
-            draft.keep(field, (*POD, name))
-
-
-def training_container(spec: Field, trains: str) -> Field | None:
-    """Returns the container with the usual name, or else the first container."""
-    containers = spec.each("containers")
-    named = [each for each in containers if each.text("name") == trains]
-    return next(iter(named or containers), None)
+            draft.keep(field, _MOVED.get(name, (*POD, name)))
 
 
 def _metadata(template: Field, draft: Draft) -> None:
-    metadata = template.get("metadata") or Field(None)
+    metadata = template.get("metadata")
     for kind in ("labels", "annotations"):
-        for name, field in metadata.named(kind).items():
+        for name, field in metadata.get(kind).fields.items():
             if kind == "annotations" and name in _TOPOLOGIES and isinstance(field.value, str):
                 topology: Path = ("spec", "scheduling", "topology")
                 draft.keep(field, (*topology, "key"), field.value)
@@ -110,54 +101,43 @@ def _metadata(template: Field, draft: Draft) -> None:
 
 def _worker(container: Field, spec: Field, draft: Draft, *, torch: bool) -> None:
     place: Path = (*POD, "containers", 0)
-    resources = container.get("resources")
-    if resources is not None:
-        convert_resources(resources, draft, place)
+    convert_resources(container.get("resources"), draft, place)
     _shared_memory(container, spec, draft)
     convert_program(container, draft, torch=torch)
-    for name, field in (container.fields or {}).items():
-        if name == "name":
-            continue
+    for name, field in container.fields.items():
         if name in ("image", "imagePullPolicy"):
             draft.keep(field, ("spec", name))
         elif name == "env":
             _environment(field, draft, (*place, name))
         elif name == "volumeMounts":
-            _list([each for each in container.each(name) if not _answered(each)], (*place, name), draft, field)
+            _items(field, (*place, name), draft)
         elif name in _CONTAINERS_LEFT_OUT:
             field.dropped(_CONTAINERS_LEFT_OUT[name])
         elif name == "securityContext":
             draft.keep(field, (*place, name))
-            if field.get("privileged") is not None and field.get("allowPrivilegeEscalation") is None:
+            if field.get("privileged") and not field.get("allowPrivilegeEscalation"):
                 # This is Kubernetes' default for privileged containers. The rendered worker would override it.
                 draft.set((*place, name, "allowPrivilegeEscalation"), draft.at((*place, name, "privileged")))
-        elif name not in ("command", "args", "resources"):
+        elif name not in ("name", "command", "args", "resources"):
             draft.keep(field, (*place, name))
-    name_field = container.get("name")
-    if draft.at(place) is not None:
-        rest = draft.at(place)
+    if rest := draft.at(place):
         draft.set((*POD, "containers"), [{"name": WORKER_CONTAINER, **rest}])
-        if name_field is not None:
-            name_field.became(Target((*place, "name")))
-    elif name_field is not None:
-        name_field.dropped(f"the container that trains is called {WORKER_CONTAINER}")
+        container.get("name").became(Target((*place, "name")))
+    container.get("name").dropped(f"the container that trains is called {WORKER_CONTAINER}")
 
 
-def _sidecars(spec: Field, worker: Field | None, draft: Draft) -> None:
-    others = [each for each in spec.each("containers") if each is not worker]
-    if others and draft.at((*POD, "containers")) is None:
-        draft.set((*POD, "containers"), [])
-    for each in others:
-        if each.text("name") == WORKER_CONTAINER:
+def _sidecars(spec: Field, worker: Field, draft: Draft) -> None:
+    for each in spec.get("containers").items:
+        if each is not worker and each.text("name") == WORKER_CONTAINER:
             each.refused(f"{WORKER_CONTAINER} is the name of the container that trains; give this one another name")
-        else:
-            draft.keep(each, (*POD, "containers", len(draft.at((*POD, "containers")))))
+        elif each is not worker:
+            draft.append(each, (*POD, "containers"))
 
 
 def _environment(field: Field, draft: Draft, place: Path) -> None:
-    if field.items is None:
+    if field.is_leaf:
         draft.keep(field, place)
-    for each in field.items or []:
+    for each in field.items:
         name = each.text("name")
         if name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES):
             each.dropped("Trainmaster sets it for each attempt")
@@ -168,8 +148,8 @@ def _environment(field: Field, draft: Draft, place: Path) -> None:
 def _variable(variable: Field, draft: Draft, place: Path) -> None:
     """Puts a variable into the job. If the variable reads another operator's label, it reads ours instead."""
     path = variable.get("valueFrom", "fieldRef", "fieldPath")
-    found = _METADATA.fullmatch(path.value) if path is not None and isinstance(path.value, str) else None
-    if path is not None and found is not None and found[2] in (*_JOB_NAMES, *_INDEXES):
+    found = _METADATA.fullmatch(path.text())
+    if found is not None and found[2] in (*_JOB_NAMES, *_INDEXES):
         label = POD_INDEX_LABEL if found[2] in _INDEXES else JOB_NAME_LABEL
         path.became(Target((*place, "valueFrom", "fieldRef", "fieldPath")))
         draft.keep(variable, place)
@@ -184,42 +164,39 @@ def _variable(variable: Field, draft: Draft, place: Path) -> None:
 
 def _shared_memory(container: Field, spec: Field, draft: Draft) -> None:
     """Converts a memory volume at /dev/shm into sharedMemory, unless it is also mounted elsewhere."""
-    mount = next((each for each in container.each("volumeMounts") if each.text("mountPath") == "/dev/shm"), None)
-    if mount is None:
-        return
+    mount = next(
+        (each for each in container.get("volumeMounts").items if each.text("mountPath") == "/dev/shm"), MISSING
+    )
     name = mount.text("name")
-    volume = next((each for each in spec.each("volumes") if each.text("name") == name), None)
+    volume = spec.get("volumes").item("name", name)
     mounts = [
         each
         for kind in ("containers", "initContainers")
-        for other in spec.each(kind)
-        for each in other.each("volumeMounts")
+        for other in spec.get(kind).items
+        for each in other.get("volumeMounts").items
         if each.text("name") == name
     ]
-    medium = volume.get("emptyDir", "medium") if volume is not None else None
-    if volume is None or medium is None or medium.value != "Memory" or len(mounts) != 1:
+    if not mount or volume.text("emptyDir", "medium") != "Memory" or len(mounts) != 1:
         return
-    limit: Any = volume.get("emptyDir", "sizeLimit")
-    size = shared_memory(limit.plain() if limit is not None else None, draft)
+    limit = volume.get("emptyDir", "sizeLimit").plain()
+    size = shared_memory(limit, draft)
     path: Path = ("spec", "resources", "sharedMemory")
     if size is not None:
-        remark = "" if limit is not None and limit.plain() == size else "the container's memory is its limit"
+        remark = "" if limit == size else "the container's memory is its limit"
         draft.keep(volume, path, size, remark=remark)
         mount.became(Target(path))
     elif draft.at(("spec", "resources", "gpus")):
-        volume.dropped("where there are GPUs, /dev/shm has 8Gi; spec.resources.sharedMemory is another size")
-        mount.dropped("where there are GPUs, /dev/shm has 8Gi; spec.resources.sharedMemory is another size")
+        for field in (volume, mount):
+            field.dropped("where there are GPUs, /dev/shm has 8Gi; spec.resources.sharedMemory is another size")
 
 
-def _list(items: list[Field], place: Path, draft: Draft, field: Field) -> None:
-    if field.items is None:
+def _items(field: Field, place: Path, draft: Draft) -> None:
+    """Puts the items of a list that have no answer yet into the job."""
+    if field.is_leaf:
         draft.keep(field, place)
-    for position, each in enumerate(items):
-        draft.keep(each, (*place, position))
-
-
-def _answered(field: Field) -> bool:
-    return all(leaf.answer is not None for leaf in field.leaves())
+    for each in field.items:
+        if not each.is_answered:
+            draft.append(each, place)
 
 
 _KINDS = {name: kind for kind, name in RESOURCE_NAMES.items()}
@@ -238,7 +215,7 @@ def is_accelerator(name: str) -> bool:
 
 def convert_resources(resources: Field, draft: Draft, container: Path) -> None:
     """Puts a container's resources into the job. `container` is the worker's path in podTemplate."""
-    names = dict.fromkeys([*resources.named("limits"), *resources.named("requests")])
+    names = dict.fromkeys([*resources.get("limits").fields, *resources.get("requests").fields])
     for name in names:
         limit, request = resources.get("limits", name), resources.get("requests", name)
         if name == "cpu":
@@ -251,15 +228,14 @@ def convert_resources(resources: Field, draft: Draft, container: Path) -> None:
         elif is_accelerator(name) and draft.at((*_RESOURCES, "gpus")) is None and _count(limit or request) is not None:
             _accelerator(name, limit, request, draft)
         else:
-            for field, kind in ((limit, "limits"), (request, "requests")):
-                if field is not None:
-                    draft.keep(field, (*container, "resources", kind, name))
-    for name, field in (resources.fields or {}).items():
+            draft.keep(limit, (*container, "resources", "limits", name))
+            draft.keep(request, (*container, "resources", "requests", name))
+    for name, field in resources.fields.items():
         if name not in ("limits", "requests"):
             draft.keep(field, (*container, "resources", name))
 
 
-def _accelerator(name: str, limit: Field | None, request: Field | None, draft: Draft) -> None:
+def _accelerator(name: str, limit: Field, request: Field, draft: Draft) -> None:
     count = _device(limit, request, draft, (*_RESOURCES, "gpus"))
     if count == 0 or name == RESOURCE_NAMES["nvidia"]:
         return
@@ -272,43 +248,36 @@ def _accelerator(name: str, limit: Field | None, request: Field | None, draft: D
     draft.set((*_ACCELERATOR, "resourceName"), name)
 
 
-def _device(limit: Field | None, request: Field | None, draft: Draft, path: Path) -> int:
+def _device(limit: Field, request: Field, draft: Draft, path: Path) -> int:
     """Puts a number of devices into the job and returns the number. Limit and request must be equal."""
     count = _count(limit or request) or 0
-    for field in (limit, request):
-        if field is not None:
-            draft.keep(field, path, count)
+    draft.keep(limit, path, count)
+    draft.keep(request, path, count)
     return count
 
 
-def _count(field: Field | None) -> int | None:
+def _count(field: Field) -> int | None:
     """Returns a number of devices, or None if it isn't an integer."""
-    value = field.plain() if field is not None else None
-    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    written = decimal(field.value, 10**9)
+    return field.whole() if written is None else written
 
 
-def _cpu(limit: Field | None, request: Field | None, draft: Draft) -> None:
+def _cpu(limit: Field, request: Field, draft: Draft) -> None:
     path = (*_RESOURCES, "cpu")
-    if limit is not None and (request is None or _same(limit, request)):
-        draft.keep(limit, path, limit.plain())
-        if request is not None:
-            request.became(Target(path))
-        return
-    for field, name in ((request, "request"), (limit, "limit")):
-        if field is not None:
-            draft.keep(field, (*path, name))
-
-
-def _memory(limit: Field | None, request: Field | None, draft: Draft, container: Path) -> None:
-    path = (*_RESOURCES, "memory")
-    if limit is not None:
+    if limit and (not request or _same(limit, request)):
         draft.keep(limit, path)
-        if request is not None and _same(limit, request):
-            request.became(Target(path))
-            return
-    if request is not None:
+        request.became(Target(path))
+    else:
+        draft.keep(request, (*path, "request"))
+        draft.keep(limit, (*path, "limit"))
+
+
+def _memory(limit: Field, request: Field, draft: Draft, container: Path) -> None:
+    path = (*_RESOURCES, "memory")
+    draft.keep(limit, path)
+    if limit and request and _same(limit, request):
+        request.became(Target(path))
+    else:
         # The job's field sets both the request and the limit, so a different request goes into podTemplate.
         draft.keep(request, (*container, "resources", "requests", "memory"))
 

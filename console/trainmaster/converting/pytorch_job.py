@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainmaster.converting.commands import keep_processes
-from trainmaster.converting.fields import Draft, Field, Path, Target, put
-from trainmaster.converting.groups import Part, answer_pods, combine
+from trainmaster.converting.fields import Draft, Field, Path, Target
+from trainmaster.converting.groups import NO_AUTOSCALER, Part, answer_pods, combine
 from trainmaster.converting.metadata import convert_manager, convert_metadata, convert_suspend, waits_for_kueue
 from trainmaster.converting.pods import convert_pod
 
@@ -25,29 +25,20 @@ def convert_pytorch_job(manifest: Field) -> Draft:
     for position, part in enumerate(parts):
         _replicas(part.field, position, draft, "Master and Worker together" if len(parts) > 1 else "")
     _restart_policies(parts, draft)
-    for name, field in manifest.named("spec").items():
-        if name == "nprocPerNode":
-            keep_processes(field, draft)
-        elif name == "elasticPolicy":
-            _elastic(field, draft, sum(part.workers for part in parts))
+    spec = manifest.get("spec")
+    keep_processes(spec.get("nprocPerNode"), draft)
+    _elastic(spec.get("elasticPolicy"), draft, sum(part.workers for part in parts))
     convert_metadata(manifest, draft)
-    spec = manifest.get("spec") or Field(None)
-    for policy in (spec, spec.get("runPolicy") or Field(None)):
+    for policy in (spec, spec.get("runPolicy")):
         _run_policy(policy, draft)
     return draft
 
 
 def _part(name: str, manifest: Field) -> Part:
     field = manifest.get("spec", "pytorchReplicaSpecs", name)
-    assert field is not None
-    draft = Draft()
-    template = field.get("template")
-    replicas = field.whole("replicas")
-    if template is not None:
-        restart = template.get("spec", "restartPolicy")
-        if restart is not None:
-            restart.dropped("the replica's own restartPolicy counts")
-        convert_pod(template, draft, _CONTAINER, torch=True)
+    draft, replicas = Draft(), field.whole("replicas")
+    field.get("template", "spec", "restartPolicy").dropped("the replica's own restartPolicy counts")
+    convert_pod(field.get("template"), draft, _CONTAINER, torch=True)
     return Part(name.lower(), 1 if replicas is None else replicas, draft, field)
 
 
@@ -64,44 +55,33 @@ def _with_pods(parts: list[Part]) -> list[Part]:
 
 def _replicas(part: Field, position: int, draft: Draft, together: str) -> None:
     """Answers a replica type's number of pods."""
-    replicas = part.get("replicas")
     grouped = draft.at(("spec", "workerGroups")) is not None
     path: Path = ("spec", "workerGroups", position, "workers") if grouped else ("spec", "workers")
-    if replicas is not None:
-        answer_pods(replicas, path, "" if grouped else together)
+    answer_pods(part.get("replicas"), path, "" if grouped else together)
 
 
 def _elastic(policy: Field, draft: Draft, workers: int) -> None:
-    for name, field in (policy.fields or {}).items():
-        if name in ("minReplicas", "maxReplicas"):
-            draft.keep(field, ("spec", "elastic", f"{name[:3]}Workers"))
-        elif name == "maxRestarts":
-            _restarts(field, draft)
-        elif name == "nProcPerNode":
-            keep_processes(field, draft)
-        elif name in _RENDEZVOUS:
-            field.dropped("the operator assigns the ranks, and each attempt has a rendezvous of its own")
-        elif name == "metrics":
-            field.refused("no autoscaler is made; make a HorizontalPodAutoscaler for the job's scale subresource")
+    draft.keep(policy.get("minReplicas"), ("spec", "elastic", "minWorkers"))
+    draft.keep(policy.get("maxReplicas"), ("spec", "elastic", "maxWorkers"))
+    _restarts(policy.get("maxRestarts"), draft)
+    keep_processes(policy.get("nProcPerNode"), draft)
+    for name in _RENDEZVOUS:
+        policy.get(name).dropped("the operator assigns the ranks, and each attempt has a rendezvous of its own")
+    policy.get("metrics").refused(NO_AUTOSCALER)
     for name in ("minWorkers", "maxWorkers"):
         if draft.at(("spec", "elastic")) is not None and draft.at(("spec", "elastic", name)) is None:
             draft.set(("spec", "elastic", name), workers)
 
 
 def _run_policy(policy: Field, draft: Draft) -> None:
-    restarts = policy.get("backoffLimit")
-    if restarts is not None:
-        _restarts(restarts, draft)
+    _restarts(policy.get("backoffLimit"), draft)
     for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds"):
-        seconds = policy.get(name)
-        if seconds is not None:
-            draft.keep(seconds, ("spec", "runPolicy", name))
+        draft.keep(policy.get(name), ("spec", "runPolicy", name))
     clean = policy.get("cleanPodPolicy")
-    if clean is not None and clean.text() in _KEEP_PODS:
+    if clean.text() in _KEEP_PODS:
         remark = "nothing is like Running: pods of a job that succeeded go too" if clean.value == "Running" else ""
-        draft.keep(clean, ("spec", "runPolicy", "keepPods"), _KEEP_PODS[str(clean.value)], remark=remark)
-    scheduling = policy.get("schedulingPolicy")
-    if scheduling is not None:
+        draft.keep(clean, ("spec", "runPolicy", "keepPods"), _KEEP_PODS[clean.text()], remark=remark)
+    if scheduling := policy.get("schedulingPolicy"):
         _scheduling(scheduling, draft)
     convert_suspend(policy.get("suspend"), draft)
     convert_manager(policy.get("managedBy"))
@@ -123,34 +103,26 @@ def _scheduling(policy: Field, draft: Draft) -> None:
         # An option of Kubeflow's operator determines the scheduler, so Volcano is assumed.
         draft.set(gang, {"scheduler": "volcano"})
     assumed = "" if has_gang else "Volcano is assumed, as the manifest names no gang scheduler"
-    for name, field in (policy.fields or {}).items():
-        if name == "minAvailable":
-            field.dropped("a gang is all workers, or elastic.minWorkers")
-        elif name == "minResources":
-            field.dropped("it is computed from resources")
-        elif name == "queue" and waits_for_kueue(draft):
-            field.refused(
-                f"the job waits in Kueue's queue {draft.at(('spec', 'scheduling', 'queue'))}; keep one of them"
-            )
-        elif name == "queue":
-            draft.keep(field, ("spec", "scheduling", "queue"), remark=assumed)
-        elif name == "priorityClass":
-            draft.keep(field, ("spec", "scheduling", "priorityClassName"))
-        elif name == "scheduleTimeoutSeconds":
-            draft.keep(field, (*gang, "timeoutSeconds"), remark=assumed)
+    policy.get("minAvailable").dropped("a gang is all workers, or elastic.minWorkers")
+    policy.get("minResources").dropped("it is computed from resources")
+    queue: Path = ("spec", "scheduling", "queue")
+    if waits_for_kueue(draft):
+        policy.get("queue").refused(f"the job waits in Kueue's queue {draft.at(queue)}; keep one of them")
+    else:
+        draft.keep(policy.get("queue"), queue, remark=assumed)
+    draft.keep(policy.get("priorityClass"), ("spec", "scheduling", "priorityClassName"))
+    draft.keep(policy.get("scheduleTimeoutSeconds"), (*gang, "timeoutSeconds"), remark=assumed)
 
 
 def _restart_policies(parts: list[Part], draft: Draft) -> None:
     """Answers the replicas' restartPolicy. The strictest policy applies to the group."""
     for part in parts:
         field = part.field.get("restartPolicy")
-        if field is None:
-            continue
         if field.value == "Never":
             draft.keep(field, _MAX_RESTARTS, 0, remark="no restarts; deleted pods and drained nodes don't count")
         elif field.value == "ExitCode":
             rules: Path = ("spec", "failurePolicy", "rules")
-            put(draft.job, rules, [{"reasons": ["Error"], "action": "Fail"}])
+            draft.set(rules, [{"reasons": ["Error"], "action": "Fail"}])
             remark = "an exit code from 1 to 127 is final, a signal is tried again"
             field.became(Target((*rules, 0)), remark=remark)
         elif field.value in ("OnFailure", "Always"):

@@ -8,11 +8,11 @@ the result is converted like any JobSet. The runtime is given by the caller, or 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainmaster.converting.commands import keep_processes
-from trainmaster.converting.fields import Draft, Field, Path, merged, sequence
-from trainmaster.converting.groups import answer_pods
+from trainmaster.converting.fields import MISSING, Draft, Field, Path, merged
+from trainmaster.converting.groups import NO_AUTOSCALER, answer_pods
 from trainmaster.converting.job_set import Training, convert_spec
 from trainmaster.converting.metadata import convert_labels, convert_manager, convert_metadata, convert_suspend
 
@@ -31,285 +31,201 @@ _WORKERS: Path = ("spec", "workers")
 _GANG: Path = ("spec", "scheduling", "gang")
 
 
-def convert_train_job(manifest: Field, runtime: Field | None) -> Draft:
+def convert_train_job(manifest: Field, runtime: Field = MISSING) -> Draft:
     """Converts a TrainJob. `runtime` is the runtime that the TrainJob refers to, if given."""
-    spec = manifest.get("spec") or Field(None)
+    spec = manifest.get("spec")
     name, namespace = manifest.text("metadata", "name"), manifest.text("metadata", "namespace")
     below = _runtime(spec, runtime)
-    policy = below.get("mlPolicy") or Field(None)
-    template = below.get("template") or Field(None)
-    job_set = template.get("spec") or Field(None)
-    for patch in spec.each("runtimePatches"):
+    policy, template = below.get("mlPolicy"), below.get("template")
+    job_set = template.get("spec")
+    for patch in spec.get("runtimePatches").items:
         job_set, template = _patched(patch, job_set, template)
     for name_of_list in ("podTemplateOverrides", "podSpecOverrides"):
-        for override in spec.each(name_of_list):
+        for override in spec.get(name_of_list).items:
             job_set = _overridden(override, job_set)
     for kind in _INITIALIZERS:
-        initializer = spec.get("initializer", kind)
-        if initializer is not None:
-            job_set = _initialized(initializer, f"{kind}-initializer", job_set)
+        job_set = _initialized(spec.get("initializer", kind), f"{kind}-initializer", job_set)
     trains = _trains(job_set)
-    trainer = spec.get("trainer") or Field(None)
+    trainer = spec.get("trainer")
     job_set = _trained(trainer, trains, job_set)
-    if policy.get("mpi") is not None:
+    if policy.get("mpi"):
         job_set = _without_daemons(trains, job_set)
     nodes, default = trainer.get("numNodes"), policy.get("numNodes")
-    if nodes is not None and default is not None:
+    if nodes:
         default.dropped(f"{nodes} replaces it")
     counted = nodes or default
-    if counted is not None and counted.whole() is None:
+    if counted.whole() is None:
         answer_pods(counted, _WORKERS)
-        counted = None
-    torch = policy.get("torch") is not None
-    draft = convert_spec(job_set, name, namespace, Training(trains, _TRAINER, torch, counted))
-    if counted is not None:
-        draft.keep(counted, _WORKERS)
+        counted = MISSING
+    training = Training(trains, _TRAINER, bool(policy.get("torch")), counted)
+    draft = convert_spec(job_set, name, namespace, training)
+    draft.keep(counted, _WORKERS)
     _framework(policy, trainer, draft)
     _pod_group(below.get("podGroupPolicy"), draft)
     convert_metadata(manifest, draft)
-    for holder in (spec, template.get("metadata") or Field(None)):
+    for holder in (spec, template.get("metadata")):
         for kind in ("labels", "annotations"):
-            labels = holder.get(kind)
-            if labels is not None:
-                convert_labels(labels, kind, draft)
+            convert_labels(holder.get(kind), kind, draft)
     _rest(spec, template, job_set, draft)
     return draft
 
 
-def _runtime(spec: Field, given: Field | None) -> Field:
+def _runtime(spec: Field, given: Field) -> Field:
     """Returns the runtime's spec, and answers the TrainJob's reference to it."""
-    reference = spec.get("runtimeRef") or Field(None)
+    reference = spec.get("runtimeRef")
     name = reference.get("name")
-    if given is not None:
-        for part in ("apiVersion", "kind", "metadata"):
-            field = given.get(part)
-            if field is not None:
-                field.dropped("the runtime is merged into the job")
-        reference.dropped("the runtime is merged into the job")
-        return given.get("spec") or Field(unknown())
-    known = builtin(str(name.value)) if name is not None else None
-    if known is None:
-        if name is not None:
-            kind = reference.text("kind") or "ClusterTrainingRuntime"
-            name.refused(
-                f"this {kind} isn't in the files; convert it too, as `kubectl get {kind.lower()} {name.value} -o yaml` "
-                "prints it"
-            )
-        reference.dropped("spec.runtimeRef.name has the answer")
-        return Field(unknown())
-    image = f", in which the image is {known.image}" if known.image else ""
-    reference.dropped(f"the runtime is Kubeflow Trainer's own{image}; if yours is another one, convert it too")
-    return Field(known.spec)
+    if given:
+        for field in (given.get("apiVersion"), given.get("kind"), given.get("metadata"), reference):
+            field.dropped("the runtime is merged into the job")
+        return given.get("spec") or Field(_spec("torch"))
+    framework, image = _BUILTIN.get(name.text(), ("", ""))
+    if framework:
+        image_note = f", in which the image is {image}" if image else ""
+        reference.dropped(f"the runtime is Kubeflow Trainer's own{image_note}; if yours is another one, convert it too")
+        return Field(_spec(framework, image))
+    kind = reference.text("kind") or "ClusterTrainingRuntime"
+    command = f"kubectl get {kind.lower()} {name.value} -o yaml"
+    name.refused(f"this {kind} isn't in the files; convert it too, as `{command}` prints it")
+    reference.dropped("spec.runtimeRef.name has the answer")
+    return Field(_spec("torch"))
 
 
 def _patched(patch: Field, job_set: Field, template: Field) -> tuple[Field, Field]:
     for part in ("manager", "time"):
-        field = patch.get(part)
-        if field is not None:
-            field.dropped("nobody else changes the job")
+        patch.get(part).dropped("nobody else changes the job")
     over = patch.get("trainingRuntimeSpec", "template")
-    if over is None:
-        return job_set, template
-    metadata, spec = over.get("metadata"), over.get("spec")
-    if metadata is not None:
-        template = merged(template, Field.mapping({"metadata": metadata}))
-    return (job_set if spec is None else merged(job_set, spec)), template
+    if metadata := over.get("metadata"):
+        template = merged(template, Field({"metadata": metadata}))
+    return merged(job_set, over.get("spec")), template
 
 
 def _overridden(override: Field, job_set: Field) -> Field:
     """Merges an override of pods (Kubeflow Trainer before 2.2) into the replicatedJobs that the override names."""
-    pod: dict[str, Field] = {}
-    metadata, spec = override.get("metadata"), override.get("spec")
-    if metadata is not None:
-        pod["metadata"] = metadata
-    if spec is None:
-        # podSpecOverrides contain the pod's fields directly.
-        fields = {
-            name: each for name, each in (override.fields or {}).items() if name not in ("targetJobs", "metadata")
-        }
-        spec = Field.mapping(fields, override.path) if fields else None
-    if spec is not None:
-        pod["spec"] = spec
-    for target in override.each("targetJobs"):
-        job = str(target.text("name"))
-        if _replicated(job_set, job) is None:
+    pod = {name: field for name in ("metadata", "spec") if (field := override.get(name))}
+    # podSpecOverrides contain the pod's fields directly.
+    direct = {name: field for name, field in override.fields.items() if name not in ("targetJobs", "metadata")}
+    if "spec" not in pod and direct:
+        pod["spec"] = Field(direct, override.path)
+    for target in override.get("targetJobs").items:
+        job = target.text("name")
+        if not job_set.get("replicatedJobs").item("name", job):
             target.refused("the runtime has no such job")
             continue
         target.dropped("the pods' fields are merged into its own")
-        job_set = _with(job_set, job, Field.mapping({"template": Field.mapping(pod, override.path)}, override.path))
+        if pod:
+            job_set = _with(job_set, job, Field({"template": Field(pod, override.path)}, override.path))
     return job_set
 
 
 def _initialized(initializer: Field, job: str, job_set: Field) -> Field:
     """Merges an initializer into the runtime's job with this name."""
-    if _replicated(job_set, job) is None:
+    if not initializer or not job_set.get("replicatedJobs").item("name", job):
         initializer.refused(
             f"the runtime has no {job}; fill a volume by an init container in spec.podTemplate, or by a Job before"
         )
         return job_set
     uri, secret = initializer.get("storageUri"), initializer.get("secretRef")
-    container: dict[str, Field] = {"name": _name(job, initializer)}
-    variables = list(initializer.each("env"))
-    if uri is not None:
-        variables.append(Field.mapping({"name": _name("STORAGE_URI", uri), "value": uri}, uri.path))
+    container = {"name": Field(job, initializer.path)}
+    variables = list(initializer.get("env").items)
+    if uri:
+        variables.append(Field({"name": Field("STORAGE_URI", uri.path), "value": uri}, uri.path))
     if variables:
-        container["env"] = sequence(variables, initializer)
-    if secret is not None:
-        container["envFrom"] = sequence([Field.mapping({"secretRef": secret}, secret.path)], initializer)
+        container["env"] = Field(variables, initializer.path)
+    if secret:
+        container["envFrom"] = Field([Field({"secretRef": secret}, secret.path)], initializer.path)
     return _with(job_set, job, _in_container(container, initializer))
 
 
 def _trained(trainer: Field, job: str, job_set: Field) -> Field:
     """Merges the trainer into the training container."""
-    container: dict[str, Field] = {"name": _name(_TRAINER, trainer)}
-    for name in ("image", "command", "args", "env"):
-        field = trainer.get(name)
-        if field is not None:
-            container[name] = field
-    resources = trainer.get("resourcesPerNode")
-    if resources is not None:
-        container["resources"] = resources
-    return _with(job_set, job, _in_container(container, trainer)) if len(container) > 1 else job_set
+    names = {**{name: name for name in ("image", "command", "args", "env")}, "resourcesPerNode": "resources"}
+    given = {ours: field for theirs, ours in names.items() if (field := trainer.get(theirs))}
+    container = {"name": Field(_TRAINER, trainer.path), **given}
+    return _with(job_set, job, _in_container(container, trainer)) if given else job_set
 
 
 def _in_container(container: dict[str, Field], owner: Field) -> Field:
-    made = Field.mapping(container, owner.path)
-    pod = Field.mapping({"containers": sequence([made], owner)}, owner.path)
-    return Field.mapping({"template": Field.mapping({"spec": pod}, owner.path)}, owner.path)
+    pod = Field({"containers": Field([Field(container, owner.path)], owner.path)}, owner.path)
+    return Field({"template": Field({"spec": pod}, owner.path)}, owner.path)
 
 
 def _with(job_set: Field, job: str, spec: Field) -> Field:
     """Returns a JobSet's spec with a Job's spec merged into one of its replicatedJobs."""
-    template = Field.mapping({"spec": spec}, spec.path)
-    item = Field.mapping({"name": _name(job, spec), "template": template}, spec.path)
-    return merged(job_set, Field.mapping({"replicatedJobs": sequence([item], spec)}, spec.path))
-
-
-def _name(name: str, owner: Field) -> Field:
-    """Returns a field with a name, which merging needs but no manifest contains."""
-    return Field(name, owner.path)
-
-
-def _replicated(job_set: Field, name: str) -> Field | None:
-    return next((each for each in job_set.each("replicatedJobs") if each.text("name") == name), None)
+    item = Field({"name": Field(job, spec.path), "template": Field({"spec": spec}, spec.path)}, spec.path)
+    return merged(job_set, Field({"replicatedJobs": Field([item], spec.path)}, spec.path))
 
 
 def _trains(job_set: Field) -> str:
     """Returns the name of the replicatedJob with the trainer's label, or else the usual name."""
     labelled = [
         each.text("name")
-        for each in job_set.each("replicatedJobs")
-        if each.get("template", "metadata", "labels", _STEP) is not None
-        and each.text("template", "metadata", "labels", _STEP) == "trainer"
+        for each in job_set.get("replicatedJobs").items
+        if each.text("template", "metadata", "labels", _STEP) == "trainer"
     ]
     return next(iter(labelled), _TRAINER)
 
 
 def _without_daemons(trains: str, job_set: Field) -> Field:
     """Returns a JobSet's spec without the SSH daemons that mpirun needs."""
-    fields = dict(job_set.fields or {})
-    for each in job_set.each("replicatedJobs"):
-        if each.text("name") == _TRAINER and trains != _TRAINER:
+    jobs = job_set.get("replicatedJobs").items
+    kept = [each for each in jobs if trains == _TRAINER or each.text("name") != _TRAINER]
+    for each in jobs:
+        if each not in kept:
             each.refused(_FRAMEWORKS["mpi"])
-    kept = [each for each in job_set.each("replicatedJobs") if trains == _TRAINER or each.text("name") != _TRAINER]
-    fields["replicatedJobs"] = sequence(kept, job_set)
-    return Field.mapping(fields, job_set.path)
+    return Field({**job_set.fields, "replicatedJobs": Field(kept, job_set.path)}, job_set.path)
 
 
 def _framework(policy: Field, trainer: Field, draft: Draft) -> None:
     processes = trainer.get("numProcPerNode")
-    if processes is not None:
-        keep_processes(processes, draft)
-    torch = policy.get("torch")
-    if torch is not None:
-        _torch(torch, processes, draft)
+    keep_processes(processes, draft)
     for name, reason in _FRAMEWORKS.items():
-        field = policy.get(name)
-        if field is not None:
-            field.refused(reason)
-
-
-def _torch(torch: Field, processes: Field | None, draft: Draft) -> None:
-    count = torch.get("numProcPerNode")
-    if count is not None and processes is not None:
+        policy.get(name).refused(reason)
+    torch = policy.get("torch")
+    count, elastic = torch.get("numProcPerNode"), torch.get("elasticPolicy")
+    if processes:
         count.dropped(f"{processes} replaces it")
-    elif count is not None:
+    else:
         keep_processes(count, draft)
-    elastic = torch.get("elasticPolicy")
-    if elastic is not None:
-        for theirs, ours in (("minNodes", "minWorkers"), ("maxNodes", "maxWorkers")):
-            field = elastic.get(theirs)
-            if field is not None:
-                draft.keep(field, ("spec", "elastic", ours))
-        restarts = elastic.get("maxRestarts")
-        if restarts is not None:
-            draft.keep(restarts, ("spec", "failurePolicy", "maxRestarts"))
-        elastic.refused("no autoscaler is made; make a HorizontalPodAutoscaler for the job's scale subresource")
+    draft.keep(elastic.get("minNodes"), ("spec", "elastic", "minWorkers"))
+    draft.keep(elastic.get("maxNodes"), ("spec", "elastic", "maxWorkers"))
+    draft.keep(elastic.get("maxRestarts"), ("spec", "failurePolicy", "maxRestarts"))
+    elastic.refused(NO_AUTOSCALER)
     torch.dropped("torchrun is the default launcher")
 
 
-def _pod_group(policy: Field | None, draft: Draft) -> None:
-    if policy is None:
-        return
+def _pod_group(policy: Field, draft: Draft) -> None:
     for name in ("coscheduling", "volcano"):
         below = policy.get(name)
-        if below is None:
-            continue
         seconds, topology = below.get("scheduleTimeoutSeconds"), below.get("networkTopology")
-        if seconds is not None:
-            draft.keep(seconds, (*_GANG, "timeoutSeconds"))
-        if topology is not None:
-            topology.refused("a gang has no tiers of a network; spec.scheduling.topology packs by a node label")
-        draft.set((*_GANG, "scheduler"), name)
-        if seconds is None and topology is None:
+        draft.keep(seconds, (*_GANG, "timeoutSeconds"))
+        topology.refused("a gang has no tiers of a network; spec.scheduling.topology packs by a node label")
+        if seconds or topology:
+            draft.set((*_GANG, "scheduler"), name)
+        else:
             draft.keep(below, (*_GANG, "scheduler"), name)
 
 
 def _rest(spec: Field, template: Field, job_set: Field, draft: Draft) -> None:
-    metadata: Any = template.get("metadata")
-    if metadata is not None:
-        metadata.dropped("the job has a name of its own")
-    deadline = spec.get("activeDeadlineSeconds")
-    if deadline is not None:
-        draft.keep(deadline, ("spec", "runPolicy", "activeDeadlineSeconds"))
+    template.get("metadata").dropped("the job has a name of its own")
+    draft.keep(spec.get("activeDeadlineSeconds"), ("spec", "runPolicy", "activeDeadlineSeconds"))
     convert_suspend(spec.get("suspend"), draft)
-    held = job_set.get("suspend")
-    if held is not None:
-        held.dropped("the TrainJob's own suspend counts")
+    job_set.get("suspend").dropped("the TrainJob's own suspend counts")
     convert_manager(spec.get("managedBy"))
 
 
-# Kubeflow Trainer's runtimes that only start torchrun in a PyTorch image.
-_TORCH_IMAGES = {"torch-distributed": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"}
-# Runtimes for other frameworks. Their content doesn't matter.
-_OTHERS = {
-    "deepspeed-distributed": "mpi",
-    "mlx-distributed": "mpi",
-    "jax-distributed": "jax",
-    "xgboost-distributed": "xgboost",
+# The framework and image of each runtime of Kubeflow Trainer's own. Those for PyTorch only start torchrun in the image;
+# the content of the others doesn't matter.
+_BUILTIN = {
+    "torch-distributed": ("torch", "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"),
+    "deepspeed-distributed": ("mpi", ""),
+    "mlx-distributed": ("mpi", ""),
+    "jax-distributed": ("jax", ""),
+    "xgboost-distributed": ("xgboost", ""),
 }
 
 
-class Builtin(NamedTuple):
-    """Builtin is one of Kubeflow Trainer's own runtimes, with its spec and its image, if any."""
-
-    spec: Mapping[str, Any]
-    image: str
-
-
-def builtin(name: str) -> Builtin | None:
-    """Returns one of Kubeflow Trainer's own runtimes, or None."""
-    if name in _TORCH_IMAGES:
-        return Builtin(_spec("torch", _TORCH_IMAGES[name]), _TORCH_IMAGES[name])
-    return Builtin(_spec(_OTHERS[name], ""), "") if name in _OTHERS else None
-
-
-def unknown() -> Mapping[str, Any]:
-    """Returns a replacement for a missing runtime: a container without an image."""
-    return _spec("torch", "")
-
-
-def _spec(framework: str, image: str) -> Mapping[str, Any]:
+def _spec(framework: str, image: str = "") -> Mapping[str, Any]:
+    """Returns the spec of a runtime with one container. An unknown runtime has no image."""
     container = {"name": "node", **({"image": image} if image else {})}
     job = {"spec": {"template": {"spec": {"containers": [container]}}}}
     return {"mlPolicy": {framework: {}}, "template": {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}}

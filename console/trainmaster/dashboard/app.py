@@ -16,33 +16,25 @@ from aiohttp import web
 
 from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
+from trainmaster.client.logs import Selection
 from trainmaster.client.permission import Access, seeing
 from trainmaster.client.server import Server
 from trainmaster.client.view import failure_of
-from trainmaster.dashboard.figures import Figures, Seen
-from trainmaster.dashboard.guards import (
-    Launch,
-    add_headers,
-    body_of,
-    guard,
-    job_of,
-    namespace_of,
-    uid_of,
-    viewer_of,
-    whole_of,
-)
+from trainmaster.dashboard.figures import Figures
+from trainmaster.dashboard.guards import Launch, add_headers, body_of, guard, viewer_of
 from trainmaster.dashboard.job_answers import JobAnswers
 from trainmaster.dashboard.job_page import JobPage
-from trainmaster.dashboard.logs import chosen, send_logs, send_recorded
+from trainmaster.dashboard.logs import send_logs, send_recorded
 from trainmaster.dashboard.nodes import nodes_of
-from trainmaster.dashboard.parties import MOST_STREAMS_IN_ALL
 from trainmaster.dashboard.scopes import RECHECK_SECONDS, Scopes
-from trainmaster.dashboard.streams import EventStream, Refused, answer, first_to_end, streamed
-from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers, answers, no_history
+from trainmaster.dashboard.streams import EventStream, answer, streamed
+from trainmaster.dashboard.tenants import MOST_STREAMS_IN_ALL
+from trainmaster.dashboard.viewers import HistoryOf, Viewer, Viewers
+from trainmaster.serving import Refused, first_to_end, job_of, namespace_of, uid_of, whole_of
 from trainmaster_operator import __version__
 from trainmaster_operator.serving import HttpServer, application
 from trainmaster_operator.serving.connection import MAX_CONNECTIONS, Places
-from trainmaster_operator.wire.values import mapping, mappings
+from trainmaster_operator.wire.values import mapping, shown
 
 Mode = Literal["cluster", "laptop"]
 
@@ -71,13 +63,12 @@ class DashboardSettings:
 class Dashboard:
     """Dashboard is the state that requests share. Create it in the event loop that runs it."""
 
-    def __init__(self, settings: DashboardSettings, history_of: HistoryOf = no_history) -> None:
+    def __init__(self, settings: DashboardSettings, history_of: HistoryOf = lambda _: None) -> None:
         self._settings = settings
         self.launch = Launch() if settings.mode == "laptop" else None
         self._viewers = Viewers(settings.server, history_of)
         self._scopes = Scopes(settings.recheck_seconds)
-        self._seen = Seen()
-        self._figures = Figures(self._seen)
+        self._figures = Figures()
         self._files = read_files(settings.page)
 
     def application(self) -> web.Application:
@@ -95,9 +86,9 @@ class Dashboard:
                 web.get("/api/nodes", self._nodes),
                 web.get("/api/jobs/{namespace}/{name}", self._job, allow_head=False),
                 web.get("/api/jobs/{namespace}/{name}/logs", self._logs, allow_head=False),
-                *JobAnswers(self._seen).routes(),
+                *JobAnswers(self._figures).routes(),
                 web.get("/page/{path:.+}", self._file),
-                *(web.get(path, self._index) for path in ("/", "/jobs/{namespace}/{name}", "/nodes")),
+                *(web.get(path, self._file) for path in ("/", "/jobs/{namespace}/{name}", "/nodes")),
             ]
         )
         app.cleanup_ctx.append(self._running)
@@ -137,7 +128,7 @@ class Dashboard:
                 "cluster": settings.server.address,
                 "namespace": settings.namespace,
                 "allNamespaces": await viewer.access.allows(*seeing(None)),
-                "history": await answers(viewer.history),
+                "history": await viewer.has_history(),
                 "version": __version__,
             }
         )
@@ -154,10 +145,10 @@ class Dashboard:
         if viewer.history is None:
             raise JobNotFound("There is no history of jobs here (docs/history.md).")
         history = viewer.history
-        found = await viewer.party.heavy(lambda: history.jobs(namespace))
-        items = mappings(found.get("items"))
-        ends = [failure_of(mapping(job.get("lastFailure"))).last_line or None for job in items]
-        return answer({"items": [{**job, "failure": end} for job, end in zip(items, ends, strict=True)]})
+        found = await viewer.tenant.heavy(lambda: history.jobs(namespace))
+        for job in found["items"]:
+            job["failure"] = failure_of(mapping(job["lastFailure"])).last_line or None
+        return answer({"items": found["items"]})
 
     async def _nodes(self, request: web.Request) -> web.Response:
         viewer, namespace = viewer_of(request), namespace_of(request)
@@ -168,7 +159,7 @@ class Dashboard:
                 blame = list(scope.board.blame.values())
             return answer(await nodes_of(viewer.transport, namespace, blame))
 
-        return await viewer.party.heavy(read)
+        return await viewer.tenant.heavy(read)
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
@@ -186,8 +177,10 @@ class Dashboard:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         viewer, (namespace, name), uid = viewer_of(request), job_of(request), uid_of(request)
-        worker, rank, attempt = (whole_of(request, given, None) for given in ("worker", "rank", "attempt"))
-        wanted = chosen(worker, rank, attempt, whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0)
+        one_of_all = (whole_of(request, given) for given in ("worker", "rank"))
+        workers, ranks = (None if one is None else frozenset([one]) for one in one_of_all)
+        tail = whole_of(request, "tail", TAIL, most=MOST_TAIL) or 0
+        wanted = Selection(workers, ranks, whole_of(request, "attempt"), tail=tail)
         follow = request.query.get("follow") == "1"
         reading = Access("get", "pods", "", namespace=namespace, subresource="log")
         with viewer.streaming():
@@ -211,15 +204,10 @@ class Dashboard:
         await first_to_end(sending, recheck)
 
     async def _file(self, request: web.Request) -> web.Response:
-        found = self._files.get(request.match_info["path"])
+        path = request.match_info.get("path", INDEX)
+        found = self._files.get(path)
         if found is None:
-            raise Refused(404, "There is no such file.")
-        return found.answer(request)
-
-    async def _index(self, request: web.Request) -> web.Response:
-        found = self._files.get(INDEX)
-        if found is None:
-            raise Refused(404, "This installation has no page: the files in dashboard/page are missing.")
+            raise Refused(404, f"This installation has no file {shown(path)} in dashboard/page.")
         return found.answer(request)
 
 
@@ -244,6 +232,7 @@ class StaticFile:
 
     content_type: str
     content: bytes
+    # None if compressing gains nothing.
     compressed: bytes | None
     etag: str
 

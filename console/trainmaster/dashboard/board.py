@@ -10,7 +10,7 @@ stream remembers the number of the last batch that it sent. If the next batch wa
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -123,12 +123,8 @@ class Board:
 
 def blame_of(view: JobView) -> Row:
     """Returns the nodes that a job avoids or blames, with the number of failures on each; empty if there are none."""
-    failures: dict[str, int] = {}
-    for failure in view.failures:
-        if failure.node:
-            failures[failure.node] = failures.get(failure.node, 0) + 1
     # The operator's count includes failures that the status no longer lists.
-    failures |= view.node_failures
+    failures = {**Counter(failure.node for failure in view.failures if failure.node), **view.node_failures}
     if not failures and not view.avoided_nodes:
         return {}
     avoided = list(view.avoided_nodes)

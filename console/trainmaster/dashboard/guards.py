@@ -13,31 +13,25 @@ from __future__ import annotations
 
 import html
 import json
-import logging
 import os
 import secrets
-import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from trainmaster.client.errors import ClientError, InvalidRequest, NotKnown
-from trainmaster.client.job import require_name, require_namespace
-from trainmaster.dashboard.streams import Refused, refused
+from trainmaster.client.errors import NotKnown
+from trainmaster.dashboard.streams import UNKNOWN
 from trainmaster.dashboard.viewers import Viewer, Viewers
-from trainmaster_operator.api.values import show
-from trainmaster_operator.wire.limits import MAX_UID
-from trainmaster_operator.wire.values import loads, number
+from trainmaster.serving import Handler, Refused, bearer_of, refused
+from trainmaster_operator.wire.values import loads
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -51,20 +45,16 @@ HEADERS = {
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 # Maximum characters of a token. Identity providers issue the longest tokens for users with many groups.
 MOST_TOKEN = 15_000
-MOST_WHOLE = 10**9
 CODE_SECONDS = 60.0
 # Maximum number of valid codes. Each request for a new address makes one.
 MOST_CODES = 8
 VIEWER = web.RequestKey("viewer", Viewer)
 # Paths that need no token.
 _OPEN = frozenset({"/api/launch"})
-_log = logging.getLogger(__name__)
 
 
 def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
     """Returns the middleware that checks requests. With a `launch` it is the laptop's."""
-
-    mode = "cluster" if launch is None else "laptop"
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -74,20 +64,16 @@ def guard(viewers: Viewers, launch: Launch | None) -> Middleware:
                 request[VIEWER] = viewer = await _viewer(request, viewers, launch)
                 viewer.count()
             return await handler(request)
-        except Refused as error:
-            return error.answer(mode)
-        except ClientError as error:
-            if isinstance(error, NotKnown) and VIEWER in request:
+        except NotKnown as error:
+            if VIEWER in request:
                 viewers.end(request[VIEWER])
-            return refused(error, laptop=launch is not None).answer(mode)
-        except web.HTTPException as error:
-            return Refused(error.status, f"{error.reason}: {request.method} {request.path[:200]}").answer(mode)
-        except (TimeoutError, OSError):
-            # The body is incomplete, or the viewer disconnected.
-            return Refused(408, "The request is incomplete.").answer(mode)
-        except Exception:
-            _log.exception("A request for %s failed", request.path)
-            return Refused(500, "Something went wrong here; the dashboard's log has the details.").answer(mode)
+            # On a laptop the kubeconfig has expired, and no token would help.
+            found = Refused(401, UNKNOWN) if launch is None else Refused(403, str(error))
+        except Exception as error:
+            found = refused(error, request)
+        # After 401 the page asks for a token, or on a laptop to start the dashboard again.
+        mode = {"mode": "cluster" if launch is None else "laptop"} if found.status == 401 else {}
+        return web.json_response({"sentence": found.sentence, **mode}, status=found.status, headers=found.headers)
 
     return middleware
 
@@ -101,62 +87,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 def viewer_of(request: web.Request) -> Viewer:
     """Returns the request's viewer."""
     return request[VIEWER]
-
-
-def job_of(request: web.Request) -> tuple[str, str]:
-    """Returns the namespace and name of the job in the path. Raises InvalidRequest."""
-    namespace, name = request.match_info["namespace"], request.match_info["name"]
-    require_namespace(namespace)
-    require_name(name)
-    return namespace, name
-
-
-def namespace_of(request: web.Request) -> str | None:
-    """Returns the parameter `namespace`; None means all namespaces. Raises InvalidRequest."""
-    namespace = request.query.get("namespace") or None
-    if namespace is not None:
-        require_namespace(namespace)
-    return namespace
-
-
-def uid_of(request: web.Request) -> str | None:
-    """Returns the uid that selects one of several jobs of a name; None means the newest. Raises InvalidRequest."""
-    uid = request.query.get("uid") or None
-    if uid is not None and (len(uid) > MAX_UID or not uid.isascii() or not uid.replace("-", "").isalnum()):
-        raise InvalidRequest(f"uid: {show(uid)} is no uid of an object")
-    return uid
-
-
-def whole_of(request: web.Request, name: str, default: int | None, *, most: int = MOST_WHOLE) -> int | None:
-    """Returns a parameter as an integer from 0 to `most`, or `default` if it is missing. Raises InvalidRequest."""
-    given = request.query.get(name)
-    if not given:
-        return default
-    if not (given.isascii() and given.isdecimal() and len(given) <= 10 and int(given) <= most):
-        raise InvalidRequest(f"{name}: {show(given)} is no whole number from 0 to {most}")
-    return int(given)
-
-
-def seconds_of(request: web.Request, name: str) -> float | None:
-    """Returns a parameter as a time in seconds since the epoch; None if it is missing. Raises InvalidRequest."""
-    given = request.query.get(name)
-    if not given:
-        return None
-    try:
-        found = number(float(given[:40]))
-    except ValueError:
-        found = None
-    if found is None:
-        raise InvalidRequest(f"{name}: {show(given)} is no time in seconds since the epoch")
-    return found
-
-
-def one_of(request: web.Request, name: str, values: tuple[str, ...]) -> str:
-    """Returns a parameter that must be one of `values`, or the first value if it is missing. Raises InvalidRequest."""
-    given = request.query.get(name) or values[0]
-    if given not in values:
-        raise InvalidRequest(f"{name}: {show(given)} is none of {', '.join(values)}")
-    return given
 
 
 async def body_of(request: web.Request) -> dict[str, Any]:
@@ -199,32 +129,25 @@ class Launch:
         return given.isascii() and compare_digest(self._key, given)
 
 
-class LaunchFile:
-    """LaunchFile is a file with a page that redirects the browser to an address. Only its owner can read it."""
-
-    def __init__(self, address: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="trainmaster-"))
-        self.path = self._folder / "open.html"
-        page = (
+def launch_file(address: str) -> Path:
+    """Returns a file, alone in its folder, that redirects the browser to an address. Only its owner can read it."""
+    path, address = Path(tempfile.mkdtemp(prefix="trainmaster-")) / "open.html", html.escape(address, quote=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(
             '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
-            f'<meta http-equiv="refresh" content="0;url={html.escape(address, quote=True)}">'
-            f'<title>Trainmaster</title><a href="{html.escape(address, quote=True)}">Trainmaster</a>\n'
+            f'<meta http-equiv="refresh" content="0;url={address}"><title>Trainmaster</title>'
+            f'<a href="{address}">Trainmaster</a>\n'
         )
-        with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(page)
-
-    def remove(self) -> None:
-        """Removes the file."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+    return path
 
 
 def _require_place(request: web.Request, *, laptop: bool) -> None:
     """Raises Refused if the request is from another site's page or, on a laptop, its Host isn't this machine."""
     host = request.headers.get("Host", "")
-    if laptop and _host_of(host) not in LOCAL_HOSTS:
+    if laptop and _part_of(f"//{host}", "hostname") not in LOCAL_HOSTS:
         raise Refused(403, "This dashboard answers at 127.0.0.1, localhost and [::1] only.")
     origin = request.headers.get("Origin")
-    if origin is not None and _place_of(origin) != host.lower():
+    if origin is not None and _part_of(origin, "netloc") != host.lower():
         raise Refused(403, "The request comes from a page of another origin; only this dashboard's page may ask.")
     if request.path.startswith("/api/") and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
         raise Refused(403, "The request comes from a page of another site; only this dashboard's page may ask.")
@@ -232,27 +155,19 @@ def _require_place(request: web.Request, *, laptop: bool) -> None:
         raise Refused(415, "The Content-Type has to be application/json.")
 
 
-def _place_of(origin: str) -> str | None:
+def _part_of(url: str, part: Literal["hostname", "netloc"]) -> str | None:
     try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None
-
-
-def _host_of(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
+        return str(getattr(urlsplit(url), part)).lower()
     except ValueError:
         return None
 
 
 async def _viewer(request: web.Request, viewers: Viewers, launch: Launch | None) -> Viewer:
     """Returns the request's viewer. Raises Refused, ClientError."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token:
+    token = bearer_of(request)
+    if not token:
         raise Refused(401, "A bearer token is needed." if launch is None else "Open the page with `kubectl dtj open`.")
-    if len(token) > MOST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) > MOST_TOKEN or not token.isprintable() or " " in token:
         raise Refused(401, "That is no bearer token: it has printable characters without blanks.")
     if launch is None:
         return await viewers.of_token(token)

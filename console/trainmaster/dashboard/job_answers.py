@@ -7,6 +7,7 @@ import csv
 import io
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import yaml
@@ -14,16 +15,19 @@ from aiohttp import web
 
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.diagnosis import diagnose
-from trainmaster.client.errors import ClientError, JobNotFound
+from trainmaster.client.errors import ClientError
 from trainmaster.client.gathering import gather
-from trainmaster.client.history import HistoryReader
+from trainmaster.client.history.answers import columns_of
+from trainmaster.client.history.reading import FIGURES
 from trainmaster.client.job import TrainingJob, collection_path
 from trainmaster.client.permission import Access
-from trainmaster.dashboard.figures import RANK_FIGURES, SERIES, Seen
-from trainmaster.dashboard.guards import body_of, job_of, one_of, seconds_of, uid_of, viewer_of, whole_of
+from trainmaster.dashboard.figures import Figures
+from trainmaster.dashboard.guards import body_of, viewer_of
 from trainmaster.dashboard.shapes import MANIFEST
-from trainmaster.dashboard.streams import Refused, answer
+from trainmaster.dashboard.streams import answer
 from trainmaster.dashboard.viewers import Viewer, replaced
+from trainmaster.history.drawing import TimeWindow
+from trainmaster.serving import Handler, Refused, job_of, one_of, uid_of, whole_of, window_of
 from trainmaster_operator.api.limits import MAX_NESTING
 from trainmaster_operator.api.printable import yaml_escapes
 from trainmaster_operator.api.trimming import LEFT_OUT
@@ -36,16 +40,20 @@ THREADS = 4
 MOST_POINTS, MOST_COLUMNS = 5_000, 1_000
 # Maximum number of values in a manifest. Encoding a value as YAML takes some hundred bytes and 50 microseconds.
 MOST_VALUES = 30_000
+# The page's actions, with their effects.
+ACTIONS: Mapping[str, tuple[Callable[[AsyncJobClient, str], Awaitable[TrainingJob]], str]] = {
+    "suspend": (AsyncJobClient.suspend, "will be suspended: its ranks save a checkpoint first"),
+    "resume": (AsyncJobClient.resume, "will resume from its checkpoint"),
+    "restart": (AsyncJobClient.restart, "will be restarted: its ranks save a checkpoint first"),
+}
 _HINT = "`kubectl get distributedtrainingjob {name} -o yaml` shows it."
 
 
-def _heavy(
-    handler: Callable[[JobAnswers, web.Request], Awaitable[web.Response]],
-) -> Callable[[JobAnswers, web.Request], Awaitable[web.Response]]:
+def _heavy(handler: Handler) -> Handler:
     """Wraps a handler of expensive requests, which run one at a time for each tenant."""
 
-    async def in_turn(self: JobAnswers, request: web.Request) -> web.Response:
-        return await viewer_of(request).party.heavy(lambda: handler(self, request))
+    async def in_turn(request: web.Request) -> web.StreamResponse:
+        return await viewer_of(request).tenant.heavy(lambda: handler(request))
 
     return in_turn
 
@@ -53,29 +61,25 @@ def _heavy(
 class JobAnswers:
     """JobAnswers contains the handlers of requests about one job."""
 
-    def __init__(self, seen: Seen) -> None:
-        self._seen = seen
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="heavy")
 
     def routes(self) -> list[web.RouteDef]:
         """Returns the routes to the handlers."""
         base = "/api/jobs/{namespace}/{name}"
         return [
-            web.get(f"{base}/why", self.why),
-            web.get(f"{base}/series", self.series),
-            web.get(f"{base}/heat", self.heat),
-            web.get(f"{base}/export", self.export),
-            web.get(f"{base}/evidence", self.evidence),
-            web.get(f"{base}/manifest", self.manifest),
-            web.post(f"{base}/stacks", self.stacks),
-            web.post(f"{base}/suspend", self.suspend),
-            web.post(f"{base}/resume", self.resume),
-            web.post(f"{base}/restart", self.restart),
+            web.get(f"{base}/why", _heavy(self._why)),
+            web.get(f"{base}/series", _heavy(self._curves)),
+            web.get(f"{base}/heat", _heavy(self._heat)),
+            web.get(f"{base}/export", _heavy(self._export)),
+            web.get(f"{base}/evidence", _heavy(self._evidence)),
+            web.get(f"{base}/manifest", _heavy(self._manifest)),
+            web.post(f"{base}/stacks", self._stacks),
+            web.post(f"{base}/{{action:{'|'.join(ACTIONS)}}}", self._act),
         ]
 
-    @_heavy
-    async def why(self, request: web.Request) -> web.Response:
-        """Answers with the explanation of the job's state."""
+    async def _why(self, request: web.Request) -> web.Response:
         job = await _living(request)
         situation = await gather(viewer_of(request).transport.for_diagnosis(), job)
         diagnosis = await self._in_thread(lambda: diagnose(situation))
@@ -84,31 +88,20 @@ class JobAnswers:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    @_heavy
-    async def series(self, request: web.Request) -> web.Response:
-        """Answers with curves."""
+    async def _curves(self, request: web.Request) -> web.Response:
         return answer(await self._series(request))
 
-    @_heavy
-    async def heat(self, request: web.Request) -> web.Response:
-        """Answers with one figure of all ranks over time."""
-        figure = one_of(request, "figure", tuple(RANK_FIGURES))
+    async def _heat(self, request: web.Request) -> web.Response:
+        figure = one_of(request, "figure", FIGURES)
         columns = whole_of(request, "columns", 240, most=MOST_COLUMNS) or 1
-        since, until = seconds_of(request, "from"), seconds_of(request, "to")
-
-        async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
-            return await history.heat(
-                namespace, name, uid=uid, since=since, until=until, columns=columns, figure=figure
-            )
-
-        found = await self._recorded(request, recorded)
-        if found is None:
-            found = self._seen.heat(await self._seen_uid(request), since, until, columns, figure)
+        found = await self._drawn(
+            request,
+            lambda history, *job, **window: history.heat(*job, **window, columns=columns, figure=figure),
+            lambda job, window: self._figures.heat(job, window, columns, figure),
+        )
         return await self._in_thread(lambda: answer(found))
 
-    @_heavy
-    async def export(self, request: web.Request) -> web.Response:
-        """Answers with the curves as a file."""
+    async def _export(self, request: web.Request) -> web.Response:
         _, name = job_of(request)
         kind = one_of(request, "format", ("csv", "json"))
         found = await self._series(request)
@@ -117,9 +110,7 @@ class JobAnswers:
             return answer(found, **headers)
         return web.Response(text=_csv(found), content_type="text/csv", headers=headers)
 
-    @_heavy
-    async def evidence(self, request: web.Request) -> web.Response:
-        """Answers with the evidence of failed attempts."""
+    async def _evidence(self, request: web.Request) -> web.Response:
         namespace, name = job_of(request)
         viewer, uid = viewer_of(request), uid_of(request)
         if isinstance(await viewer.look_up(namespace, name, uid), TrainingJob):
@@ -127,22 +118,19 @@ class JobAnswers:
             return await self._in_thread(lambda: answer({"items": [loads(one.to_json()) for one in kept]}))
         assert viewer.history is not None
         found = await viewer.history.evidence(namespace, name, uid=uid)
-        return answer({"items": found.get("items") or []})
+        return answer({"items": found["items"]})
 
-    @_heavy
-    async def manifest(self, request: web.Request) -> web.Response:
-        """Answers with the job's manifest, including defaults."""
+    async def _manifest(self, request: web.Request) -> web.Response:
         namespace, name = job_of(request)
         raw = await _written(viewer_of(request), namespace, name, uid_of(request))
         text = await self._in_thread(lambda: manifest_of(raw, name))
         return web.Response(text=text, content_type="text/yaml")
 
-    async def stacks(self, request: web.Request) -> web.Response:
-        """Requests the stacks of all ranks."""
+    async def _stacks(self, request: web.Request) -> web.Response:
         await body_of(request)
         job = await _living(request)
         client = AsyncJobClient(job.namespace, transport=viewer_of(request).transport)
-        found = await viewer_of(request).party.heavy(lambda: client.stacks(job.name))
+        found = await viewer_of(request).tenant.heavy(lambda: client.stacks(job.name))
         return answer(
             {
                 "attempt": found.attempt,
@@ -155,75 +143,57 @@ class JobAnswers:
             }
         )
 
-    async def suspend(self, request: web.Request) -> web.Response:
-        """Suspends the job."""
-        return await self._do(request, AsyncJobClient.suspend, "will be suspended: its ranks save a checkpoint first")
-
-    async def resume(self, request: web.Request) -> web.Response:
-        """Resumes the job."""
-        return await self._do(request, AsyncJobClient.resume, "will resume from its checkpoint")
-
-    async def restart(self, request: web.Request) -> web.Response:
-        """Restarts the job's ranks."""
-        return await self._do(request, AsyncJobClient.restart, "will be restarted: its ranks save a checkpoint first")
-
-    async def _do(
-        self, request: web.Request, act: Callable[[AsyncJobClient, str], Awaitable[TrainingJob]], said: str
-    ) -> web.Response:
+    async def _act(self, request: web.Request) -> web.Response:
+        act, effect = ACTIONS[request.match_info["action"]]
         await body_of(request)
         job = await _living(request)
         await act(AsyncJobClient(job.namespace, transport=viewer_of(request).transport), job.name)
-        return answer({"sentence": f"Job {job.name} {said}."})
+        return answer({"sentence": f"Job {job.name} {effect}."})
 
     async def _series(self, request: web.Request) -> Mapping[str, Any]:
         points = whole_of(request, "points", 1_000, most=MOST_POINTS) or 1
-        since, until = seconds_of(request, "from"), seconds_of(request, "to")
+        return await self._drawn(
+            request,
+            lambda history, *job, **window: history.series(*job, **window, points=points),
+            lambda job, window: self._figures.series(job, window, points),
+        )
 
-        async def recorded(history: HistoryReader, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
-            return await history.series(namespace, name, uid=uid, since=since, until=until, points=points)
+    async def _drawn(
+        self,
+        request: web.Request,
+        recorded: Callable[..., Awaitable[Mapping[str, Any]]],
+        seen: Callable[[str, TimeWindow], Mapping[str, Any]],
+    ) -> Mapping[str, Any]:
+        """Returns the history's answer, or else one from the dashboard's own figures.
 
-        found = await self._recorded(request, recorded)
-        return self._seen.series(await self._seen_uid(request), since, until, points) if found is None else found
-
-    async def _recorded(
-        self, request: web.Request, read: Callable[[HistoryReader, str, str, str | None], Awaitable[Mapping[str, Any]]]
-    ) -> Mapping[str, Any] | None:
-        """Returns the history's answer; None if the dashboard's own figures must be used."""
-        namespace, name = job_of(request)
-        viewer, uid = viewer_of(request), uid_of(request)
-        if viewer.history is None:
-            return None
-        try:
-            return await read(viewer.history, namespace, name, uid)
-        except ClientError:
-            return None
-
-    async def _seen_uid(self, request: web.Request) -> str:
-        """Returns the job's uid if the viewer has the right to `pods/proxy`, through which the figures were read."""
+        These were read through `pods/proxy`, so the viewer needs that right.
+        """
+        (namespace, name), uid, viewer = job_of(request), uid_of(request), viewer_of(request)
+        since, until = window_of(request)
+        if viewer.history is not None:
+            with suppress(ClientError):
+                return await recorded(viewer.history, namespace, name, uid=uid, since=since, until=until)
         job = await _living(request)
-        await viewer_of(request).access.require(Access("get", "pods", "", namespace=job.namespace, subresource="proxy"))
-        return job.uid
+        await viewer.access.require(Access("get", "pods", "", namespace=namespace, subresource="proxy"))
+        return await self._in_thread(lambda: seen(job.uid, TimeWindow(since, until)))
 
 
 async def _written(viewer: Viewer, namespace: str, name: str, uid: str | None) -> Mapping[str, Any]:
     """Returns a job with its whole spec. A deleted job is read from the history. Raises ClientError and Refused."""
-    missing: JobNotFound | None = None
-    try:
-        found = await viewer.transport.trimmed(f"{collection_path(namespace)}/{name}", MANIFEST)
-        metadata = mapping(found.get("metadata"))
-        if uid in (None, metadata.get("uid")):
-            if LEFT_OUT in found or LEFT_OUT in metadata:
-                raise too_large(name)
-            return found
-        missing = replaced(name)
-    except JobNotFound as error:
-        missing = error
-    if viewer.history is None:
-        raise missing
-    raw = mapping((await viewer.history.job(namespace, name, uid=uid)).get("job"))
-    if "spec" not in raw:
+
+    async def living() -> Mapping[str, Any]:
+        job = await viewer.transport.trimmed(f"{collection_path(namespace)}/{name}", MANIFEST)
+        metadata = mapping(job.get("metadata"))
+        if uid not in (None, metadata.get("uid")):
+            raise replaced(name)
+        if LEFT_OUT in job or LEFT_OUT in metadata:
+            raise too_large(name)
+        return {"job": job}
+
+    found = mapping((await viewer.or_recorded(living, namespace, name, uid)).get("job"))
+    if "spec" not in found:
         raise too_large(name)
-    return raw
+    return found
 
 
 async def _living(request: web.Request) -> TrainingJob:
@@ -236,13 +206,10 @@ async def _living(request: web.Request) -> TrainingJob:
 
 
 def _csv(series: Mapping[str, Any]) -> str:
-    columns = {name: values for name in ("at", "attempt", *SERIES) if isinstance(values := series.get(name), list)}
-    spent = mapping(series.get("timeSpent"))
-    columns |= {f"timeSpent.{name}": values for name, values in spent.items() if isinstance(values, list)}
-    text = io.StringIO()
+    columns, text = columns_of(series), io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=False))
+    writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
 
 

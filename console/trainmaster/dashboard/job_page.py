@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +21,12 @@ from trainmaster.client.watching import Watcher
 from trainmaster.dashboard.board import row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
 from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
-from trainmaster.dashboard.streams import EventStream, Latest, first_to_end
+from trainmaster.dashboard.streams import EventStream, Latest
 from trainmaster.dashboard.viewers import RecordedJob, Viewer
+from trainmaster.history.statuses import observe, shown
+from trainmaster.serving import first_to_end
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
-from trainmaster_operator.api.v1alpha1.status import Failure
-from trainmaster_operator.wire.values import mapping, mappings, number, whole
+from trainmaster_operator.wire.values import mapping, number
 
 # Seconds between two reads of pods, pods read a second, and seconds between two reads of events. Many pods are read
 # less often. After a change of the job's state they are read at once.
@@ -43,6 +44,10 @@ PODS_TIMES = 10.0
 MEMORY_OF_A_BYTE = 4
 _SPENT = frozenset(("until", *TIME_CATEGORIES))
 Attempt = dict[str, Any]
+_UNKNOWN: Attempt = {
+    **dict.fromkeys(("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep", "trainingWith")),
+    "workers": [],
+}
 # Maximum number of attempts on a page. A history keeps all.
 MOST_ATTEMPTS = 500
 
@@ -79,12 +84,16 @@ class JobPage:
 
     async def send_to(self, stream: EventStream) -> None:
         """Sends the job's changes until it is deleted. Raises ClientError."""
-        looks = [self._follow, self._look_at_pods, self._look_at_events, self._look_at_ranks, self._look_at_attempts]
         try:
-            self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
-            await first_to_end(self._latest.send_to(stream), *(look() for look in looks if not self._is_gone))
+            self._weigh()
+            parts = [self._latest.send_to(stream)]
+            if not self._is_gone:
+                parts += [self._follow(), self._look_at_pods(), self._look_at_attempts()]
+                parts += [self._repeat(self._look_at_events, RETRY_SECONDS)]
+                parts += [self._repeat(self._look_at_ranks, BROKEN_SECONDS)]
+            await first_to_end(*parts)
         finally:
-            self._weigh(0)
+            self.viewer.tenant.all.bytes.take(self.viewer.tenant.name, -self._weight)
 
     async def _follow(self) -> None:
         async with aclosing(Watcher(self.viewer.transport, self.namespace).one(self.name)) as jobs:
@@ -104,17 +113,21 @@ class JobPage:
         said = {"warning": lost and f"Warning: {lost}; {KEEPING}.", "resumes": start_of_resumed(job)}
         self._latest.put("job", {**_head(job.raw), "row": row_of(job.raw), "live": True, **said})
         self._latest.put("attempts", attempts_of(job, self._recorded))
-        self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
+        self._weigh()
         if before is None or _stands(before) != _stands(job):
             self._changed.set()
             self._changed_for_pods.set()
 
-    def _weigh(self, weight: int) -> None:
+    def _weigh(self) -> None:
         """Counts this page's memory. Raises NoCluster if the tenant's pages, or all pages, use too much."""
-        share, party = self.viewer.party.all.bytes, self.viewer.party.name
-        if weight - self._weight > max(0, share.room(party)):
+        share, tenant, weight = (
+            self.viewer.tenant.all.bytes,
+            self.viewer.tenant.name,
+            MEMORY_OF_A_BYTE * self._latest.bytes,
+        )
+        if weight - self._weight > max(0, share.room(tenant)):
             raise NoCluster("Your open pages of jobs, or all viewers' together, need too much memory here; close some.")
-        share.take(party, weight - self._weight)
+        share.take(tenant, weight - self._weight)
         self._weight = weight
 
     async def _look_at_pods(self) -> None:
@@ -133,40 +146,35 @@ class JobPage:
             except ClientError:
                 wait = BROKEN_SECONDS
             self._latest.put("pods", self._pods or [])
-            self._weigh(MEMORY_OF_A_BYTE * self._latest.bytes)
+            self._weigh()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed_for_pods.wait()
             # One read covers changes that arrive together.
             await asyncio.sleep(FIRST_SECONDS)
 
-    async def _look_at_events(self) -> None:
+    async def _repeat(self, look: Callable[[TrainingJob], Awaitable[float]], failed_seconds: float) -> None:
+        """Calls `look`, which returns the seconds until the next call, as soon as the job was read."""
         while True:
-            wait = EVENTS_SECONDS
-            if self._job is not None:
-                try:
-                    events = await events_of(self.viewer.transport, self._job, self._pods or ())
-                    self._latest.put("events", events)
-                except ClientError:
-                    wait = RETRY_SECONDS
-            await asyncio.sleep(wait if self._job is not None else FIRST_SECONDS)
-
-    async def _look_at_ranks(self) -> None:
-        while True:
-            job, pods = self._job, self._pods
-            wait = seconds_between(len(pods or ()))
-            if job is None or (pods is None and not self._pods_forbidden):
-                wait = FIRST_SECONDS
-            elif job.phase == "Running":
-                try:
-                    if pods is None:
-                        ranks = await self.figures.recorded(self.viewer, job, self._pods_forbidden)
-                    else:
-                        ranks = await self.figures.of(self.viewer, job, asked_pods(pods))
-                    self._latest.put_event("ranks", ranks)
-                except ClientError:
-                    wait = BROKEN_SECONDS
+            try:
+                wait = FIRST_SECONDS if self._job is None else await look(self._job)
+            except ClientError:
+                wait = failed_seconds
             await asyncio.sleep(wait)
+
+    async def _look_at_events(self, job: TrainingJob) -> float:
+        self._latest.put("events", await events_of(self.viewer.transport, job, self._pods or ()))
+        return EVENTS_SECONDS
+
+    async def _look_at_ranks(self, job: TrainingJob) -> float:
+        pods = self._pods
+        if pods is None and not self._pods_forbidden:
+            return FIRST_SECONDS
+        if job.phase == "Running" and pods is None:
+            self._latest.put_event("ranks", await self.figures.recorded(self.viewer, job, self._pods_forbidden))
+        elif job.phase == "Running":
+            self._latest.put_event("ranks", await self.figures.of(self.viewer, job, asked_pods(pods or ())))
+        return seconds_between(len(pods or ()))
 
     async def _look_at_attempts(self) -> None:
         """Reads the history when the job's state changes, and again once the history has recorded the change."""
@@ -206,26 +214,17 @@ def _stands(job: TrainingJob) -> tuple[str, int, int]:
 
 def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Attempt]:
     """Returns the attempts, oldest first. Unknown values are None."""
-    found = {number: dict(one) for one in recorded if (number := whole(one.get("attempt"))) is not None}
-    for failure in job.status.failures:
-        ended = found.setdefault(failure.attempt, _unknown(failure.attempt))
-        ended["endedAt"] = failure.failed_at
-        ended["outcome"] = "Failed" if failure.counted else "Disrupted"
-        ended["failure"] = failure.model_dump(by_alias=True, exclude_none=True)
-    current = job.status.attempt
-    if current > 0:
-        failed = _failed_in(job, current)
-        newest = found.setdefault(current, _unknown(current))
-        newest["startedAt"] = job.status.attempt_start_time or newest["startedAt"]
-        newest["trainingWith"] = job.status.training_with
-        if failed is None:
-            newest["outcome"] = _outcome(job)
-            newest["runningAt"] = newest["runningAt"] or _running_at(job)
-            newest["endedAt"] = job.status.completion_time
-        progress = job.status.progress
-        if progress is not None and progress.attempt == current and progress.step is not None:
-            newest["lastStep"] = progress.step
-    ordered = [found[number] for number in sorted(found)]
+    current, progress = job.status.attempt, job.status.progress
+    known = sorted(observe(mapping(job.raw.get("status")), {}, time.time()).items())
+    found = {one["attempt"]: one for one in recorded}
+    for (attempt, own), (_, following) in zip(known, [*known[1:], (0, None)], strict=True):
+        derived = shown(attempt, own, following, phase=job.phase, deleted_at=None)
+        # The ranks that are missing now are those in the status.
+        certain = {name: value for name, value in derived.items() if value is not None or name == "trainingWith"}
+        found[attempt] = {**_UNKNOWN, **found.get(attempt, {}), **certain}
+    if progress is not None and progress.attempt == current in found and progress.step is not None:
+        found[current]["lastStep"] = progress.step
+    ordered = [found[attempt] for attempt in sorted(found)]
     for before, one in zip([None, *ordered], ordered, strict=False):
         if one["startedAt"] is None:
             # The attempt began when the previous attempt ended, or a moment later.
@@ -235,28 +234,5 @@ def attempts_of(job: TrainingJob, recorded: Sequence[Attempt] = ()) -> list[Atte
 
 def attempts_of_record(found: Mapping[str, Any]) -> list[Attempt]:
     """Returns the newest attempts of a history's record. Only the last attempt includes its workers."""
-    attempts = [dict(one) for one in mappings(found.get("attempts"))[-MOST_ATTEMPTS:]]
-    for one in attempts[:-1]:
-        one["workers"] = []
-    return attempts
-
-
-def _failed_in(job: TrainingJob, attempt: int) -> Failure | None:
-    return next((failure for failure in job.status.failures if failure.attempt == attempt), None)
-
-
-def _outcome(job: TrainingJob) -> str:
-    """Returns the outcome of the current attempt if no failure of it is known."""
-    return job.phase if job.finished or job.phase == "Suspended" else "Running"
-
-
-def _running_at(job: TrainingJob) -> str | None:
-    """Returns the time at which all ranks of the current attempt were up."""
-    found = (one for one in job.status.conditions if one.type == "Running" and one.status == "True")
-    return next((one.last_transition_time for one in found), None)
-
-
-def _unknown(attempt: int) -> Attempt:
-    known = {"attempt": attempt, "outcome": "Running", "workers": []}
-    missing = ("startedAt", "runningAt", "endedAt", "failure", "firstStep", "lastStep", "trainingWith")
-    return {**dict.fromkeys(missing), **known}
+    attempts = found["attempts"][-MOST_ATTEMPTS:]
+    return [*({**one, "workers": []} for one in attempts[:-1]), *attempts[-1:]]

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import count, repeat
 from typing import Any, TypeVar
 
 from trainmaster.client.errors import NoCluster
@@ -21,7 +22,7 @@ from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded
 from trainmaster.dashboard.viewers import Viewer
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
-from trainmaster_operator.wire.values import mapping, mappings, number, whole
+from trainmaster_operator.wire.values import mapping, whole
 
 T = TypeVar("T")
 
@@ -44,14 +45,13 @@ class _BoundedOutput(Output):
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
         """Returns the selected workers' pods."""
-        found: list[Mapping[str, Any]] = []
+        left = count(2 * len(self.workers), -1)
 
-        def take(pod: Mapping[str, Any]) -> None:
-            if has_index(pod) and worker_index(pod) in self.workers and len(found) < 2 * len(self.workers):
-                found.append(pod)
+        def kept(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+            return pod if has_index(pod) and worker_index(pod) in self.workers and next(left) > 0 else None
 
         path = f"/api/v1/namespaces/{self.namespace}/pods"
-        await self.transport.listed(path, {"labelSelector": f"{JOB_NAME_LABEL}={name}"}, take)
+        found, _ = await self.transport.listed(path, {"labelSelector": f"{JOB_NAME_LABEL}={name}"}, kept)
         return sorted(found, key=worker_index)
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
@@ -61,7 +61,7 @@ class _BoundedOutput(Output):
             kept = await Output.kept_logs(self, name)
             return {worker: _last(log) for worker, log in kept.items() if worker in self.workers}
 
-        return await self.transport.party.heavy(read)
+        return await self.transport.tenant.heavy(read)
 
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Opens all logs at once, so that a stuck kubelet doesn't delay the tenant's other requests."""
@@ -73,34 +73,28 @@ def _last(log: KeptLog) -> KeptLog:
     return KeptLog(log.lines[-MOST_KEPT_LINES:], times, log.cut)
 
 
-def chosen(worker: int | None, rank: int | None, attempt: int | None, tail: int) -> Selection:
-    """Returns the lines to show: those of all workers, or of one worker, rank or attempt."""
-    workers, ranks = (None if one is None else frozenset([one]) for one in (worker, rank))
-    return Selection(workers, ranks, attempt, tail=tail)
-
-
 async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wanted: Selection, *, follow: bool) -> None:
     """Sends the selected lines, and with `follow` later lines until the job has ended. Raises ClientError."""
-    party, (rank,) = viewer.party, wanted.ranks or (None,)
+    tenant, (rank,) = viewer.tenant, wanted.ranks or (None,)
     all_workers = range(max(1, job.status.workers.desired, job.status.workers.created))
     workers = sorted(wanted.workers or all_workers)
-    room = party.all.logs.room(party.name)
+    room = tenant.all.logs.room(tenant.name)
     if room < 1:
         raise NoCluster("You, or all viewers together, read as many logs as can be read at once; close some.")
     # Half of the tenant's room is left for another page with logs.
-    count = min(len(workers), MOST_WORKERS, max(1, room // 2))
-    if count < len(workers):
-        sentence = f"first {count} of {len(workers)} workers (choose another one)"
+    most = min(len(workers), MOST_WORKERS, max(1, room // 2))
+    if most < len(workers):
+        sentence = f"first {most} of {len(workers)} workers (choose another one)"
         if rank is not None:
-            worker, count = _worker_of(job, rank), 1
+            worker, most = _worker_of(job, rank), 1
             sentence = f"worker {worker} of {len(workers)} (choose another one)"
             workers = [worker]
         await stream.send(encoded("note", {"sentence": sentence}))
-    read = frozenset(workers[:count])
+    read = frozenset(workers[:most])
     # All lines of a rank or an attempt are sent, because finding the last ones would need the whole log first.
     tail = None if wanted.by_content else wanted.tail
     output = _BoundedOutput(viewer.transport, job.namespace, read)
-    with party.all.logs.taking(party.name, count):
+    with tenant.all.logs.taking(tenant.name, most):
         reader = LogReader(output, job, replace(wanted, workers=read, tail=tail))
         await _send(stream, reader.lines(follow=follow))
 
@@ -124,17 +118,15 @@ async def send_recorded(
     async def read() -> Mapping[str, Any]:
         return await history.logs(namespace, name, uid=uid, worker=worker, tail=tail)
 
-    await _send(stream, _recorded_lines(await viewer.party.heavy(read), wanted))
+    await _send(stream, _recorded_lines(await viewer.tenant.heavy(read), wanted))
 
 
 async def _recorded_lines(found: Mapping[str, Any], wanted: Selection) -> Lines:
     lines: list[WorkerLine] = []
-    for log in mappings(found.get("items")):
-        texts, times = log.get("lines") or [], log.get("times") or []
-        worker, is_wanted = whole(log.get("worker")) or 0, Filter(wanted, None)
-        at = [number(times[place]) if place < len(times) else None for place in range(len(texts))]
-        own = [WorkerLine((time or 0.0) / 1_000, worker, str(text)) for time, text in zip(at, texts, strict=True)]
-        lines += filter(is_wanted, own)
+    for log in found["items"]:
+        timed = zip(log["times"] or repeat(0.0), log["lines"], strict=False)
+        own = (WorkerLine((time or 0.0) / 1_000, log["worker"], text) for time, text in timed)
+        lines += filter(Filter(wanted, None), own)
     for line in sorted(lines, key=lambda line: line.time):
         yield line
 

@@ -8,7 +8,6 @@ from typing import Any
 from trainmaster.client.job import TrainingJob, has_index, items_of, worker_index
 from trainmaster.client.transport import AsyncTransport
 from trainmaster.dashboard.reading import ViewerTransport
-from trainmaster.dashboard.shapes import MOST_PODS
 from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_operator.wire.values import mapping, mappings, text, whole
@@ -22,13 +21,8 @@ PodRow = dict[str, Any]
 
 async def pods_of(transport: ViewerTransport, namespace: str, name: str) -> list[PodRow]:
     """Returns the rows of a job's pods, by worker. Each pod becomes a row as it arrives. Raises ClientError."""
-    rows: list[PodRow] = []
-
-    def take(pod: Mapping[str, Any]) -> None:
-        if has_index(pod) and len(rows) < MOST_PODS:
-            rows.append(pod_row(pod))
-
-    await transport.listed(f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}, take)
+    path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}
+    rows, _ = await transport.listed(path, query, lambda pod: pod_row(pod) if has_index(pod) else None)
     return sorted(rows, key=lambda row: row["worker"])
 
 

@@ -22,10 +22,11 @@ from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders
 from trainmaster.client.merging import Readers
 from trainmaster.client.server import Server
 from trainmaster.client.transport import JSON, READ_SECONDS
-from trainmaster.dashboard.parties import Party
 from trainmaster.dashboard.shapes import RECORDED_JOB, Fields, answer_shape, item_shape
 from trainmaster.dashboard.streams import dumps
+from trainmaster.dashboard.tenants import Tenant
 from trainmaster_operator.api.trimming import Trimmer, Whole
+from trainmaster_operator.wire.values import mapping
 
 T = TypeVar("T")
 # Maximum bytes kept of one answer, and of all answers for a diagnosis. If a list is larger, its first objects are kept,
@@ -74,9 +75,9 @@ class HistoryTransport(BoundedTransport):
 class ViewerTransport(BoundedTransport):
     """ViewerTransport reads for one viewer, whose tenant alternates with other tenants."""
 
-    def __init__(self, server: Server, connector: aiohttp.BaseConnector, party: Party) -> None:
+    def __init__(self, server: Server, connector: aiohttp.BaseConnector, tenant: Tenant) -> None:
         super().__init__(server, connector, reader=Reader(server.address))
-        self.party = party
+        self.tenant = tenant
         # Bytes that later answers together may still use.
         self._left = math.inf
 
@@ -110,15 +111,21 @@ class ViewerTransport(BoundedTransport):
         return found
 
     async def listed(
-        self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None]
-    ) -> Mapping[str, Any]:
-        """Calls `take` with each arriving object of a list; returns the rest of the answer. Raises a ClientError."""
+        self, path: str, query: Mapping[str, str], kept: Callable[[Mapping[str, Any]], T | None]
+    ) -> tuple[list[T], Mapping[str, Any]]:
+        """Returns `kept` of each arriving object of a list, unless it is None, and the list's metadata.
 
-        def taken(item: Mapping[str, Any]) -> bool:
-            take(item)
+        Raises a ClientError.
+        """
+        found: list[T] = []
+
+        def take(item: Mapping[str, Any]) -> bool:
+            if (one := kept(item)) is not None:
+                found.append(one)
             return True
 
-        return await self.trimmed(path, answer_shape(path, query, taken), query)
+        rest = await self.trimmed(path, answer_shape(path, query, take), query)
+        return found, mapping(rest.get("metadata"))
 
     async def trimmed(self, path: str, shape: Fields, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Returns the part of an object that a shape keeps. Raises a ClientError."""
@@ -149,7 +156,7 @@ class ViewerTransport(BoundedTransport):
         """Runs the coroutines as tasks. All pages of a tenant share a limit of how many run at once."""
 
         async def limited(part: Coroutine[Any, Any, T]) -> T:
-            async with self.party.agents:
+            async with self.tenant.agents:
                 return await part
 
         return list(await asyncio.gather(*map(limited, parts)))
@@ -199,7 +206,7 @@ class ViewerTransport(BoundedTransport):
                 if seen <= SMALL:
                     found = trimmer.feed(piece)
                 else:
-                    async with self.party.turn():
+                    async with self.tenant.turn():
                         found = trimmer.feed(piece)
                 for document in found:
                     seen = 0

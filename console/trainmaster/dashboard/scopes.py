@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,9 @@ from trainmaster.client.job import collection_path
 from trainmaster.client.permission import seeing
 from trainmaster.client.watching import changes
 from trainmaster.dashboard.board import Board
-from trainmaster.dashboard.streams import PING_SECONDS, EventStream, encoded, first_to_end, problem
+from trainmaster.dashboard.streams import PING_SECONDS, EventStream, problem
 from trainmaster.dashboard.viewers import Viewer
+from trainmaster.serving import first_to_end
 from trainmaster_operator.wire.values import mapping, text
 
 # Seconds between two checks of a viewer's right to a live answer.
@@ -31,7 +32,7 @@ BATCH_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 # Objects in one page of a list. Each object becomes a row before the next one is read.
 PAGE = 250
-# Seconds after which an incomplete list is shown.
+# Seconds after which an incomplete list is shown, if it has any jobs.
 SHOW_SECONDS = 0.3
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Scope:
-    """Scope is one shared watch, which runs while viewers are connected."""
+    """Scope is one shared watch, with one viewer's token at a time. It runs while viewers are connected."""
 
     namespace: str | None
     board: Board = field(default_factory=Board)
@@ -54,7 +55,6 @@ class Scope:
     _left: asyncio.Event = field(default_factory=asyncio.Event)
     # Set once the first job was read.
     _first: asyncio.Event = field(default_factory=asyncio.Event)
-    _watcher: Viewer | None = None
 
     @contextmanager
     def seat(self, viewer: Viewer) -> Iterator[None]:
@@ -68,12 +68,21 @@ class Scope:
             self.present[viewer] -= 1
             if not self.present[viewer]:
                 del self.present[viewer]
-                if viewer is self._watcher:
-                    self._left.set()
+                self._left.set()
 
-    async def run(self) -> None:
-        """Watches until cancelled, with one viewer's token at a time."""
-        await first_to_end(self._watch(), self._tick())
+    def __post_init__(self) -> None:
+        self.watching = asyncio.create_task(first_to_end(self._watch(), self._tick()))
+
+    async def watched(self) -> None:
+        """Waits while the scope is watched. Only a bug ends the watch; the page then reconnects."""
+        await asyncio.wait([self.watching])
+        if not self.watching.cancelled():
+            _log.error("A shared watch ended", exc_info=self.watching.exception())
+
+    async def close(self) -> None:
+        """Ends the watch."""
+        self.watching.cancel()
+        await asyncio.gather(self.watching, return_exceptions=True)
 
     async def loaded(self, viewer: Viewer) -> None:
         """Waits until all jobs are listed. Raises the error that prevents it."""
@@ -94,7 +103,7 @@ class Scope:
             if self.problem is not said:
                 said = self.problem
                 if said is not None:
-                    await stream.send(encoded("problem", problem(said)))
+                    await stream.send(problem(said))
                 else:
                     number = -1
             if self.is_loaded:
@@ -127,7 +136,6 @@ class Scope:
             if watcher is None:
                 await self._left.wait()
                 continue
-            self._watcher = watcher
             try:
                 await first_to_end(self._watch_as(watcher), self._until_gone(watcher))
             except NotAllowed:
@@ -138,8 +146,6 @@ class Scope:
                 self.problem = error
                 await self._notify()
                 await asyncio.sleep(RETRY_SECONDS)
-            finally:
-                self._watcher = None
 
     async def _until_gone(self, watcher: Viewer) -> None:
         while watcher in self.present:
@@ -182,13 +188,14 @@ class Scope:
         query = {"limit": str(PAGE)}
         uids: set[str] = set()
 
-        def take(job: Mapping[str, Any]) -> None:
-            uids.add(text(mapping(job.get("metadata")).get("uid"), 64))
+        def put(job: Mapping[str, Any]) -> str:
             self.board.put(job)
             self._first.set()
+            return text(mapping(job.get("metadata")).get("uid"), 64)
 
         while True:
-            metadata = mapping((await viewer.transport.listed(path, query, take)).get("metadata"))
+            found, metadata = await viewer.transport.listed(path, query, put)
+            uids.update(found)
             if not (more := text(metadata.get("continue"), None)):
                 break
             query["continue"] = more
@@ -213,57 +220,35 @@ class Scopes:
 
     def __init__(self, recheck_seconds: float = RECHECK_SECONDS) -> None:
         self._recheck_seconds = recheck_seconds
-        self._running: dict[str | None, tuple[Scope, asyncio.Task[None]]] = {}
+        self._scopes: dict[str | None, Scope] = {}
 
     @asynccontextmanager
     async def joined(self, viewer: Viewer, namespace: str | None) -> AsyncGenerator[Scope, None]:
         """Yields a scope, in which the viewer counts as connected. Raises NotAllowed if they may not see it."""
         await viewer.access.require(*seeing(namespace))
-        scope = self._scope(namespace)
+        scope = self._scopes.get(namespace)
+        if scope is None or scope.watching.done():
+            scope = self._scopes[namespace] = Scope(namespace)
         with scope.seat(viewer):
             try:
                 yield scope
             finally:
                 # This viewer is still counted, so 1 means that nobody else is connected.
                 if scope.present.total() == 1:
-                    await self._end(namespace, scope)
+                    if self._scopes.get(namespace) is scope:
+                        del self._scopes[namespace]
+                    await scope.close()
 
     async def send_to(self, stream: EventStream, viewer: Viewer, namespace: str | None) -> None:
         """Sends a scope to a viewer until they lose the right. Raises ClientError."""
         async with self.joined(viewer, namespace) as scope:
             await first_to_end(
                 scope.send_to(stream, viewer),
-                self._watched(namespace),
+                scope.watched(),
                 viewer.access.until_refused(*seeing(namespace), seconds=self._recheck_seconds),
             )
 
-    async def _watched(self, namespace: str | None) -> None:
-        """Waits while the scope is watched. Only a bug ends the watch; the page then reconnects."""
-        await asyncio.wait([self._running[namespace][1]])
-
     async def close(self) -> None:
         """Ends all watches."""
-        for namespace, (scope, _) in list(self._running.items()):
-            await self._end(namespace, scope)
-
-    def _scope(self, namespace: str | None) -> Scope:
-        found = self._running.get(namespace)
-        if found is None or found[1].done():
-            scope = Scope(namespace)
-            found = self._running[namespace] = (scope, asyncio.create_task(scope.run()))
-            found[1].add_done_callback(_log_end)
-        return found[0]
-
-    async def _end(self, namespace: str | None, scope: Scope) -> None:
-        known = self._running.get(namespace)
-        if known is None or known[0] is not scope:
-            return
-        del self._running[namespace]
-        known[1].cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(known[1], return_exceptions=True)
-
-
-def _log_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.error("A shared watch ended", exc_info=task.exception())
+        for scope in list(self._scopes.values()):
+            await scope.close()

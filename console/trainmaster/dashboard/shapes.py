@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster_operator.api.limits import MAX_BYTES, MAX_OTHER_BYTES
+from trainmaster_operator.api.pod_schema.fields import pod_types
 from trainmaster_operator.api.trimming import Each, Shape, Whole
 from trainmaster_operator.api.v1alpha1.base_models import StatusModel
 from trainmaster_operator.api.v1alpha1.names import PLURAL
@@ -37,20 +38,6 @@ _CONDITIONS = Each(
     {**_names("type status reason lastTransitionTime observedGeneration"), "message": _SENTENCE}, most=16
 )
 
-# A job in the list.
-_ROW: Fields = {
-    "metadata": _METADATA,
-    "spec": {"scheduling": {"queue": _NAME}, "runPolicy": {"suspend": _NUMBER}},
-    "status": {
-        **_names("phase attempt restarts disruptions startTime completionTime"),
-        "workers": _names("running desired"),
-        "progress": _names("step totalSteps etaSeconds loss samplesPerSecond goodput"),
-        "conditions": _CONDITIONS,
-        "failures": Each({**_names("node failedAt reason"), "message": _TEXT}, most=16),
-        **_names("nodeFailures avoidedNodes", _SENTENCE),
-    },
-}
-
 
 def _status() -> dict[str, Shape]:
     """Returns the shape of a job's status: the fields that the operator writes, each with a maximum size."""
@@ -69,17 +56,9 @@ def _status() -> dict[str, Shape]:
     }
 
 
+# All sources of volumes in Kubernetes, because the source decides whether a volume outlives its pod.
+_VOLUMES = Each(dict.fromkeys(pod_types()["Volume"].fields, _VALUES), most=64)
 # A job on its own page, including the fields that `why` reads.
-_VOLUMES = Each(
-    _names(
-        # All sources of volumes in Kubernetes, because the source decides whether a volume outlives its pod.
-        "name awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI emptyDir ephemeral fc "
-        "flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath image iscsi nfs persistentVolumeClaim "
-        "photonPersistentDisk portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume",
-        _VALUES,
-    ),
-    most=64,
-)
 _JOB: Fields = {
     **_names("kind apiVersion"),
     "metadata": {**_METADATA, "finalizers": _VALUES, "generation": _NUMBER},
@@ -151,34 +130,6 @@ _POD_ON_NODE: Fields = {
     },
     "status": {"phase": _NAME},
 }
-_NODE: Fields = {
-    "metadata": {"name": _NAME, "labels": _TEXT},
-    "spec": {"unschedulable": _NUMBER, "taints": _VALUES},
-    "status": {**_names("allocatable capacity", _VALUES), "conditions": _CONDITIONS},
-}
-_EVENT: Fields = {
-    "metadata": _METADATA,
-    **_names("type reason lastTimestamp firstTimestamp eventTime count reportingComponent"),
-    **{"message": _SENTENCE, "involvedObject": _names("kind name namespace uid fieldPath"), "series": _NAME},
-    "source": _NAME,
-}
-_CONFIG_MAP: Fields = {"kind": _NAME, "metadata": _METADATA, "data": _DATA}
-_CLAIM: Fields = {
-    "metadata": _METADATA,
-    "spec": _names("storageClassName volumeName accessModes resources", _VALUES),
-    "status": {"phase": _NAME, "conditions": _CONDITIONS, "capacity": _VALUES},
-}
-_SET: Fields = {"metadata": _METADATA, "spec": {"replicas": _NUMBER}, "status": _names("replicas readyReplicas")}
-_DEPLOYMENT: Fields = {
-    "metadata": {**_METADATA, "labels": _VALUES},
-    "spec": {
-        "replicas": _NUMBER,
-        "template": {
-            "spec": {"containers": Each({"name": _NAME, "args": _TEXT, "command": _TEXT, "env": _TEXT}, most=8)}
-        },
-    },
-    "status": {**_names("replicas readyReplicas availableReplicas"), "conditions": _CONDITIONS},
-}
 # Queues and gangs, small objects of other projects. Any of their fields can explain why a job waits.
 _OTHER: Fields = {
     "metadata": _METADATA,
@@ -188,13 +139,47 @@ _OTHER: Fields = {
 }
 _BY_RESOURCE: Mapping[str, Fields] = {
     "pods": _POD,
-    "nodes": _NODE,
-    "events": _EVENT,
-    "configmaps": _CONFIG_MAP,
-    "persistentvolumeclaims": _CLAIM,
-    "statefulsets": _SET,
-    "deployments": _DEPLOYMENT,
-    PLURAL: _ROW,
+    "nodes": {
+        "metadata": {"name": _NAME, "labels": _TEXT},
+        "spec": {"unschedulable": _NUMBER, "taints": _VALUES},
+        "status": {**_names("allocatable capacity", _VALUES), "conditions": _CONDITIONS},
+    },
+    "events": {
+        "metadata": _METADATA,
+        **_names("type reason lastTimestamp firstTimestamp eventTime count reportingComponent"),
+        **{"message": _SENTENCE, "involvedObject": _names("kind name namespace uid fieldPath"), "series": _NAME},
+        "source": _NAME,
+    },
+    "configmaps": {"kind": _NAME, "metadata": _METADATA, "data": _DATA},
+    "persistentvolumeclaims": {
+        "metadata": _METADATA,
+        "spec": _names("storageClassName volumeName accessModes resources", _VALUES),
+        "status": {"phase": _NAME, "conditions": _CONDITIONS, "capacity": _VALUES},
+    },
+    "statefulsets": {"metadata": _METADATA, "spec": {"replicas": _NUMBER}, "status": _names("replicas readyReplicas")},
+    "deployments": {
+        "metadata": {**_METADATA, "labels": _VALUES},
+        "spec": {
+            "replicas": _NUMBER,
+            "template": {
+                "spec": {"containers": Each({"name": _NAME, "args": _TEXT, "command": _TEXT, "env": _TEXT}, most=8)}
+            },
+        },
+        "status": {**_names("replicas readyReplicas availableReplicas"), "conditions": _CONDITIONS},
+    },
+    # A job in the list.
+    PLURAL: {
+        "metadata": _METADATA,
+        "spec": {"scheduling": {"queue": _NAME}, "runPolicy": {"suspend": _NUMBER}},
+        "status": {
+            **_names("phase attempt restarts disruptions startTime completionTime"),
+            "workers": _names("running desired"),
+            "progress": _names("step totalSteps etaSeconds loss samplesPerSecond goodput"),
+            "conditions": _CONDITIONS,
+            "failures": Each({**_names("node failedAt reason"), "message": _TEXT}, most=16),
+            **_names("nodeFailures avoidedNodes", _SENTENCE),
+        },
+    },
 }
 _PATH = re.compile(
     r"/(?:api|apis/[^/]+)/[^/]+(?P<namespaced>/namespaces/[^/]+)?/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+)(?P<sub>/.+)?)?"

@@ -1,31 +1,21 @@
 """Encodes answers: JSON for a browser, error messages, and live answers.
 
 Live answers are server-sent events: `event: NAME`, `data: JSON` and an empty line. A comment serves as a ping. If a
-viewer reads slowly, sending waits, and `Latest` keeps only the newest event of each name. An error is an HTTP status
-and a message, `{"sentence": "…"}`. No other part of an exception is sent.
+viewer reads slowly, sending waits, and `Latest` keeps only the newest event of each name. An error is an event with a
+message, `{"sentence": "…"}`. No other part of an exception is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
-from trainmaster.client.errors import (
-    ClientError,
-    InvalidRequest,
-    JobExists,
-    JobNotFound,
-    NoCluster,
-    NotAllowed,
-    NotKnown,
-    WaitTimeout,
-)
+from trainmaster.serving import MAX_SENTENCE, refused, write
 
 # Levels that are kept if a value is nested too deeply for the encoder.
 MAX_DEPTH = 60
@@ -33,22 +23,10 @@ UNKNOWN = (
     "The cluster doesn't know this token: it may have expired, or be another cluster's. Make one with "
     "`kubectl create token SERVICEACCOUNT -n NAMESPACE`, or log in again."
 )
-_STATUSES: tuple[tuple[type[ClientError], int], ...] = (
-    (NotAllowed, 403),
-    (JobNotFound, 404),
-    (JobExists, 409),
-    (InvalidRequest, 400),
-    (WaitTimeout, 504),
-    (NoCluster, 502),
-)
-MAX_SENTENCE = 2_000
 PING_SECONDS = 10.0
 # Seconds after which a viewer is disconnected if they read nothing.
 STUCK_SECONDS = 60.0
-# Maximum bytes of a stream in memory. More is written when the viewer has read these.
-PIECE_BYTES = 65_536
 _PING = b": ping\n\n"
-_log = logging.getLogger(__name__)
 
 
 def dumps(value: Any) -> str:
@@ -64,38 +42,9 @@ def answer(value: Any, **headers: str) -> web.Response:
     return web.json_response(value, dumps=dumps, headers=headers)
 
 
-class Refused(Exception):
-    """The request is refused with this HTTP status and message."""
-
-    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence, self.headers = status, sentence, headers or {}
-
-    def answer(self, mode: str) -> web.Response:
-        """Returns the response. After 401 the page asks for a token, or on a laptop to start the dashboard again."""
-        known = {"mode": mode} if self.status == 401 else {}
-        return web.json_response({"sentence": self.sentence, **known}, status=self.status, headers=self.headers)
-
-
-def refused(error: ClientError, *, laptop: bool) -> Refused:
-    """Returns the Refused for an error of the API server.
-
-    After 401 the page asks for another token. On a laptop the kubeconfig has expired instead, and no token would help.
-    """
-    if isinstance(error, NotKnown):
-        return Refused(403, sentence_of(error)) if laptop else Refused(401, UNKNOWN)
-    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
-    return Refused(status, sentence_of(error))
-
-
-def sentence_of(error: ClientError) -> str:
-    """Returns an error's message for the page."""
-    return str(error)[:MAX_SENTENCE]
-
-
-def problem(error: ClientError) -> Mapping[str, str]:
-    """Returns the data of the event that reports an error."""
-    return {"sentence": sentence_of(error)}
+def problem(sentence: object) -> bytes:
+    """Returns the encoded event that reports an error."""
+    return encoded("problem", {"sentence": str(sentence)[:MAX_SENTENCE]})
 
 
 def encoded(name: str, data: Any) -> bytes:
@@ -111,20 +60,9 @@ class EventStream:
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         self.response = web.StreamResponse(headers=headers)
 
-    async def open(self) -> None:
-        """Sends the headers."""
-        await self.response.prepare(self._request)
-
     async def send(self, event: bytes) -> None:
         """Sends an event, and waits if the viewer reads slowly. Raises ConnectionError if the viewer disconnected."""
-        try:
-            async with asyncio.timeout(STUCK_SECONDS):
-                for start in range(0, len(event), PIECE_BYTES):
-                    await self.response.write(event[start : start + PIECE_BYTES])
-        except TimeoutError as error:
-            if self._request.transport is not None:
-                self._request.transport.abort()
-            raise ConnectionResetError("the viewer takes nothing") from error
+        await write(self._request, self.response, event, STUCK_SECONDS)
 
     async def ping(self) -> None:
         """Sends a comment, so that the connection isn't closed as idle."""
@@ -180,37 +118,17 @@ class Latest:
                 return
 
 
-async def first_to_end(*parts: Coroutine[Any, Any, None]) -> None:
-    """Runs coroutines until one ends, and cancels the others. If it ended with an error, raises that error."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def streamed(request: web.Request, answer: Callable[[EventStream], Awaitable[None]]) -> web.StreamResponse:
     """Serves a live answer. If it fails, its last event reports the error."""
     stream = EventStream(request)
-    await stream.open()
+    await stream.response.prepare(request)
     try:
         await answer(stream)
-    except ClientError as error:
-        await stream.send(encoded("problem", problem(error)))
-    except Refused as error:
-        await stream.send(encoded("problem", {"sentence": error.sentence}))
     except ConnectionError:
         pass
-    except Exception:
+    except Exception as error:
         # The headers were already sent, so an HTTP error is no longer possible.
-        _log.exception("A live answer for %s broke off", request.path)
-        await stream.send(
-            encoded("problem", {"sentence": "Something went wrong here; the dashboard's log has the details."})
-        )
+        await stream.send(problem(refused(error, request).sentence))
     return stream.response
 
 

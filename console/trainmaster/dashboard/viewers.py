@@ -17,23 +17,24 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from trainmaster.client.asynchronous import connector_to
 from trainmaster.client.errors import ClientError, JobNotFound, NoCluster, NotKnown
 from trainmaster.client.history import HistoryReader, find_history
-from trainmaster.client.history.finding import NoWay
+from trainmaster.client.history.finding import FoundHistory, NoWay
 from trainmaster.client.job import TrainingJob
-from trainmaster.client.permission import Access, Gate, is_allowed, party_of
+from trainmaster.client.permission import Access, Gate, is_allowed, party_of, put_newest
 from trainmaster.client.server import Server, for_viewer
-from trainmaster.client.transport import AsyncTransport
 from trainmaster.client.watching import read_job
-from trainmaster.dashboard.parties import Parties, Party
 from trainmaster.dashboard.reading import HistoryTransport, ViewerTransport
-from trainmaster.dashboard.streams import UNKNOWN, Refused
+from trainmaster.dashboard.streams import UNKNOWN
+from trainmaster.dashboard.tenants import SharedLimits, Tenant
+from trainmaster.serving import Refused
 from trainmaster_operator.wire.values import mapping, text
 
+T = TypeVar("T")
 # Maximum number of sessions of one tenant, and of all.
 MOST_SESSIONS, MOST_SESSIONS_IN_ALL = 100, 1_000
 IDLE_SECONDS = 300.0
@@ -49,16 +50,20 @@ WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 RecordedJob = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class HistoryAccess:
-    """HistoryAccess is one viewer's access to a history. It is closed with their session."""
+class ViewerHistory(HistoryReader):
+    """ViewerHistory reads a history for one viewer. It is closed with their session."""
 
-    reader: HistoryReader
-    close: Callable[[], Awaitable[None]]
+    def __init__(self, found: FoundHistory) -> None:
+        self._own = HistoryTransport(found.server, reader=found.answers)
+        super().__init__(self._own, is_announced=found.is_announced, address=found.server.address)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._own.close()
 
 
-# Returns the access to the history for a server with the viewer's credentials; None if there is no history.
-HistoryOf = Callable[[Server], HistoryAccess | None]
+# Returns the history for a server with the viewer's credentials; None if there is no history.
+HistoryOf = Callable[[Server], ViewerHistory | None]
 
 
 @dataclass(eq=False)
@@ -67,53 +72,89 @@ class Viewer:
 
     transport: ViewerTransport = field(repr=False)
     access: Gate = field(repr=False)
-    party: Party = field(repr=False)
+    tenant: Tenant = field(repr=False)
     user: str | None = field(repr=False)
-    history_access: HistoryAccess | None = field(repr=False, default=None)
+    history: ViewerHistory | None = field(repr=False)
+    # Tasks that close sessions.
+    closing: set[asyncio.Task[None]] = field(repr=False)
     seen_at: float = field(default_factory=time.monotonic)
     streams: int = 0
     is_over: bool = False
-    # Closes the session after its last live answer.
-    closing: Callable[[Viewer], None] = field(repr=False, default=lambda _: None)
 
-    @property
-    def history(self) -> HistoryReader | None:
-        """Returns this viewer's reader of the history; None if there is no history."""
-        return None if self.history_access is None else self.history_access.reader
+    async def has_history(self) -> bool:
+        """Returns whether there is a history, even if it refuses the viewer."""
+        if self.history is None:
+            return False
+        try:
+            await self.history.jobs(limit=1)
+        except (NoCluster, NoWay):
+            return False
+        except ClientError:
+            pass
+        return True
 
     async def look_up(self, namespace: str, name: str, uid: str | None) -> TrainingJob | RecordedJob:
         """Returns a job, or the record of a deleted one. Raises ClientError."""
-        return await look_up(self.transport, self.history, namespace, name, uid)
 
-    async def close(self) -> None:
-        """Closes the session's connections."""
+        async def living() -> TrainingJob:
+            job = await read_job(self.transport, namespace, name)
+            if uid not in (None, job.uid):
+                raise replaced(name)
+            return job
+
+        return await self.or_recorded(living, namespace, name, uid)
+
+    async def or_recorded(
+        self, living: Callable[[], Awaitable[T]], namespace: str, name: str, uid: str | None
+    ) -> T | RecordedJob:
+        """Returns a job as `living` does, or the record of a deleted one. Raises ClientError."""
+        try:
+            return await living()
+        except JobNotFound as error:
+            missing = error
+        if self.history is None:
+            raise missing
+        try:
+            return await self.history.job(namespace, name, uid=uid)
+        except (JobNotFound, NoCluster):
+            raise missing from None
+
+    def end(self) -> None:
+        """Closes the session, after its last live answer."""
+        self.is_over = True
+        if not self.streams:
+            task = asyncio.ensure_future(self._close())
+            self.closing.add(task)
+            task.add_done_callback(self.closing.discard)
+
+    async def _close(self) -> None:
         await self.transport.close()
-        if self.history_access is not None:
-            await self.history_access.close()
+        if self.history is not None:
+            await self.history.close()
 
     def count(self) -> None:
         """Counts a request. Raises Refused if there were too many."""
         self.seen_at = time.monotonic()
-        self.party.count()
+        self.tenant.count()
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
         """Counts a live answer during the block. Raises Refused if there are too many."""
-        with self.party.streaming():
+        with self.tenant.streaming():
             self.streams += 1
             try:
                 yield
             finally:
                 self.streams -= 1
                 self.seen_at = time.monotonic()
-                if self.is_over and not self.streams:
-                    self.closing(self)
+                if self.is_over:
+                    self.end()
 
 
 class Viewers:
     """Viewers keeps all viewers' sessions."""
 
-    def __init__(self, server: Server, history_of: HistoryOf) -> None:
+    def __init__(self, server: Server, history_of: HistoryOf = lambda _: None) -> None:
         """`server` is the API server without credentials, or with the kubeconfig's credentials for `myself`."""
         self._server = server
         self._history_of = history_of
@@ -123,20 +164,18 @@ class Viewers:
         self._closing: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Semaphore(NEW_AT_ONCE)
         self._new = 0
-        self.parties = Parties()
-        self._party_by_name: WeakValueDictionary[str, Party] = WeakValueDictionary()
+        self.tenants = SharedLimits()
+        self._tenant_by_name: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
 
     async def myself(self) -> Viewer:
         """Returns a laptop's viewer, whose credentials are the kubeconfig's. Raises ClientError."""
-        known = self._known(b"")
-        return known or await self._asked(b"", self._server)
+        return self._known(b"") or await self._asked(b"", self._server)
 
     async def of_token(self, token: str) -> Viewer:
         """Returns the viewer with this token. Raises Refused if the API server refuses it, and NoCluster."""
         key = hashlib.sha256(token.encode()).digest()
         if (known := self._known(key)) is not None:
             return known
-        self._require_unrefused(key)
         if self._new >= MOST_NEW:
             raise Refused(503, "Too many new viewers come at once; try again.", {"Retry-After": "2"})
         self._new += 1
@@ -145,7 +184,6 @@ class Viewers:
                 # Another request may have confirmed the token while this one waited.
                 if (known := self._known(key)) is not None:
                     return known
-                self._require_unrefused(key)
                 return await self._asked(key, for_viewer(self._server, token))
         finally:
             self._new -= 1
@@ -175,68 +213,61 @@ class Viewers:
         await self._connector.close()
 
     def _known(self, key: bytes) -> Viewer | None:
+        """Returns a token's session; None for a new token. Raises Refused for one that was refused lately."""
+        if self._refused.get(key, 0.0) > time.monotonic():
+            raise Refused(401, UNKNOWN)
         found = self._by_hash.get(key)
         if found is not None:
             self._by_hash.move_to_end(key)
         return found
 
-    def _require_unrefused(self, key: bytes) -> None:
-        if self._refused.get(key, 0.0) > time.monotonic():
-            raise Refused(401, UNKNOWN)
-
     def _refuse(self, key: bytes) -> None:
-        self._refused[key] = time.monotonic() + REFUSED_SECONDS
-        while len(self._refused) > MOST_REFUSED:
-            self._refused.popitem(last=False)
+        put_newest(self._refused, key, time.monotonic() + REFUSED_SECONDS, MOST_REFUSED)
 
     async def _asked(self, key: bytes, server: Server) -> Viewer:
         """Returns a new session once the API server has confirmed the token."""
-        transport = ViewerTransport(server, self._connector, self._party("a new viewer"))
+        transport = ViewerTransport(server, self._connector, self._tenant("a new viewer"))
+        viewer = None
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 user = await _user(transport)
             # If users have no names, each token counts as a separate tenant.
-            transport.party = self._party(key.hex() if user is None else party_of(user))
-            self._make_room(transport.party)
+            transport.tenant = tenant = self._tenant(key.hex() if user is None else party_of(user))
+            self._make_room(tenant)
+            # Another request with the same token may have added the session.
+            if (known := self._known(key)) is not None:
+                return known
+            viewer = Viewer(transport, Gate(transport), tenant, user, self._history_of(server), self._closing)
+            self._by_hash[key] = viewer
+            return viewer
         except TimeoutError:
-            await transport.close()
-            raise NoCluster(
-                f"The cluster at {server.address} didn't confirm the token within {ASK_SECONDS:g} s."
-            ) from None
+            message = f"The cluster at {server.address} didn't confirm the token within {ASK_SECONDS:g} s."
+            raise NoCluster(message) from None
         except NotKnown:
-            await transport.close()
             if not key:
                 raise
             self._refuse(key)
             raise Refused(401, UNKNOWN) from None
-        except BaseException:
-            await transport.close()
-            raise
-        if (known := self._known(key)) is not None:
-            # Another request with the same token has already added the session.
-            await transport.close()
-            return known
-        viewer = Viewer(transport, Gate(transport), transport.party, user, self._history_of(server))
-        viewer.closing = self._close
-        self._by_hash[key] = viewer
-        return viewer
+        finally:
+            if viewer is None:
+                await transport.close()
 
-    def _party(self, name: str) -> Party:
-        found = self._party_by_name.get(name)
+    def _tenant(self, name: str) -> Tenant:
+        found = self._tenant_by_name.get(name)
         if found is None:
-            found = self._party_by_name[name] = Party(name, self.parties)
+            found = self._tenant_by_name[name] = Tenant(name, self.tenants)
         return found
 
-    def _make_room(self, party: Party) -> None:
+    def _make_room(self, tenant: Tenant) -> None:
         """Drops the longest idle session if the tenant, or all, have too many. Raises Refused if none is idle."""
         self.forget_idle()
-        own = [key for key, viewer in self._by_hash.items() if viewer.party is party]
-        most = Counter(viewer.party.name for viewer in self._by_hash.values())
+        own = [key for key, viewer in self._by_hash.items() if viewer.tenant is tenant]
+        most = Counter(viewer.tenant.name for viewer in self._by_hash.values())
         if len(own) >= MOST_SESSIONS:
             keys = own
         elif len(self._by_hash) >= MOST_SESSIONS_IN_ALL:
             # Sessions of the tenant with the most sessions are dropped first.
-            keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].party.name])
+            keys = sorted(self._by_hash, key=lambda key: -most[self._by_hash[key].tenant.name])
         else:
             return
         key = next((key for key in keys if not self._by_hash[key].streams), None)
@@ -245,68 +276,17 @@ class Viewers:
         self._forget(key)
 
     def _forget(self, key: bytes) -> None:
-        viewer = self._by_hash.pop(key)
-        viewer.is_over = True
-        if not viewer.streams:
-            # Otherwise the session is closed after its last live answer.
-            self._close(viewer)
-
-    def _close(self, viewer: Viewer) -> None:
-        task = asyncio.ensure_future(viewer.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-
-def no_history(server: Server) -> None:
-    """Returns None, because there is no history."""
-    del server
+        self._by_hash.pop(key).end()
 
 
 def history_at(address: str | None) -> HistoryOf:
     """Returns access to the history at an address, or else to the cluster's history (client/history/finding.py)."""
 
-    def access(server: Server) -> HistoryAccess | None:
-        if server.acting_as is not None:
-            # A history identifies users by their tokens, and doesn't support impersonation.
-            return None
-        found = find_history(address, server)
-        transport = HistoryTransport(found.server, reader=found.answers)
-        client = HistoryReader(transport, is_announced=found.is_announced, address=found.server.address)
-        return HistoryAccess(client, transport.close)
+    def history_of(server: Server) -> ViewerHistory | None:
+        # A history identifies users by their tokens, and doesn't support impersonation.
+        return None if server.acting_as is not None else ViewerHistory(find_history(address, server))
 
-    return access
-
-
-async def answers(history: HistoryReader | None) -> bool:
-    """Returns whether there is a history, even if it refuses the viewer."""
-    if history is None:
-        return False
-    try:
-        await history.jobs(limit=1)
-    except (NoCluster, NoWay):
-        return False
-    except ClientError:
-        return True
-    return True
-
-
-async def look_up(
-    transport: AsyncTransport, history: HistoryReader | None, namespace: str, name: str, uid: str | None
-) -> TrainingJob | RecordedJob:
-    """Returns a job, or the record of a deleted one. Raises JobNotFound if neither exists."""
-    try:
-        job = await read_job(transport, namespace, name)
-        if uid in (None, job.uid):
-            return job
-        missing = replaced(name)
-    except JobNotFound as error:
-        missing = error
-    if history is None:
-        raise missing
-    try:
-        return await history.job(namespace, name, uid=uid)
-    except (JobNotFound, NoCluster):
-        raise missing from None
+    return history_of
 
 
 def replaced(name: str) -> JobNotFound:

@@ -15,14 +15,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError
 
+from trainmaster.client.errors import JobNotFound
 from trainmaster.client.history.answers import (
     MOST_ITEMS,
     EvidenceList,
@@ -33,11 +32,12 @@ from trainmaster.client.history.answers import (
     RecordedJobList,
     Series,
 )
-from trainmaster.history.drawing import Drawn, Moved, TimeWindow, heat_answer, series_answer
-from trainmaster.history.figures import CURVES, HEAT, decompress
+from trainmaster.history.drawing import Block, Drawn, Moved, TimeWindow, heat_answer, series_answer
+from trainmaster.history.figures import CURVES, HEAT, decompress, of_tail
 from trainmaster.history.schema import open_to_read
 from trainmaster.history.statuses import Attempt, shown
-from trainmaster.history.store import workers_of
+from trainmaster.history.store import slice_of, workers_of
+from trainmaster.serving import Refused
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.records import PodPlace
@@ -62,18 +62,6 @@ _FIELDS = "id, uid, namespace, name, created, deleted, summary"
 Kind = TypeVar("Kind", bound=HistoryAnswer)
 
 
-class NotRecorded(Exception):
-    """The history has no record of that job."""
-
-
-class AnswerTooSlow(Exception):
-    """Reading an answer took too long. The message suggests a smaller request."""
-
-
-class Busy(Exception):
-    """No thread became free in time."""
-
-
 class Answers:
     """Answers reads one file. Only one thread at a time may use it."""
 
@@ -82,12 +70,6 @@ class Answers:
         self.connection = open_to_read(file)
         # Long answers call this function repeatedly. It raises if they must stop.
         self.check: Callable[[], None] = lambda: None
-
-    def __enter__(self) -> Answers:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.connection.close()
 
     def count(self) -> int:
         """Returns the number of recorded jobs."""
@@ -113,7 +95,7 @@ class Answers:
         return RecordedJobList.of(items=[_recorded(row) for row in rows[:limit]], **{"continue": more})
 
     def job(self, namespace: str, name: str, uid: str = "") -> RecordedJobDetail:
-        """Returns a job. Raises NotRecorded."""
+        """Returns a job. Raises JobNotFound."""
         with self._one_moment():
             row = self._job(namespace, name, uid)
             data = self._one("SELECT data FROM objects WHERE job = ?", row[0])
@@ -134,25 +116,25 @@ class Answers:
             )
 
     def series(self, namespace: str, name: str, uid: str, window: TimeWindow, points: int) -> Series:
-        """Returns curves of at most `points` points. Raises NotRecorded."""
+        """Returns curves of at most `points` points. Raises JobNotFound."""
 
-        def answer(drawn: Drawn) -> Series:
-            furthest, before = -1, dict[int, int]()
-            for attempt, step in self._all(
-                "SELECT attempt, last_step FROM attempts WHERE job = ? ORDER BY attempt", drawn.job
-            ):
-                before[attempt] = furthest
-                furthest = max(furthest, -1 if step is None else step)
-            return series_answer(drawn, window, points, before)
+        def answer(job: int, drawn: Drawn) -> Series:
+            before = self._all(
+                "SELECT attempt, coalesce(max(last_step) OVER earlier, -1) FROM attempts WHERE job = ? "
+                "WINDOW earlier AS (ORDER BY attempt ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)",
+                job,
+            )
+            return series_answer(drawn, window, points, dict(before))
 
         return self._draw(namespace, name, uid, CURVES, window, answer)
 
     def heat(self, namespace: str, name: str, uid: str, window: TimeWindow, columns: int, figure: str) -> RankHeat:
-        """Returns a heat map of at most `columns` columns. Raises NotRecorded."""
-        return self._draw(namespace, name, uid, HEAT, window, lambda drawn: heat_answer(drawn, window, columns, figure))
+        """Returns a heat map of at most `columns` columns. Raises JobNotFound."""
+        where = namespace, name, uid
+        return self._draw(*where, HEAT, window, lambda _, drawn: heat_answer(drawn, window, columns, figure))
 
     def evidence(self, namespace: str, name: str, uid: str = "") -> EvidenceList:
-        """Returns the evidence of as many of the newest attempts as fit, oldest first. Raises NotRecorded."""
+        """Returns the evidence of as many of the newest attempts as fit, oldest first. Raises JobNotFound."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             texts = self._texts("SELECT data, key FROM evidence WHERE job = ? ORDER BY key DESC", job)
@@ -162,7 +144,7 @@ class Answers:
     def logs(
         self, namespace: str, name: str, uid: str = "", *, worker: int | None = None, tail: int | None = None
     ) -> LogList:
-        """Returns the last lines of one worker's log, or of as many logs as fit. Raises NotRecorded."""
+        """Returns the last lines of one worker's log, or of as many logs as fit. Raises JobNotFound."""
         with self._one_moment():
             (job, *_) = self._job(namespace, name, uid)
             only = "" if worker is None else f" AND key = {worker}"
@@ -179,7 +161,7 @@ class Answers:
         return LogList.of(items=items)
 
     def _draw(
-        self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[Drawn], Kind]
+        self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow, answer: Callable[[int, Drawn], Kind]
     ) -> Kind:
         """Calls `answer` with a job's data, and returns its result.
 
@@ -188,13 +170,31 @@ class Answers:
         """
         try:
             with self._one_moment():
-                (job, *_) = self._job(namespace, name, uid)
-                drawn = Drawn.of(self.connection, job, kind, window, self.check)
-            return answer(drawn)
+                job, drawn = self._drawn(namespace, name, uid, kind, window)
+            return answer(job, drawn)
         except Moved:
             with self._one_moment():
-                (job, *_) = self._job(namespace, name, uid)
-                return answer(Drawn.of(self.connection, job, kind, window, self.check))
+                return answer(*self._drawn(namespace, name, uid, kind, window))
+
+    def _drawn(self, namespace: str, name: str, uid: str, kind: str, window: TimeWindow) -> tuple[int, Drawn]:
+        (job, *_) = self._job(namespace, name, uid)
+        rows = self._all(
+            "SELECT id, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
+            "ORDER BY level DESC, first, id",
+            *(job, kind, window.since, min(window.until, 1e15)),
+        )
+        tail = self._all("SELECT at, data FROM tail WHERE slice = ? AND job = ? ORDER BY id", slice_of(job), job)
+
+        def data(block: Block) -> bytes:
+            self.check()
+            # After the block was deleted, its number may have been used for another job's block.
+            where = block.id, job, block.level
+            row = self._one("SELECT data FROM blocks WHERE id = ? AND job = ? AND level = ?", *where)
+            if row is None:
+                raise Moved
+            return bytes(row[0])
+
+        return job, Drawn(kind, of_tail(tail)[kind], [Block(*row) for row in rows], data)
 
     def _job(self, namespace: str, name: str, uid: str) -> Sequence[Any]:
         row: Sequence[Any] | None = self._one(
@@ -204,7 +204,7 @@ class Answers:
         )
         if row is None:
             life = f" with the uid {uid}" if uid else ""
-            raise NotRecorded(f"Nothing was recorded of a job {name}{life} in namespace {namespace}.")
+            raise JobNotFound(f"Nothing was recorded of a job {name}{life} in namespace {namespace}.")
         return row
 
     def _attempts(self, job: int, recorded: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -255,14 +255,6 @@ class Answers:
         return self.connection.execute(statement, values).fetchone()
 
 
-@dataclass(frozen=True)
-class Body:
-    """Body is an answer's JSON, which may be compressed."""
-
-    data: bytes
-    is_compressed: bool = False
-
-
 class AnswerThreads:
     """AnswerThreads runs the threads that read answers from the file."""
 
@@ -270,11 +262,11 @@ class AnswerThreads:
         self._file = file
         self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="history-reader")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="history-drawer")
-        self._own = threading.local()
         # Counts how often another file has replaced the file, as after damage.
         self._generation = 0
         self._is_closed = False
-        self._opened: list[Answers] = []
+        # By thread and generation.
+        self._opened: dict[tuple[int, int], Answers] = {}
 
     def reopen(self) -> None:
         """Makes all later reads open the file again."""
@@ -290,22 +282,25 @@ class AnswerThreads:
         except TimeoutError:
             # A read is still running, so its connection stays open, and the empty write-ahead log remains.
             return
-        for answers in self._opened:
+        for answers in self._opened.values():
             answers.connection.close()
 
     async def read(
         self, ask: Callable[[Answers], HistoryAnswer | int], *, is_long: bool = False, compress: bool = False
-    ) -> Body:
-        """Returns an answer. Raises the errors of `ask`, UnusableHistory, sqlite3.Error, AnswerTooSlow and Busy."""
+    ) -> tuple[bytes, bool]:
+        """Returns an answer's JSON, and whether it is compressed.
+
+        Raises the errors of `ask`, UnusableHistory, sqlite3.Error and Refused.
+        """
         threads = self._long if is_long else self._short
         reading = asyncio.get_running_loop().run_in_executor(threads, self._read, ask, compress)
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 return await reading
         except TimeoutError as error:
-            raise Busy(f"Other requests have been answered for {WAIT_SECONDS:g} s; try again.") from error
+            raise Refused(503, f"Other requests have been answered for {WAIT_SECONDS:g} s; try again.") from error
 
-    def _read(self, ask: Callable[[Answers], HistoryAnswer | int], compress: bool) -> Body:
+    def _read(self, ask: Callable[[Answers], HistoryAnswer | int], compress: bool) -> tuple[bytes, bool]:
         answers = self._answers()
         until = time.monotonic() + READ_SECONDS
 
@@ -325,19 +320,16 @@ class AnswerThreads:
                 raise _too_slow() from error
             raise
         if not compress or len(body) <= _COMPRESSED_BYTES:
-            return Body(body)
+            return body, False
         # This thread compresses, because compressing in the event loop would delay other requests.
         packing = zlib.compressobj(_LEVEL, wbits=_GZIP)
-        return Body(packing.compress(body) + packing.flush(), is_compressed=True)
+        return packing.compress(body) + packing.flush(), True
 
     def _answers(self) -> Answers:
-        if getattr(self._own, "generation", None) != self._generation:
-            generation = self._generation
-            self._own.answers = Answers(self._file)
-            self._opened.append(self._own.answers)
-            self._own.generation = generation
-        found: Answers = self._own.answers
-        return found
+        key = threading.get_ident(), self._generation
+        if key not in self._opened:
+            self._opened[key] = Answers(self._file)
+        return self._opened[key]
 
 
 def _encoded(answer: HistoryAnswer | int) -> bytes:
@@ -351,12 +343,11 @@ def _encoded(answer: HistoryAnswer | int) -> bytes:
         return json.dumps(answer.to_data(), separators=(",", ":")).encode()
 
 
-def _too_slow() -> AnswerTooSlow:
-    return AnswerTooSlow(f"The answer took more than {READ_SECONDS:g} s; ask for less (limit, from, to).")
+def _too_slow() -> Refused:
+    return Refused(504, f"The answer took more than {READ_SECONDS:g} s; ask for less (limit, from, to).")
 
 
 def _recorded(row: Sequence[Any]) -> dict[str, Any]:
-    """Returns a RecordedJob."""
     _, uid, namespace, name, created, deleted, summary = row
     times = {"createdAt": to_text(created), "deletedAt": _moment(deleted)}
     return {"uid": uid, "namespace": namespace, "name": name, **times, **json.loads(summary)}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise, repeat
@@ -24,12 +23,10 @@ from trainmaster.history.figures import (
     STEP,
     Points,
     joined,
-    of_tail,
     readable,
     spans,
     times_of_block,
 )
-from trainmaster.history.store import slice_of
 
 # Number of the slowest and of the fastest ranks that are shown if there are too many ranks.
 _ENDS = 256
@@ -61,48 +58,17 @@ class Block:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Drawn is a job's data of one kind in a window, by time: blocks, which are read one by one, and the tail.
+    """Drawn is a job's data of one kind in a window, by time: blocks, which `data` reads one by one, and the tail."""
 
-    Before each block Drawn calls `check`, which raises if the answer takes too long.
-    """
-
-    connection: sqlite3.Connection
-    job: int
     kind: str
-    blocks: Sequence[Block]
     tail: Sequence[Points]
-    check: Callable[[], None]
-
-    @classmethod
-    def of(
-        cls, connection: sqlite3.Connection, job: int, kind: str, window: TimeWindow, check: Callable[[], None]
-    ) -> Drawn:
-        """Reads the list of blocks, and the newest samples."""
-        blocks = connection.execute(
-            "SELECT id, level FROM blocks WHERE job = ? AND kind = ? AND last >= ? AND first <= ? "
-            "ORDER BY level DESC, first, id",
-            (job, kind, window.since, min(window.until, 1e15)),
-        )
-        index = [Block(*row) for row in blocks]
-        tail = connection.execute(
-            "SELECT at, data FROM tail WHERE slice = ? AND job = ? ORDER BY id", (slice_of(job), job)
-        )
-        return cls(connection, job, kind, index, of_tail(tail.fetchall())[kind], check)
+    blocks: Sequence[Block] = ()
+    # Returns a block's data. Raises Moved, or an error if the answer takes too long.
+    data: Callable[[Block], bytes] = lambda _: b""
 
     def read(self, block: Block, figure: str | None = None) -> Points:
         """Returns a block's points, with all figures or one. Raises Moved."""
         return Points.of_block(self.kind, self.data(block), figure)
-
-    def data(self, block: Block) -> bytes:
-        """Returns a block's data. Raises Moved."""
-        self.check()
-        # After the block was deleted, its number may have been used for another job's block.
-        row = self.connection.execute(
-            "SELECT data FROM blocks WHERE id = ? AND job = ? AND level = ?", (block.id, self.job, block.level)
-        ).fetchone()
-        if row is None:
-            raise Moved
-        return bytes(row[0])
 
     def resolution(self, seconds: float) -> float:
         """Returns a drawn point's width in seconds: the larger of `seconds` and the coarsest level's."""
@@ -148,7 +114,8 @@ def heat_answer(drawn: Drawn, window: TimeWindow, columns: int, figure: str) -> 
     at, attempt = [each for each, _ in in_window], [each for _, each in in_window]
     together, seconds = _together(at, attempt, columns)
     cells = Cells(len(together), figure)
-    column_of = iter(_columns(together, len(at)))
+    first = together[0][0] if together else len(at)
+    column_of = chain([-1] * first, *([column] * (end - first) for column, (first, end) in enumerate(together)))
     # If a block's figures are damaged, it adds nothing to its columns.
     blocks = ((next(readable(lambda it: drawn.read(it, figure), [block]), None), times) for block, times, _ in times)
     for part, all_at in chain(blocks, ((part, part.at) for part in drawn.tail)):
@@ -244,14 +211,6 @@ class Cells:
             old = values[place]
             values[place] = value if old != old else max(old, value) if self._is_peak else old + value
             counts[place] += 1
-
-
-def _columns(together: Sequence[tuple[int, int]], points: int) -> Iterator[int]:
-    """Yields each point's column, or -1 for points before the first column."""
-    first = together[0][0] if together else points
-    yield from [-1] * first
-    for column, (first, end) in enumerate(together):
-        yield from [column] * (end - first)
 
 
 def _together(at: Sequence[float], attempt: Sequence[int], points: int) -> tuple[list[tuple[int, int]], float]:

@@ -261,13 +261,8 @@ def readable(read: Callable[[Block], Read], blocks: Iterable[Block]) -> Iterator
             yield found
 
 
-def compress(raw: bytes) -> bytes:
-    """Returns the compressed bytes."""
-    return zlib.compress(raw, 6)
-
-
 def decompress(packed: bytes) -> bytes:
-    """Returns the original bytes. Raises ValueError for bytes that `compress` didn't return."""
+    """Returns the original bytes. Raises ValueError for bytes that zlib didn't compress."""
     try:
         return zlib.decompress(packed)
     except zlib.error as error:
@@ -280,7 +275,7 @@ def step_of(record: SampleRecord) -> int | None:
     return None if found is None else int(min(max(found, 0.0), MAX_WHOLE - 1))
 
 
-def to_tail(record: SampleRecord, status: Mapping[str, float]) -> str:
+def to_tail(record: SampleRecord, status: Mapping[str, float], most_ranks: int = MAX_RANKS) -> str:
     """Returns a sample as text for the tail. `status` contains the figures of the job's status at that time."""
     known = {name: [value for value in values if value is not None] for name, values in record.columns.items()}
     of_job: dict[str, float | None] = {
@@ -293,9 +288,9 @@ def to_tail(record: SampleRecord, status: Mapping[str, float]) -> str:
         "slowestStepSeconds": max(known.get("step_seconds") or (), default=None),
         **status,
     }
-    ranks, workers = record.ranks[:MAX_RANKS], record.workers[:MAX_RANKS]
+    ranks, workers = record.ranks[:most_ranks], record.workers[:most_ranks]
     of_ranks = {
-        key: record.columns[name][:MAX_RANKS] for name, key in _OF_RANKS.items() if known.get(name) and record.ranks
+        key: record.columns[name][:most_ranks] for name, key in _OF_RANKS.items() if known.get(name) and record.ranks
     }
     figures = {name: value for name, value in of_job.items() if value is not None}
     return json.dumps([record.attempt, figures, ranks, workers, of_ranks], separators=(",", ":"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from pathlib import Path
 
+from trainmaster.client.errors import InvalidRequest
 from trainmaster.client.server import address_of
 from trainmaster.history.answers import AnswerThreads
 from trainmaster.history.recorder import HistoryMetrics, HistoryRecorder
@@ -15,16 +15,13 @@ from trainmaster.history.schema import locked
 from trainmaster.history.server import HistoryServer
 from trainmaster.history.settings import HistorySettings
 from trainmaster.history.viewers import HistoryViewers
+from trainmaster.serving import first_to_end
 
 log = logging.getLogger(__name__)
 
 
-class CannotListen(Exception):
-    """The port isn't available. The message states the reason."""
-
-
 async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
-    """Serves the history until `stop` is set. Raises UnusableHistory, NoCluster and CannotListen."""
+    """Serves the history until `stop` is set. Raises UnusableHistory, NoCluster and InvalidRequest."""
     file = Path(settings.file)
     with locked(file):
         viewers = HistoryViewers(address_of(settings.kubeconfig, settings.context))
@@ -34,7 +31,6 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
         token_file = None if settings.writer_token_file is None else Path(settings.writer_token_file)
         server = HistoryServer(recorder, readers, viewers, metrics, file, token_file)
         await recorder.open()
-        maintaining = asyncio.create_task(recorder.maintain())
         try:
             try:
                 port = await server.start(settings.address, settings.port)
@@ -42,22 +38,15 @@ async def run_history(settings: HistorySettings, stop: asyncio.Event) -> None:
                 where = f"{settings.address} port {settings.port}"
                 # asyncio's message names its function calls. The error for an unknown host name has no errno.
                 why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-                raise CannotListen(f"{where} can't be listened on: {why}; give --address and --port.") from error
+                raise InvalidRequest(f"{where} can't be listened on: {why}; give --address and --port.") from error
             log.info("The history in %s is served on port %d.", file, port)
             if token_file is None:
                 log.warning("Nothing is recorded, only read: there is no --writer-token-file.")
             elif not token_file.is_file():
                 log.warning("Nothing is recorded until the writer's token is in %s, which doesn't exist.", token_file)
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait((stopping, maintaining), return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if maintaining.done():
-                # Only a bug ends the maintenance. This raises its error, so that the process is restarted.
-                maintaining.result()
+            # Only a bug ends the maintenance. This raises its error, so that the process is restarted.
+            await first_to_end(stop.wait(), recorder.maintain())
         finally:
-            maintaining.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await maintaining
             await server.close()
             await readers.close()
             await viewers.close()

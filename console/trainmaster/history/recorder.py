@@ -8,12 +8,13 @@ import logging
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 from prometheus_client import Counter as CounterMetric
 
 from trainmaster.history.schema import UnusableHistory, is_damage, move_aside
@@ -41,7 +42,6 @@ LOOK_SECONDS, FAILED_SECONDS = 1.0, 10.0
 ROOM_SECONDS = 5.0
 # A slice of the tail may take at most the file's size divided by this number.
 _OF_A_SLICE = 256
-_COMMIT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Reasons of refused requests, by the answer's HTTP status.
 REASONS = {
     400: "BadRequest",
@@ -61,10 +61,6 @@ REASONS = {
 
 class CannotRecord(Exception):
     """The history can't write now. The message states the reason. The sender must repeat the records."""
-
-
-class NoRoom(Exception):
-    """Records don't fit into the file below its maximum size."""
 
 
 class HistoryRecorder:
@@ -127,7 +123,8 @@ class HistoryRecorder:
         except Exception:
             written = self._one_by_one(body)
         self._metrics.commit_seconds.observe(time.monotonic() - started)
-        self._metrics.count_records(written)
+        for kind, number in written.items():
+            self._metrics.records.labels(record=kind).inc(number)
         return written.total()
 
     def _one_by_one(self, body: bytes) -> Counter[str]:
@@ -160,7 +157,7 @@ class HistoryRecorder:
     def _or_replaced(self, write: Callable[[], T], size: int | None = None) -> T:
         """Calls `write`. If the file is damaged or missing, replaces it and calls `write` again.
 
-        `size` is the size of the records' JSON. Raises CannotRecord, and NoRoom if they exceed the file's maximum size.
+        `size` is the size of the records' JSON. Raises CannotRecord, and ValueError for records larger than the file.
         """
         try:
             if self._store.is_lost():
@@ -175,7 +172,7 @@ class HistoryRecorder:
         except sqlite3.Error as error:
             is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
             if is_full and size is not None and not self._store.has_room(size):
-                raise NoRoom(f"it doesn't fit below --max-bytes ({self._settings.max_bytes})") from error
+                raise ValueError(f"it doesn't fit below --max-bytes ({self._settings.max_bytes})") from error
             self._refuse(error)
         if self._cannot:
             log.info("Records are written again.")
@@ -248,40 +245,25 @@ class HistoryMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.records = CounterMetric("trainmaster_history_records", "Records written.", ["record"], registry=registry)
-        self.bytes = Gauge("trainmaster_history_file_bytes", "Bytes of the file on the disk.", registry=registry)
-        self.most_bytes = Gauge("trainmaster_history_max_bytes", "Maximum size of the file.", registry=registry)
-        self.jobs = Gauge("trainmaster_history_jobs", "Recorded jobs.", registry=registry)
+        counter, gauge = partial(CounterMetric, registry=registry), partial(Gauge, registry=registry)
+        self.records = counter("trainmaster_history_records", "Records written.", ["record"])
+        self.bytes = gauge("trainmaster_history_file_bytes", "Bytes of the file on the disk.")
+        self.most_bytes = gauge("trainmaster_history_max_bytes", "Maximum size of the file.")
+        self.jobs = gauge("trainmaster_history_jobs", "Recorded jobs.")
         self.commit_seconds = Histogram(
             "trainmaster_history_commit_duration_seconds",
             "Seconds until a batch of records was on the disk.",
-            buckets=_COMMIT,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=registry,
         )
-        self.refused = CounterMetric(
-            "trainmaster_history_refused_requests", "Requests that were refused.", ["reason"], registry=registry
-        )
-        self.damaged = CounterMetric(
-            "trainmaster_history_damaged_files", "Damaged files that were moved aside.", registry=registry
-        )
-        self.lost = CounterMetric(
-            "trainmaster_history_lost_files",
-            "Times that the file was deleted or replaced while it was in use.",
-            registry=registry,
-        )
+        self.refused = counter("trainmaster_history_refused_requests", "Requests that were refused.", ["reason"])
+        self.damaged = counter("trainmaster_history_damaged_files", "Damaged files that were moved aside.")
+        lost = "Times that the file was deleted or replaced while it was in use."
+        self.lost = counter("trainmaster_history_lost_files", lost)
         for kind in (JobRecord, DeletedRecord, SampleRecord, EvidenceRecord, LogRecord):
             self.records.labels(record=kind.kind)
         for reason in REASONS.values():
             self.refused.labels(reason=reason)
         ProcessCollector(registry=registry)
-        version = Gauge("trainmaster_build_info", "1, with the version that runs.", ["version"], registry=registry)
+        version = gauge("trainmaster_build_info", "1, with the version that runs.", ["version"])
         version.labels(version=__version__).set(1)
-
-    def count_records(self, written: Mapping[str, int]) -> None:
-        """Adds to the number of written records of each kind."""
-        for kind, number in written.items():
-            self.records.labels(record=kind).inc(number)
-
-    def text(self) -> bytes:
-        """Returns the metrics in the exposition format."""
-        return generate_latest(self.registry)

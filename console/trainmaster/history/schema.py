@@ -122,7 +122,10 @@ def open_file(file: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise UnusableHistory(f"{file} can't be used: {error}.") from error
-        if not _began_as_database(file):
+        # A history begins as a database, or with a lost page's zeros.
+        with file.open("rb") as opened:
+            beginning = opened.read(len(_BEGINNING))
+        if beginning != _BEGINNING and beginning.strip(b"\0"):
             raise UnusableHistory(
                 f"{file} is no history but another kind of file, and is left alone; name another, or move it away."
             ) from error
@@ -135,13 +138,6 @@ def open_file(file: Path) -> sqlite3.Connection:
             aside,
         )
         return _open(file)
-
-
-def _began_as_database(file: Path) -> bool:
-    """Returns whether a damaged file may be a history, because it begins as a database or with a lost page's zeros."""
-    with file.open("rb") as opened:
-        beginning = opened.read(len(_BEGINNING))
-    return beginning == _BEGINNING or not beginning.strip(b"\0")
 
 
 def move_aside(file: Path) -> Path:
@@ -192,7 +188,9 @@ def _open(file: Path) -> sqlite3.Connection:
         if not was_clean:
             problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
             if problem != "ok":
-                raise _corrupt(problem)
+                damage = sqlite3.DatabaseError(" ".join(problem.split()))
+                damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+                raise damage
         if version == 0:
             connection.executescript(
                 f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
@@ -216,9 +214,3 @@ def _require_ours(connection: sqlite3.Connection, file: Path) -> int:
             "use that release, or name another file."
         )
     return int(version)
-
-
-def _corrupt(problem: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(" ".join(problem.split()))
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error

@@ -29,12 +29,6 @@ MAX_SHOWN = 300
 # to run, and the record's more precise time is used.
 _SECONDS_OF_A_CONDITION = 1.5
 _COUNTS = ("attempt", "restarts", "disruptions")
-# The summary of a job without known values.
-NOTHING: Mapping[str, Any] = {
-    **dict.fromkeys(("startedAt", "endedAt", "phase")),
-    **dict.fromkeys(_COUNTS, 0),
-    **dict.fromkeys(("step", "totalSteps", "loss", "goodput", "lastFailure", "result")),
-}
 
 
 def summary(job: Mapping[str, Any]) -> dict[str, Any]:

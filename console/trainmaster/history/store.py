@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainmaster.history.figures import compress, decompress, step_of, to_tail
+from trainmaster.history.figures import decompress, step_of, to_tail
 from trainmaster.history.schema import open_file
 from trainmaster.history.statuses import (
-    NOTHING,
     Attempt,
     merge_workers,
     observe,
@@ -48,6 +48,8 @@ MAX_ATTEMPTS, MAX_WITH_WORKERS, MAX_EVIDENCE = 500, 100, 20
 # The part of a bounded file that records may fill. The room that records may need: pages, plus a multiple of their
 # JSON's size.
 _OF_RECORDS, _LEAST_PAGES, _MOST_TIMES = 0.97, 32, 4
+# SQLite's own limit of a file.
+MOST_PAGES = 2**32 - 2
 # Maximum seconds by which the operator's clock may be ahead of this one.
 _CLOCK_SECONDS = 60.0
 # Number of cached jobs, so that a sample needs no query.
@@ -103,7 +105,7 @@ class HistoryStore:
         self.connection = open_file(file)
         self._known: dict[str, _KnownJob] = {}
         self._next_id = 0
-        self._most_pages = 0
+        self._most_pages = MOST_PAGES
         started = time.monotonic()
         rows = self._execute("SELECT DISTINCT slice FROM tail")
         self.tail: dict[int, Slice] = {number: Slice(started) for (number,) in rows}
@@ -170,7 +172,7 @@ class HistoryStore:
     def has_room(self, size: int) -> bool:
         """Returns whether records with `size` bytes of JSON certainly fit below the maximum size."""
         free = int(self._most_pages * _OF_RECORDS) - self.used() // self.pragma("page_size")
-        return not self._most_pages or free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
+        return free > _LEAST_PAGES + _MOST_TIMES * size // self.pragma("page_size")
 
     def pragma(self, name: str) -> int:
         """Returns the value of one of SQLite's pragmas."""
@@ -181,8 +183,6 @@ class HistoryStore:
 
         Raises sqlite3.Error, the errors of `records`, and ValueError for a job that isn't JSON.
         """
-        if not self._most_pages:
-            return self.write(lambda: self._record(records))
         # Some room is reserved, because deleting data needs room too.
         self._execute(f"PRAGMA max_page_count = {int(self._most_pages * _OF_RECORDS)}")
         try:
@@ -265,7 +265,7 @@ class HistoryStore:
         )
         inserted = self._execute(
             "INSERT INTO jobs (uid, namespace, name, created, seen, summary) VALUES (?, ?, ?, ?, ?, ?)",
-            *(key.uid, key.namespace, key.name, created, record.at, json.dumps(dict(NOTHING))),
+            *(key.uid, key.namespace, key.name, created, record.at, json.dumps(summary({}))),
         )
         return _KnownJob(int(inserted.lastrowid or 0), 0.0)
 
@@ -278,7 +278,7 @@ class HistoryStore:
             "WHERE id = ?1",
             *(known.id, record.at, to_seconds(found["endedAt"]), json.dumps(found), _created(record)),
         )
-        data = compress(json.dumps(dict(record.job), separators=(",", ":"), allow_nan=False).encode())
+        data = zlib.compress(json.dumps(dict(record.job), separators=(",", ":"), allow_nan=False).encode())
         statement = "INSERT INTO objects VALUES (?, ?) ON CONFLICT DO UPDATE SET data = excluded.data"
         self._execute(statement, known.id, data)
         since = min(oldest_failure(status), found["attempt"])
@@ -315,7 +315,7 @@ class HistoryStore:
         new = merge_workers(old, pods)
         if new != old:
             places = [[place.worker, place.pod, place.node] for _, place in sorted(new.items())]
-            packed = compress(json.dumps(places, separators=(",", ":")).encode())
+            packed = zlib.compress(json.dumps(places, separators=(",", ":")).encode())
             self._execute("UPDATE attempts SET workers = ? WHERE job = ? AND attempt = ?", packed, known.id, attempt)
 
     def _add_step(self, known: _KnownJob, record: SampleRecord) -> None:
@@ -340,7 +340,7 @@ class HistoryStore:
     def _add_blob(self, table: str, known: _KnownJob, key: int, text: str) -> None:
         self._execute(
             f"INSERT INTO {table} (job, key, data) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET data = excluded.data",
-            *(known.id, key, compress(text.encode("utf-8", "replace"))),
+            *(known.id, key, zlib.compress(text.encode("utf-8", "replace"))),
         )
 
     def _new_id(self) -> int:

@@ -124,7 +124,6 @@ class Aging:
             self._grown.add((job, kind, level))
 
     def _add(self, job: int, level: int, parts: Sequence[Points]) -> None:
-        """Adds points as blocks."""
         size = block_points(max((len(part.ranks) for part in parts), default=1))
         for part in parts:
             for first in range(0, len(part), size):

@@ -26,6 +26,7 @@ from trainmaster.client.asynchronous import AiohttpTransport
 from trainmaster.client.errors import ClientError, NotAllowed
 from trainmaster.client.permission import Access, Gate, party_of, put_newest, refusal
 from trainmaster.client.server import Server
+from trainmaster.serving import Refused
 from trainmaster_operator.wire.values import loads, mapping
 
 # Seconds for which a permission and a refusal are cached.
@@ -46,26 +47,8 @@ _STRANGERS = "Too many unknown tokens are being checked; try again in a moment."
 _token: ContextVar[str] = ContextVar("viewer_token")
 
 
-class UnknownViewer(Exception):
-    """The API server doesn't recognise the token."""
-
-
-class NotPermitted(Exception):
-    """The viewer may not read this."""
-
-
-class NotReviewed(Exception):
-    """The API server couldn't be asked, so the viewer sees nothing."""
-
-
-class Full(Exception):
-    """There is no place for a request. The message states the reason."""
-
-
 @dataclass
 class _KnownToken:
-    """_KnownToken is the viewer of a recognised token, with their cached rights."""
-
     viewer: bytes
     gate: Gate
     seen_at: float
@@ -92,15 +75,16 @@ class HistoryViewers:
         return None if found is None or self._clock() - found.seen_at > KNOWN_SECONDS else found.viewer
 
     async def require(self, token: str, access: Access) -> bytes:
-        """Returns the viewer's key if they may have this access.
-
-        Raises UnknownViewer, NotPermitted, and NotReviewed if the API server didn't answer.
-        """
+        """Returns the viewer's key if they may have this access. Raises Refused."""
         key = _hash(token)
         until, message = self._unknown.get(key, (0.0, ""))
         if until > self._clock():
-            raise UnknownViewer(message)
-        known = self._known.get(key) or _KnownToken(_viewer_of(token, key), self._gate(), 0.0)
+            raise Refused(401, message)
+        known = self._known.get(key)
+        if known is None:
+            seconds = {"allowed_seconds": ALLOWED_SECONDS, "refused_seconds": REFUSED_SECONDS}
+            gate = Gate(self._transport, **seconds, most=MAX_ANSWERS, clock=self._clock)
+            known = _KnownToken(_viewer_of(token, key), gate, 0.0)
         # A context variable, so that only this task and its requests see the token.
         _token.set(token)
         try:
@@ -109,26 +93,17 @@ class HistoryViewers:
         except NotAllowed as error:
             self._known.pop(key, None)
             put_newest(self._unknown, key, (self._clock() + REFUSED_SECONDS, str(error)), MAX_UNKNOWN)
-            raise UnknownViewer(str(error)) from error
+            raise Refused(401, str(error)) from error
         except TimeoutError as error:
-            raise NotReviewed(f"The API server didn't answer within {REVIEW_SECONDS:g} s what you may see.") from error
+            raise Refused(503, f"The API server didn't answer within {REVIEW_SECONDS:g} s what you may see.") from error
         except ClientError as error:
-            raise NotReviewed(f"The API server can't answer what you may see: {error}") from error
+            raise Refused(503, f"The API server can't answer what you may see: {error}") from error
         known.seen_at = self._clock()
         self._unknown.pop(key, None)
         put_newest(self._known, key, known, MAX_VIEWERS)
         if not allowed:
-            raise NotPermitted(refusal(access))
+            raise Refused(403, refusal(access))
         return known.viewer
-
-    def _gate(self) -> Gate:
-        return Gate(
-            self._transport,
-            allowed_seconds=ALLOWED_SECONDS,
-            refused_seconds=REFUSED_SECONDS,
-            most=MAX_ANSWERS,
-            clock=self._clock,
-        )
 
 
 class ViewerPlaces:
@@ -143,15 +118,15 @@ class ViewerPlaces:
 
     @asynccontextmanager
     async def stranger(self) -> AsyncIterator[None]:
-        """Holds a stranger's place during the block. Raises Full."""
+        """Holds a stranger's place during the block. Raises Refused."""
         if self._waiting >= MAX_WAITING:
-            raise Full(_STRANGERS)
+            raise Refused(429, _STRANGERS)
         self._waiting += 1
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._asking.acquire()
         except TimeoutError as error:
-            raise Full(_STRANGERS) from error
+            raise Refused(429, _STRANGERS) from error
         finally:
             self._waiting -= 1
         try:
@@ -161,16 +136,16 @@ class ViewerPlaces:
 
     @contextmanager
     def viewer(self, viewer: bytes) -> Iterator[None]:
-        """Holds a viewer's place during the block. Raises Full."""
+        """Holds a viewer's place during the block. Raises Refused."""
         own, total = self._reads[viewer], self._reads.total()
         if own >= MAX_OF_VIEWER:
-            raise Full(f"{MAX_OF_VIEWER} of your requests are being answered; wait for one of them.")
+            raise Refused(429, f"{MAX_OF_VIEWER} of your requests are being answered; wait for one of them.")
         if total >= (MAX_READS if own else 2 * MAX_READS):
-            raise Full(f"{total} requests of all viewers are being answered; try again in a moment.")
+            raise Refused(429, f"{total} requests of all viewers are being answered; try again in a moment.")
         if self._sending[viewer] >= SENDING_OF_VIEWER:
-            raise Full("You don't read the answers that you asked for; read them before you ask for more.")
+            raise Refused(429, "You don't read the answers that you asked for; read them before you ask for more.")
         if own and self._sending.total() >= SENDING:
-            raise Full("Too many answers wait for slow readers; try again in a moment.")
+            raise Refused(429, "Too many answers wait for slow readers; try again in a moment.")
         try:
             with _counted(self._reads, viewer, 1):
                 yield

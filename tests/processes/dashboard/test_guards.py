@@ -13,7 +13,7 @@ import pytest
 from tests.processes.dashboard.fake_api import VIEW, FakeApi, job, serving_api
 from tests.processes.dashboard.page_client import PageClient, page_client
 from trainmaster.client.server import Fixed, Server
-from trainmaster.dashboard import guards, parties
+from trainmaster.dashboard import guards, tenants
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, Mode, serving
 from trainmaster.dashboard.guards import HEADERS
 
@@ -150,12 +150,12 @@ async def test_a_header_that_is_none_is_in_no_log(end: bytes, tmp_path: Path, ca
 
 
 async def test_more_requests_than_a_page_makes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parties, "MOST_STREAMS", 1)
+    monkeypatch.setattr(tenants, "MOST_STREAMS", 1)
     async with served("cluster", tmp_path) as (client, dashboard):
         async with client.live("/api/jobs", "alice") as live:
             await live.next("jobs")
             status, answer = await client.get("/api/jobs", "alice")
             assert status == 429 and "live views" in answer["sentence"]
-        (await dashboard._viewers.of_token("alice")).party.requests.room = -100.0
+        (await dashboard._viewers.of_token("alice")).tenant.requests.room = -100.0
         assert (await client.get("/api/viewer", "alice"))[0] == 429
         assert (await client.get("/api/viewer", "mine"))[0] == 200, "others aren't held up"

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tests.processes.dashboard.fake_api import VIEW, FakeApi, job, running_pod
 from tests.processes.dashboard.test_list import dashboard
-from trainmaster.dashboard import job_page, logs, parties, scopes
+from trainmaster.dashboard import job_page, logs, scopes, tenants
 
 # 1 MB of JSON that is 25 MB of Python.
 LARGE = [{"": 0}] * 125_000
@@ -59,7 +59,7 @@ async def test_a_manifest_that_is_too_much_is_a_sentence(training: Any, expected
 async def test_a_log_view_reads_a_few_workers_says_so_and_leaves_room_for_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parties, "MOST_LOGS", 16)
+    monkeypatch.setattr(tenants, "MOST_LOGS", 16)
     monkeypatch.setattr(logs, "BATCH_SECONDS", 0.01)
     api = FakeApi({"alice": VIEW, "bob": VIEW})
     wide = job("wide", workers={"running": 60, "desired": 60, "created": 60})
@@ -86,7 +86,7 @@ async def test_a_log_view_reads_a_few_workers_says_so_and_leaves_room_for_anothe
 
 
 async def test_pages_of_jobs_hold_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parties, "MOST_BYTES", 40_000)
+    monkeypatch.setattr(tenants, "MOST_BYTES", 40_000)
     monkeypatch.setattr(job_page, "PODS_SECONDS", 0.05)
     api = FakeApi({"alice": VIEW, "bob": VIEW})
     api.put(job("bert"))

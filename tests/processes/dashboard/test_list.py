@@ -15,7 +15,7 @@ from tests.processes.dashboard.fake_api import EDIT, JOBS, VIEW, FakeApi, job, s
 from tests.processes.dashboard.page_client import PageClient, page_client
 from trainmaster.dashboard import scopes
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
-from trainmaster.dashboard.viewers import HistoryOf, no_history
+from trainmaster.dashboard.viewers import HistoryOf
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def dashboard(
-    api: FakeApi, *, recheck_seconds: float = 60.0, history_of: HistoryOf = no_history
+    api: FakeApi, *, recheck_seconds: float = 60.0, history_of: HistoryOf = lambda _: None
 ) -> AsyncIterator[PageClient]:
     async with serving_api(api):
         made = Dashboard(DashboardSettings("cluster", api.server, recheck_seconds=recheck_seconds), history_of)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster.history.process import CannotListen, run_history
+from trainmaster.client.errors import InvalidRequest
+from trainmaster.history.process import run_history
 from trainmaster.history.settings import HistorySettings
 
 
@@ -36,7 +37,7 @@ async def _run(folder: Path, **settings: Any) -> None:
 async def test_a_port_that_is_taken_is_said_plainly(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CannotListen) as raised:
+        with pytest.raises(InvalidRequest) as raised:
             await _run(tmp_path, port=port)
     assert str(raised.value) == (
         f"127.0.0.1 port {port} can't be listened on: Address already in use; give --address and --port."

@@ -61,7 +61,7 @@ def test_a_viewer_sees_what_they_may(served: History) -> None:
         ("/v1/jobs?limit=0", "admin", 400, "limit: '0' is not a whole number from 1 to 500."),
         ("/v1/jobs?nmespace=team", "admin", 400, "'nmespace' is no parameter here; there are namespace, name"),
         ("/v1/jobs?continue=x", "admin", 400, "continue: 'x' is not from a list's answer"),
-        ("/v1/jobs?namespace=Te%20am", "admin", 400, "namespace: 'Te am' is no name"),
+        ("/v1/jobs?namespace=Te%20am", "admin", 400, "'Te am' is no name of a namespace"),
         ("/v1/namespaces/team/jobs/mine/series?from=5&to=4", "admin", 400, "from: '5' is later than to"),
         ("/v1/namespaces/team/jobs/mine/series?from=nan", "admin", 400, "from: 'nan' is no time"),
         ("/v1/namespaces/team/jobs/mine/heat?figure=x", "admin", 400, "figure: 'x' is none of stepSeconds"),

@@ -11,7 +11,7 @@
 | `logs` | `test_job_page`, `cluster/test_dashboard_server` |
 | `nodes` | `test_sessions`, `test_list` |
 | `objects` | `test_sessions`, `test_job_page` |
-| `parties` | `test_sessions`, `test_hostile` |
+| `tenants` | `test_sessions`, `test_hostile` |
 | `reading` | `test_hostile`, `test_list`, `test_job_page` |
 | `scopes` | `test_list` |
 | `shapes` | `test_shapes` |

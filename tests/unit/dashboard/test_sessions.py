@@ -10,14 +10,14 @@ import pytest
 
 from trainmaster.client import NotKnown
 from trainmaster.client.server import Fixed, Server
-from trainmaster.dashboard import parties, viewers
-from trainmaster.dashboard.guards import MOST_CODES, Launch, LaunchFile
+from trainmaster.dashboard import tenants, viewers
+from trainmaster.dashboard.guards import MOST_CODES, Launch, launch_file
 from trainmaster.dashboard.nodes import kept_node, kept_pod, node_rows
 from trainmaster.dashboard.objects import event_rows, pod_row
-from trainmaster.dashboard.parties import Parties, Party, Share
 from trainmaster.dashboard.reading import ViewerTransport
-from trainmaster.dashboard.streams import Refused
-from trainmaster.dashboard.viewers import Viewers, no_history
+from trainmaster.dashboard.tenants import Share, SharedLimits, Tenant
+from trainmaster.dashboard.viewers import Viewers
+from trainmaster.serving import Refused
 
 SERVER = Server("http://127.0.0.1:1", None, None, None, Fixed(None), "default")
 
@@ -48,7 +48,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 async def test_sessions_are_bounded_and_forgotten_when_idle(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
     monkeypatch.setattr(viewers, "MOST_SESSIONS_IN_ALL", 2)
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     first = await made.of_token("a")
     assert await made.of_token("a") is first and await made.of_token("b") is not first
     assert cluster.asked == ["a", "b"]
@@ -67,20 +67,20 @@ async def test_a_users_tokens_and_a_namespaces_service_accounts_share_what_one_p
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:
     monkeypatch.setattr(viewers, "MOST_SESSIONS", 3)
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     names = ("alice@1", "alice@2", "system:serviceaccount:team:a", "system:serviceaccount:team:b", "bob")
     found = [await made.of_token(name) for name in names]
-    assert [viewer.party.name for viewer in found] == ["alice"] * 2 + ["system:serviceaccount:team"] * 2 + ["bob"]
-    assert found[0].party is found[1].party and found[2].party is found[3].party
+    assert [viewer.tenant.name for viewer in found] == ["alice"] * 2 + ["system:serviceaccount:team"] * 2 + ["bob"]
+    assert found[0].tenant is found[1].tenant and found[2].tenant is found[3].tenant
     for number in range(3, 9):
         await made.of_token(f"alice@{number}")
-    assert sum(viewer.party is found[0].party for viewer in made._by_hash.values()) == 3
-    assert await made.of_token("bob") is found[4], "only the party's own sessions give way"
+    assert sum(viewer.tenant is found[0].tenant for viewer in made._by_hash.values()) == 3
+    assert await made.of_token("bob") is found[4], "only the tenant's own sessions give way"
     await made.close()
 
 
 async def test_a_token_that_wasnt_known_isnt_tried_at_once_again_and_leaves_nothing(cluster: Cluster) -> None:
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     for _ in range(3):
         with pytest.raises(Refused, match="doesn't know this token"):
             await made.of_token("nobody")
@@ -94,7 +94,7 @@ async def test_a_token_that_wasnt_known_isnt_tried_at_once_again_and_leaves_noth
 
 
 async def test_tokens_that_nobody_knows_keep_out_none_who_is_known_and_new_ones_only_shortly(cluster: Cluster) -> None:
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     alice = await made.of_token("alice")
     cluster.answers.clear()
     invented = [asyncio.create_task(made.of_token(f"nobody-{number}")) for number in range(viewers.MOST_NEW - 1)]
@@ -113,22 +113,22 @@ async def test_tokens_that_nobody_knows_keep_out_none_who_is_known_and_new_ones_
 
 
 async def test_more_requests_than_a_page_makes_are_refused_for_a_while(cluster: Cluster) -> None:
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     viewer = await made.of_token("a@1")
     with pytest.raises(Refused, match="more than 20 requests a second") as refused:
-        for _ in range(int(parties.BURST) + 10):
+        for _ in range(int(tenants.BURST) + 10):
             viewer.count()
     assert refused.value.status == 429
     with pytest.raises(Refused):
         (await made.of_token("a@2")).count()
     (await made.of_token("b")).count()
-    viewer.party.requests.at -= 1.0
+    viewer.tenant.requests.at -= 1.0
     viewer.count()
     await made.close()
 
 
 async def test_a_session_that_ends_closes_its_connections_behind_its_last_live_answer(cluster: Cluster) -> None:
-    made = Viewers(SERVER, no_history)
+    made = Viewers(SERVER)
     viewer, closed = await made.of_token("a"), []
 
     async def close() -> None:
@@ -157,9 +157,9 @@ def test_of_a_share_the_last_part_is_for_those_who_have_little() -> None:
 
 
 async def test_heavy_work_is_one_at_a_time_for_a_party_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parties, "MOST_WAITING", 3)
-    everybody = Parties()
-    alice, bob = Party("alice", everybody), Party("bob", everybody)
+    monkeypatch.setattr(tenants, "MOST_WAITING", 3)
+    everybody = SharedLimits()
+    alice, bob = Tenant("alice", everybody), Tenant("bob", everybody)
     running: list[str] = []
     most: list[int] = []
     go = asyncio.Event()
@@ -180,20 +180,17 @@ async def test_heavy_work_is_one_at_a_time_for_a_party_and_bounded(monkeypatch: 
     go.set()
     await asyncio.gather(*given)
     assert max(most) == 1
-    monkeypatch.setattr(parties, "HEAVY_SECONDS", 0.01)
+    monkeypatch.setattr(tenants, "HEAVY_SECONDS", 0.01)
     with pytest.raises(Refused, match="no answer after"):
         await alice.heavy(asyncio.Event().wait)
 
 
-def test_a_file_for_the_browser_is_its_owners_and_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_file_for_the_browser_is_its_owners(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    file = LaunchFile("http://127.0.0.1:1/#launch=a&b")
-    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600 and stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
-    assert "url=http://127.0.0.1:1/#launch=a&amp;b" in file.path.read_text()
-    file.remove()
-    file.remove()
-    assert not list(tmp_path.iterdir())
+    file = launch_file("http://127.0.0.1:1/#launch=a&b")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert "url=http://127.0.0.1:1/#launch=a&amp;b" in file.read_text()
 
 
 def test_only_so_many_codes_are_open() -> None:

@@ -24,7 +24,7 @@ from trainmaster.dashboard.job_answers import MOST_VALUES, manifest_of
 from trainmaster.dashboard.objects import pod_row
 from trainmaster.dashboard.reading import Items
 from trainmaster.dashboard.shapes import MANIFEST, MOST_SPEC, answer_shape
-from trainmaster.dashboard.streams import Refused
+from trainmaster.serving import Refused
 from trainmaster_operator.api.trimming import LEFT_OUT, Shape, Trimmer
 
 JOBS = collection_path("team")

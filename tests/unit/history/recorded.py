@@ -20,6 +20,12 @@ START = 1_800_000_000.0
 class Answers(answers.Answers):
     """Answers with the JSON objects that the server sends."""
 
+    def __enter__(self) -> Answers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
         if name not in ("jobs", "job", "series", "heat", "evidence", "logs"):

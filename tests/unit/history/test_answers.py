@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.unit.history.recorded import START, Answers, Recorded, job, key, sample
+from trainmaster.client.errors import JobNotFound
 from trainmaster.history import answers as answering
 from trainmaster.history import store as stores
-from trainmaster.history.answers import NotRecorded
 from trainmaster.history.drawing import TimeWindow
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog
@@ -175,7 +175,7 @@ def test_the_second_life_of_a_name_is_another(recorded: Recorded) -> None:
         assert [life["uid"] for life in first["lives"]] == ["uid-1", "uid-2"]
         assert [item["uid"] for item in answers.jobs()["items"]] == ["uid-2", "uid-1"]
         with pytest.raises(
-            NotRecorded, match=r"^Nothing was recorded of a job mine with the uid x in namespace team\.$"
+            JobNotFound, match=r"^Nothing was recorded of a job mine with the uid x in namespace team\.$"
         ):
             answers.job("team", "mine", "x")
 

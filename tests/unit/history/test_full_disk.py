@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from prometheus_client import generate_latest
 
 from tests.unit.history.recorded import Answers, job, key, sample
 from trainmaster.history.answers import AnswerThreads
@@ -31,7 +32,7 @@ def _body(*records: Record) -> bytes:
 
 
 async def _read(readers: AnswerThreads, ask: Callable[[Answers], Any]) -> Any:
-    return json.loads((await readers.read(ask)).data)
+    return json.loads((await readers.read(ask))[0])
 
 
 def _kept_aside(folder: Path) -> int:
@@ -91,7 +92,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_kept_and_begun_anew(tmp_pa
     await recorder.record(_body(job(START, key("after", "uid-2"))))
     assert _kept_aside(tmp_path) == 1
     assert [item["name"] for item in (await _read(readers, Answers.jobs))["items"]] == ["after"]
-    assert b"trainmaster_history_damaged_files_total 1.0" in metrics.text()
+    assert b"trainmaster_history_damaged_files_total 1.0" in generate_latest(metrics.registry)
     await readers.close()
     await recorder.close()
 
@@ -162,7 +163,7 @@ async def test_a_file_that_is_deleted_in_use_is_restored(
     await recorder.record(_body(job(START, key("after", "uid-2"))))
     assert {item["name"] for item in (await _read(readers, Answers.jobs))["items"]} == {"mine", "after"}
     assert "was deleted, and is restored whole" in caplog.text and file.stat().st_mode & 0o077 == 0
-    assert b"trainmaster_history_lost_files_total 1.0" in metrics.text()
+    assert b"trainmaster_history_lost_files_total 1.0" in generate_latest(metrics.registry)
     # So it is when nobody writes.
     file.unlink()
     await recorder._run(recorder._step)

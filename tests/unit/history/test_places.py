@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack, ExitStack
 import pytest
 
 from trainmaster.history import viewers as limits
-from trainmaster.history.viewers import MAX_OF_VIEWER, MAX_READS, MAX_STRANGERS, Full, ViewerPlaces
+from trainmaster.history.viewers import MAX_OF_VIEWER, MAX_READS, MAX_STRANGERS, ViewerPlaces
+from trainmaster.serving import Refused
 
 
 async def test_strangers_have_few_places_and_take_none_of_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +19,7 @@ async def test_strangers_have_few_places_and_take_none_of_viewers(monkeypatch: p
         for _ in range(MAX_STRANGERS):
             await held.enter_async_context(places.stranger())
         for each in await asyncio.gather(*(_stranger(places) for _ in range(100)), return_exceptions=True):
-            assert isinstance(each, Full) and "unknown tokens are being checked" in str(each)
+            assert isinstance(each, Refused) and "unknown tokens are being checked" in str(each)
         with places.viewer(b"alice"):
             pass
     assert await _stranger(places) is None
@@ -34,11 +35,11 @@ def test_a_viewer_has_so_many_places_and_another_always_one() -> None:
     with ExitStack() as held:
         for number in range(MAX_READS):
             held.enter_context(places.viewer(f"viewer-{number // MAX_OF_VIEWER}".encode()))
-        with pytest.raises(Full, match="16 of your requests are being answered"), places.viewer(b"viewer-0"):
+        with pytest.raises(Refused, match="16 of your requests are being answered"), places.viewer(b"viewer-0"):
             pass
         with (
             places.viewer(b"alice"),
-            pytest.raises(Full, match="129 requests of all viewers"),
+            pytest.raises(Refused, match="129 requests of all viewers"),
             places.viewer(b"alice"),
         ):
             pass
@@ -67,8 +68,8 @@ def test_answers_that_nobody_reads_are_bounded() -> None:
     with ExitStack() as held:
         for number in range(8):
             held.enter_context(places.sending(f"slow-{number}".encode(), limits.SENDING_OF_VIEWER))
-        with pytest.raises(Full, match="You don't read the answers"), places.viewer(b"slow-1"):
+        with pytest.raises(Refused, match="You don't read the answers"), places.viewer(b"slow-1"):
             pass
-        with places.viewer(b"alice"), pytest.raises(Full, match="wait for slow readers"), places.viewer(b"alice"):
+        with places.viewer(b"alice"), pytest.raises(Refused, match="wait for slow readers"), places.viewer(b"alice"):
             pass
     assert not places._sending

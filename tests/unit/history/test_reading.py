@@ -15,7 +15,8 @@ import pytest
 from tests.unit.history.recorded import START, Recorded, job
 from trainmaster.client.history.answers import EvidenceList, HistoryAnswer, LogList, RecordedJobList, Series
 from trainmaster.history import answers as reading
-from trainmaster.history.answers import Answers, AnswerThreads, AnswerTooSlow, Busy
+from trainmaster.history.answers import Answers, AnswerThreads
+from trainmaster.serving import Refused
 
 
 @pytest.fixture
@@ -39,10 +40,10 @@ def file(tmp_path: Path) -> Iterator[Path]:
 )
 async def test_an_answer_is_the_json_of_what_is_asked(file: Path, answer: HistoryAnswer) -> None:
     readers = AnswerThreads(file)
-    assert json.loads((await readers.read(lambda _: answer)).data) == answer.to_data()
-    packed = await readers.read(lambda _: answer, compress=True)
-    assert json.loads(zlib.decompress(packed.data, 31) if packed.is_compressed else packed.data) == answer.to_data()
-    assert packed.is_compressed == isinstance(answer, Series)
+    assert json.loads((await readers.read(lambda _: answer))[0]) == answer.to_data()
+    packed, is_compressed = await readers.read(lambda _: answer, compress=True)
+    assert json.loads(zlib.decompress(packed, 31) if is_compressed else packed) == answer.to_data()
+    assert is_compressed == isinstance(answer, Series)
     await readers.close()
 
 
@@ -56,8 +57,8 @@ async def test_long_answers_keep_no_list_waiting(file: Path, monkeypatch: pytest
 
     asking = [asyncio.create_task(readers.read(wait, is_long=True)) for _ in range(8)]
     await asyncio.sleep(0)
-    assert json.loads((await readers.read(Answers.jobs)).data)["kind"] == "RecordedJobList"
-    with pytest.raises(Busy, match="Other requests have been answered"):
+    assert json.loads((await readers.read(Answers.jobs))[0])["kind"] == "RecordedJobList"
+    with pytest.raises(Refused, match="Other requests have been answered"):
         await asking[-1]
     go.set()
     await asyncio.gather(*asking, return_exceptions=True)
@@ -75,6 +76,6 @@ async def test_an_answer_that_takes_too_long_is_given_up(file: Path, monkeypatch
         return 0
 
     readers = AnswerThreads(file)
-    with pytest.raises(AnswerTooSlow, match="ask for less"):
+    with pytest.raises(Refused, match="ask for less"):
         await readers.read(long, is_long=True)
     await readers.close()

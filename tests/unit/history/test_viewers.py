@@ -13,7 +13,8 @@ from trainmaster.client.errors import NoCluster, NotAllowed
 from trainmaster.client.permission import Access
 from trainmaster.client.server import Fixed, Server
 from trainmaster.history import viewers as accesses
-from trainmaster.history.viewers import HistoryViewers, NotPermitted, NotReviewed, UnknownViewer
+from trainmaster.history.viewers import HistoryViewers
+from trainmaster.serving import Refused
 
 READ = Access("get", namespace="team", name="mine")
 
@@ -60,18 +61,19 @@ def viewers(clock: list[float], server: ApiServer, monkeypatch: pytest.MonkeyPat
     return HistoryViewers(nobody, lambda: clock[0])
 
 
-async def _error(viewers: HistoryViewers, token: str, access: Access = READ) -> type[Exception] | None:
+async def _error(viewers: HistoryViewers, token: str, access: Access = READ) -> int | None:
+    """The status with which a viewer is refused."""
     try:
         await viewers.require(token, access)
-    except Exception as error:
-        return type(error)
+    except Refused as error:
+        return error.status
     return None
 
 
 async def test_each_viewer_is_asked_about_by_their_own_token(viewers: HistoryViewers, server: ApiServer) -> None:
-    assert [await _error(viewers, token) for token in ("alice", "bob", "carol")] == [None, NotPermitted, UnknownViewer]
+    assert [await _error(viewers, token) for token in ("alice", "bob", "carol")] == [None, 403, 401]
     assert server.asked == ["Bearer alice", "Bearer bob", "Bearer carol"]
-    with pytest.raises(NotPermitted, match=r"^You may not get distributedtrainingjobs 'mine' in namespace"):
+    with pytest.raises(Refused, match=r"^You may not get distributedtrainingjobs 'mine' in namespace"):
         await viewers.require("bob", READ)
 
 
@@ -98,7 +100,7 @@ async def test_a_right_that_is_taken_away_counts_soon(
     assert await _error(viewers, "alice") is None
     server.allowed["alice"] = False
     clock[0] += 31.0
-    assert await _error(viewers, "alice") is NotPermitted
+    assert await _error(viewers, "alice") == 403
     server.allowed["alice"] = True
     clock[0] += 6.0
     assert await _error(viewers, "alice") is None
@@ -110,7 +112,7 @@ async def test_an_api_server_that_cant_be_asked_allows_nothing_and_is_asked_agai
     assert await _error(viewers, "alice") is None
     clock[0] += 31.0
     server.error = NoCluster("The cluster at … doesn't answer")
-    assert [await _error(viewers, "alice") for _ in range(2)] == [NotReviewed, NotReviewed]
+    assert [await _error(viewers, "alice") for _ in range(2)] == [503, 503]
     server.error = None
     assert await _error(viewers, "alice") is None
 
@@ -133,7 +135,7 @@ async def test_invented_tokens_displace_no_viewer(
     viewers: HistoryViewers, server: ApiServer, clock: list[float]
 ) -> None:
     """Ten thousand of them made the history forget everybody's rights."""
-    assert await _error(viewers, "alice") is None and await _error(viewers, "bob") is NotPermitted
+    assert await _error(viewers, "alice") is None and await _error(viewers, "bob") == 403
     for number in range(11_000):
         await _error(viewers, f"guess-{number}")
     server.asked.clear()
@@ -150,7 +152,7 @@ async def test_a_token_that_isnt_recognised_any_more_is_a_strangers(
     assert await _error(viewers, "alice") is None
     del server.allowed["alice"]
     clock[0] += 31.0
-    assert await _error(viewers, "alice") is UnknownViewer and viewers.known("alice") is None
+    assert await _error(viewers, "alice") == 401 and viewers.known("alice") is None
 
 
 def _web_token(**claims: str) -> str:

@@ -35,8 +35,8 @@ def _run(settings: HistorySettings) -> int:
     import gc
     import signal
 
-    from trainmaster.client.errors import NoCluster
-    from trainmaster.history.process import CannotListen, run_history
+    from trainmaster.client.errors import ClientError
+    from trainmaster.history.process import run_history
     from trainmaster.history.schema import UnusableHistory
     from trainmaster_operator.serving.logs import set_up
 
@@ -52,7 +52,7 @@ def _run(settings: HistorySettings) -> int:
 
     try:
         asyncio.run(main())
-    except (UnusableHistory, NoCluster, CannotListen) as error:
+    except (UnusableHistory, ClientError) as error:
         say(f"trainmaster history: {error}", error=True)
         return 1
     return 0

@@ -6,7 +6,7 @@ import { clock, clockOnly, count, culprit, duration, firstLine, known, seconds }
 const TICKS = 6;
 // Marks this near stand in two rows.
 const NEAR = 0.025;
-const CALM = { Succeeded: "succeeded", Running: "running", Joined: "running", Failed: "failed", Disrupted: "disrupted" };
+const CALM = { Succeeded: "succeeded", Running: "running", Starting: "running", Joined: "running", Failed: "failed", Disrupted: "disrupted" };
 
 export function timeline() {
   const line = h("ol.line-of-time", { "aria-label": "Attempts" });

@@ -1,4 +1,4 @@
-"""Divides shared resources among tenants. A tenant (Party) is a user, or all service accounts of a namespace together.
+"""Divides shared resources among tenants. A tenant is a user, or all service accounts of a namespace together.
 
 A tenant can create any number of tokens and service accounts, so a limit for each token would have no effect. Each
 tenant gets at most its share of memory, connections and work. The last quarter of the total is reserved for tenants
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trainmaster.dashboard.streams import Refused
+from trainmaster.serving import Refused
 
 T = TypeVar("T")
 
@@ -43,11 +43,8 @@ class Rate:
 
     burst: float
     per_second: float
-    room: float = field(init=False)
-    at: float = field(init=False, default=-math.inf)
-
-    def __post_init__(self) -> None:
-        self.room = self.burst
+    room: float = 0.0
+    at: float = -math.inf
 
     def take(self) -> bool:
         """Returns whether one more request is allowed, and counts it if so."""
@@ -75,31 +72,31 @@ class Share:
         """Returns the amount that all tenants together have taken."""
         return self._taken.total()
 
-    def room(self, party: str) -> int:
+    def room(self, tenant: str) -> int:
         """Returns the amount that a tenant can still take now."""
-        own, free = self._taken[party], self.total - self.taken
+        own, free = self._taken[tenant], self.total - self.taken
         open_to_all = free - self.total // 4
         few = min(self.each // 16 - own, free)
         return max(0, min(self.each - own, open_to_all), few)
 
-    def take(self, party: str, count: int) -> None:
+    def take(self, tenant: str, count: int) -> None:
         """Takes `count` for a tenant. A negative count gives back."""
-        self._taken[party] += count
-        if not self._taken[party]:
-            del self._taken[party]
+        self._taken[tenant] += count
+        if not self._taken[tenant]:
+            del self._taken[tenant]
 
     @contextmanager
-    def taking(self, party: str, count: int) -> Iterator[None]:
+    def taking(self, tenant: str, count: int) -> Iterator[None]:
         """Takes `count` for a tenant during the block."""
-        self.take(party, count)
+        self.take(tenant, count)
         try:
             yield
         finally:
-            self.take(party, -count)
+            self.take(tenant, -count)
 
 
-class Parties:
-    """Parties contains the limits that all viewers share."""
+class SharedLimits:
+    """SharedLimits contains the limits that all viewers share."""
 
     def __init__(self) -> None:
         self.streams = Share(MOST_STREAMS, MOST_STREAMS_IN_ALL)
@@ -111,11 +108,11 @@ class Parties:
 
 
 @dataclass(eq=False)
-class Party:
-    """Party is a tenant: one user, or all service accounts of one namespace."""
+class Tenant:
+    """Tenant is a tenant: one user, or all service accounts of one namespace."""
 
     name: str
-    all: Parties = field(repr=False)
+    all: SharedLimits = field(repr=False)
     requests: Rate = field(default_factory=lambda: Rate(BURST, PER_SECOND))
     agents: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AGENTS_AT_ONCE), repr=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
