@@ -28,7 +28,7 @@ from trainmaster_operator.controller.keeping.stacks import StacksKeeper
 from trainmaster_operator.controller.keys import AgentsSecrets
 from trainmaster_operator.controller.leaders.streams import LeaderStreams, StreamEvents
 from trainmaster_operator.controller.leaders.targets import DirectReach, ProxyReach, Reach
-from trainmaster_operator.controller.lookups import LOOKUPS, Lookups
+from trainmaster_operator.controller.lookups import Lookups
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.reconciler import Decide, Reconciler
 from trainmaster_operator.controller.recording.outbox import Outbox
@@ -160,7 +160,7 @@ def construct_parts(
         listed=resync.soon,
         restarted=restarted,
     )
-    lookups = Lookups(cluster, store, LOOKUPS)
+    lookups = Lookups(cluster, store)
     peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
     rendering = RenderingSettings(
         agent=AgentConfigMap(agents.name),
