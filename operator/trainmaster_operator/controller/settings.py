@@ -81,6 +81,8 @@ class OperatorSettings:
         variable="NAMESPACES",
         parse=parse_namespaces,
     )
+    # Only the command line reads this: serving all namespaces has to be chosen.
+    all_namespaces: bool = _option(False, "Serve all namespaces.", short="A")
     kubeconfig: str | None = _option(
         None, "Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."
     )

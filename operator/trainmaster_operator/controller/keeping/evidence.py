@@ -24,6 +24,7 @@ from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import since
 from trainmaster_operator.api.v1alpha1 import Failure, JobStatus
 from trainmaster_operator.controller.apiserver.errors import ClusterError
+from trainmaster_operator.controller.background import end_tasks
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.config_maps import Data, JobConfigMaps, kept_state
@@ -179,10 +180,7 @@ class EvidenceKeeper:
 
     async def close(self) -> None:
         """End without writing; the next operator writes the missing evidence, from the same status and stream."""
-        tasks = [kept.task for kept in self._jobs.values() if kept.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(kept.task for kept in self._jobs.values())
 
     async def _later(
         self,

@@ -34,6 +34,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unusable,
 )
 from trainmaster_operator.controller.apiserver.pod_http import PodStream
+from trainmaster_operator.controller.background import FailureLog, end_tasks
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach, StreamBudget, StreamTarget
@@ -74,8 +75,6 @@ HELLO_SECONDS = 5.0
 LASTING_SECONDS = 10.0
 # Seconds until the next connection after a leader's own fault: the first wait, which doubles up to the longest.
 FIRST_FAULT, LONGEST_FAULT = 0.5, 60.0
-# Seconds between two lines of the log about one job's faults; metrics count all of them.
-LOG_SECONDS = 60.0
 # Lines that are recorded before the event loop runs other tasks, because all streams may send at the same time.
 LINES_A_TURN = 16
 # The faults that end a stream: the leader breaks the protocol, its answer has an unrequested form, or we have a bug.
@@ -132,11 +131,12 @@ class LeaderStreams:
         return "no worker's agent is connected" if stream is None else await stream.collect(request)
 
     async def close(self) -> None:
-        """End all streams."""
+        """End all streams and close their connections."""
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
             stream.stop()
         await asyncio.gather(*(stream.task for stream in streams), return_exceptions=True)
+        await self.reach.close()
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class LeaderStream:
         self._changed = asyncio.Event()
         self._failures = 0
         self._faults = 0
-        self._logged_at = float("-inf")
+        self._log = FailureLog(logger, str(target.key))
         # The time (the event loop's clock) at which the leader's hello arrived.
         self._connected_at: float | None = None
         self._prefer_first = False
@@ -292,9 +292,7 @@ class LeaderStream:
         try:
             await asyncio.wait({reader, waiter}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (reader, waiter):
-                task.cancel()
-            results = await asyncio.gather(reader, waiter, return_exceptions=True)
+            results = await end_tasks((reader, waiter))
             self._disconnected()
         for result in results:
             if isinstance(result, Exception):
@@ -313,14 +311,10 @@ class LeaderStream:
         self._faults += 1
         self._try_the_next()
         self._events.failed(fault)
-        now = self._clock()
-        if now - self._logged_at < LOG_SECONDS:
-            return
-        self._logged_at = now
         if fault == "bug":
-            logger.error("%s: the stream of %s failed", self.target.key, agent.pod, exc_info=error)
+            self._log.report(f"the stream of {agent.pod} failed", error)
         else:
-            logger.warning("%s: the stream of %s can't be used: %s", self.target.key, agent.pod, error)
+            self._log.report(f"the stream of {agent.pod} can't be used: {error}")
 
     def _try_the_next(self) -> None:
         self._failures = (self._failures // TRIES + 1) * TRIES - 1

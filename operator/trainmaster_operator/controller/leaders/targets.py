@@ -14,9 +14,9 @@ causes a few changes for each worker and attempt, so every attempt adds an allow
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster_operator.controller.apiserver.cluster import Cluster
@@ -136,55 +136,36 @@ class AgentAddress:
     ip: str | None
 
 
-class Reach(Protocol):
-    """Opens requests to agents. Raises ClusterError."""
+class Reach:
+    """Opens requests to agents, at their pods' addresses or through the API server (`proxy`)."""
 
-    def open(
-        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
-    ) -> AbstractAsyncContextManager[PodStream]: ...
-
-    async def close(self) -> None: ...
-
-
-class ProxyReach:
-    """Reaches agents through the API server."""
-
-    def __init__(self, cluster: Cluster, port: int) -> None:
-        self._cluster = cluster
+    def __init__(self, port: int, *, proxy: Cluster | None = None) -> None:
         self._port = port
-
-    def open(
-        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
-    ) -> AbstractAsyncContextManager[PodStream]:
-        headers = {TOKEN_HEADER: token}
-        return self._cluster.pod_proxy(method, agent.namespace, agent.pod, self._port, path, headers=headers, body=body)
-
-    async def close(self) -> None:
-        return None
-
-
-class DirectReach:
-    """Reaches agents at their pods' addresses."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
+        self._proxy = proxy
         self._http = PodHttp()
 
     @asynccontextmanager
     async def open(
         self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
     ) -> AsyncIterator[PodStream]:
-        request = f"{method} {agent.pod}:{self._port}{path}"
-        if agent.ip is None:
-            raise Unreachable(request, "the pod has no address yet")
-        host = f"[{agent.ip}]" if ":" in agent.ip else agent.ip
-        url = f"http://{host}:{self._port}{path}"
-        async with self._http.open(
-            method, url, request, headers={TOKEN_HEADER: token}, body=body, connect_seconds=CONNECT_SECONDS
-        ) as stream:
+        """Yields an agent's answer. Raises ClusterError."""
+        headers = {TOKEN_HEADER: token}
+        if self._proxy is not None:
+            opening = self._proxy.pod_proxy(
+                method, agent.namespace, agent.pod, self._port, path, headers=headers, body=body
+            )
+        else:
+            request = f"{method} {agent.pod}:{self._port}{path}"
+            if agent.ip is None:
+                raise Unreachable(request, "the pod has no address yet")
+            host = f"[{agent.ip}]" if ":" in agent.ip else agent.ip
+            url = f"http://{host}:{self._port}{path}"
+            opening = self._http.open(method, url, request, headers=headers, body=body, connect_seconds=CONNECT_SECONDS)
+        async with opening as stream:
             yield stream
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._http.close()
 
 

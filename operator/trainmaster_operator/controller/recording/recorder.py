@@ -23,12 +23,12 @@ from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.cluster import JOBS, RECORDED_JOBS, Cluster
 from trainmaster_operator.controller.apiserver.errors import ClusterError
+from trainmaster_operator.controller.background import FailureLog, end_tasks
 from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.recording.outbox import (
     MAX_BYTES,
-    Complaints,
     Outbox,
     WaitingRecord,
     facts_of,
@@ -85,7 +85,7 @@ class HistoryRecorder:
     _: KW_ONLY
     seconds: float
     now: Callable[[], float] = time.time
-    _complaints: Complaints = field(default_factory=lambda: Complaints(logger, "The history"), init=False)
+    _failures: FailureLog = field(default_factory=lambda: FailureLog(logger, "The history"), init=False)
     # By uid.
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
     _all_read: bool = field(default=False, init=False)
@@ -102,9 +102,7 @@ class HistoryRecorder:
 
     async def close(self) -> None:
         """Send waiting records for a limited time, and end."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         if self.sender is not None:
             with self._guarded():
                 await self.sender.finish()
@@ -245,7 +243,7 @@ class HistoryRecorder:
         try:
             yield
         except Exception as error:
-            self._complaints.say("a record can't be made", error)
+            self._failures.report("a record can't be made", error)
 
 
 def _identity(job: Job) -> JobIdentity:
