@@ -146,6 +146,7 @@ class Parts:
             network_peers=peers if settings.job_network_policies else None,
             keys=keys,
         )
+        forget = (lookups.forget, executor.forget, logs.forget, evidence.forget, last_output.forget, stacks.forget)
         self.reconciler = Reconciler(
             store,
             queue,
@@ -155,7 +156,7 @@ class Parts:
             metrics,
             decide,
             rendering,
-            kept_by_job=(lookups, executor, logs, evidence, last_output, stacks),
+            forget=forget,
             thread=thread,
             want=self.gangs.want,
         )

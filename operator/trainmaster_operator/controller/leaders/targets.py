@@ -173,22 +173,13 @@ class Reach:
 class _Allowance:
     """Allows `rate` units a second. Unused units are saved up to `most`; `left` can be negative for a while."""
 
-    rate: float
-    most: float
-    left: float
-    at: float
-
-    def refill(self, now: float) -> None:
-        self.left = min(self.most, self.left + max(0.0, now - self.at) * self.rate)
-        self.at = now
+    rate: float = 1.0
+    most: float = 0.0
+    left: float = 0.0
 
     def resize(self, rate: float, most: float) -> None:
         self.left += max(0.0, most - self.most)
         self.rate, self.most = rate, most
-
-    @property
-    def seconds(self) -> float:
-        return max(0.0, -self.left / self.rate)
 
 
 class StreamBudget:
@@ -196,9 +187,8 @@ class StreamBudget:
 
     def __init__(self, workers: int, ranks: int, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._lines = _Allowance(1.0, 0.0, 0.0, clock())
-        self._bytes = _Allowance(1.0, 0.0, 0.0, clock())
-        self._changes = _Allowance(CHANGES_A_SECOND, 0.0, 0.0, clock())
+        self._refilled_at = clock()
+        self._all = self._bytes, self._lines, self._changes = _Allowance(), _Allowance(), _Allowance()
         self._an_attempt = 0.0
         self.resize(workers, ranks)
 
@@ -218,15 +208,19 @@ class StreamBudget:
 
     def spend(self, size: int, lines: int, changes: int) -> None:
         """Count data from a leader."""
-        now = self._clock()
-        for allowance, spent in ((self._bytes, size), (self._lines, lines), (self._changes, changes)):
-            allowance.refill(now)
-            allowance.left -= spent
+        self._refill()
+        self._bytes.left -= size
+        self._lines.left -= lines
+        self._changes.left -= changes
 
     @property
     def seconds(self) -> float:
         """Returns the seconds during which nothing more should be read; `grant_attempt` shortens that time."""
+        self._refill()
+        return max(0.0, *(-allowance.left / allowance.rate for allowance in self._all))
+
+    def _refill(self) -> None:
         now = self._clock()
-        for allowance in (self._bytes, self._lines, self._changes):
-            allowance.refill(now)
-        return max(self._bytes.seconds, self._lines.seconds, self._changes.seconds)
+        for allowance in self._all:
+            allowance.left = min(allowance.most, allowance.left + (now - self._refilled_at) * allowance.rate)
+        self._refilled_at = now
