@@ -75,11 +75,6 @@ class _Kept:
     def forget_stalls(self, attempt: int) -> None:
         self.size -= sum(map(_size, self.stalls.pop(attempt, {}).values()))
 
-    def forget_attempt(self, attempt: int) -> None:
-        """Forget an attempt after it was written."""
-        self.forget_stalls(attempt)
-        self.early.pop(attempt, None)
-
 
 @dataclass(eq=False)
 class EvidenceKeeper:
@@ -124,10 +119,9 @@ class EvidenceKeeper:
         if before is not None and before[0] == failure.attempt and kept.task is not None and not kept.task.done():
             # The cause was corrected, or the job recovered, before the write. The waiting task reads the new status.
             return
-        early = kept.early[failure.attempt] = self._gather(kept, snapshot, failure, {})
+        kept.early[failure.attempt] = self._gather(kept, snapshot, failure, {})
         kept.task = asyncio.create_task(
-            self._later(kept, key, snapshot, failure, early, kept.task),
-            name=f"evidence {key} attempt {failure.attempt}",
+            self._later(kept, key, snapshot, failure, kept.task), name=f"evidence {key} attempt {failure.attempt}"
         )
 
     async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
@@ -142,8 +136,7 @@ class EvidenceKeeper:
         # Attempts that ended a moment earlier may not be written yet.
         earlier = [one for one in status.failures if one.attempt in kept.early and one.attempt < failure.attempt]
         for each in (failure, *earlier):
-            if await self._write_now(kept, key, snapshot, each, with_log=False):
-                kept.forget_attempt(each.attempt)
+            await self._write_attempt(kept, key, snapshot, each, LAST_WRITE_SECONDS, with_log=False)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
         """Write the evidence that would be lost when the operator deletes a pod.
@@ -158,7 +151,7 @@ class EvidenceKeeper:
         if (failure.attempt, culprits) in kept.secured:
             return
         kept.secured = {one for one in kept.secured if one[0] == failure.attempt} | {(failure.attempt, culprits)}
-        await self._write_now(kept, key, snapshot, failure, with_log=culprits)
+        await self._write_attempt(kept, key, snapshot, failure, LAST_WRITE_SECONDS, with_log=culprits, last=False)
 
     async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None:
         """Add a pod's last output to the evidence of the attempt in which the pod ended. Raises ClusterError.
@@ -183,13 +176,7 @@ class EvidenceKeeper:
         await end_tasks(kept.task for kept in self._jobs.values())
 
     async def _later(
-        self,
-        kept: _Kept,
-        key: JobKey,
-        snapshot: Snapshot,
-        failure: Failure,
-        early: AttemptEvidence,
-        before: asyncio.Task[None] | None,
+        self, kept: _Kept, key: JobKey, snapshot: Snapshot, failure: Failure, before: asyncio.Task[None] | None
     ) -> None:
         if before is not None:
             # Only one write of a job's evidence runs at a time.
@@ -197,16 +184,10 @@ class EvidenceKeeper:
         await asyncio.sleep(self.settle_seconds)
         now = self.store.snapshot(key)
         if now is not None and now.job.uid == snapshot.job.uid:
+            snapshot = now
             failure = next((one for one in now.job.status.failures if one.attempt == failure.attempt), failure)
-        else:
-            now = snapshot
-        logs = await self._log(key, now, failure)
-        try:
-            await self._write(snapshot.job, _with_early(self._gather(kept, now, failure, logs), early))
-            kept.forget_attempt(failure.attempt)
-        except ClusterError as error:
-            logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
-            kept.early.pop(failure.attempt, None)
+        await self._write_attempt(kept, key, snapshot, failure, None, with_log=True)
+        kept.early.pop(failure.attempt, None)
 
     def _gather(self, kept: _Kept, snapshot: Snapshot, failure: Failure, logs: Mapping[int, str]) -> AttemptEvidence:
         reports = [report for report in snapshot.observed.reports if report.attempt == failure.attempt and report.ended]
@@ -240,19 +221,28 @@ class EvidenceKeeper:
                     return {pod.worker: log}
         return {}
 
-    async def _write_now(
-        self, kept: _Kept, key: JobKey, snapshot: Snapshot, failure: Failure, *, with_log: bool
-    ) -> bool:
-        """Write the known evidence at once; returns whether the write finished in LAST_WRITE_SECONDS."""
+    async def _write_attempt(
+        self,
+        kept: _Kept,
+        key: JobKey,
+        snapshot: Snapshot,
+        failure: Failure,
+        seconds: float | None,
+        *,
+        with_log: bool,
+        last: bool = True,
+    ) -> None:
+        """Write the known evidence within `seconds`, and forget it after the `last` write."""
         try:
-            async with asyncio.timeout(LAST_WRITE_SECONDS):
+            async with asyncio.timeout(seconds):
                 logs = await self._log(key, snapshot, failure) if with_log else {}
                 gathered = self._gather(kept, snapshot, failure, logs)
-                await self._write(snapshot.job, _with_early(gathered, kept.early.get(failure.attempt)))
+                await self._write(snapshot.job, _merged(kept.early.get(failure.attempt), gathered))
+            if last:
+                kept.forget_stalls(failure.attempt)
+                kept.early.pop(failure.attempt, None)
         except (ClusterError, TimeoutError) as error:
             logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
-            return False
-        return True
 
     async def _write(self, job: Job, evidence: AttemptEvidence) -> None:
         """Add an attempt to the ConfigMap. Raises ClusterError."""
@@ -338,24 +328,16 @@ def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TO
     return changes
 
 
-def _with_early(gathered: AttemptEvidence, early: AttemptEvidence | None) -> AttemptEvidence:
-    """Adds evidence that was gathered at the attempt's end, about pods that have been replaced since."""
-    if early is None:
-        return gathered
-    workers = {worker: {**early.workers.get(worker, {}), **entry} for worker, entry in gathered.workers.items()}
-    return replace(gathered, workers={**early.workers, **workers})
-
-
-def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:
-    """Adds evidence of the attempt that an earlier operator kept and that this operator doesn't know."""
-    if known is None:
+def _merged(earlier: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:
+    """Adds earlier evidence of the attempt: about pods replaced since, or kept by an earlier operator."""
+    if earlier is None:
         return evidence
-    return AttemptEvidence(
-        evidence.attempt,
-        evidence.failure,
-        {**known.workers, **evidence.workers},
-        {**known.ranks, **evidence.ranks},
-        {**evidence.logs, **known.logs},
+    workers = {worker: {**earlier.workers.get(worker, {}), **entry} for worker, entry in evidence.workers.items()}
+    return replace(
+        evidence,
+        workers={**earlier.workers, **workers},
+        ranks={**earlier.ranks, **evidence.ranks},
+        logs={**evidence.logs, **earlier.logs},
     )
 
 

@@ -52,15 +52,12 @@ class KeptLogs:
     _: KW_ONLY
     limit: int
     on_kept: Callable[[Job, Mapping[int, KeptLog]], None] | None = None
-    # By the job's uid, the last attempt whose logs were saved.
-    _saved: dict[str, int] = field(default_factory=dict, init=False)
-    # By the job's uid, the pods whose complete output was kept at the job's end.
-    _complete: dict[str, set[str]] = field(default_factory=dict, init=False)
+    # By the job's uid, the last attempt whose logs were saved, and the pods whose complete output was kept.
+    _saved: dict[str, tuple[int, set[str]]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
         """Forget a deleted job."""
         self._saved.pop(uid, None)
-        self._complete.pop(uid, None)
 
     @property
     def recorded(self) -> bool:
@@ -73,7 +70,7 @@ class KeptLogs:
 
     def has_all_of(self, job: Job, pod: PodView) -> bool:
         """Returns whether the pod's complete output is kept and its ranks no longer print."""
-        return pod.uid in self._complete.get(job.uid, ())
+        return job.uid in self._saved and pod.uid in self._saved[job.uid][1]
 
     def shares(self, job: Job, workers: Collection[int]) -> dict[int, int]:
         """Returns the bytes to keep of each worker's log."""
@@ -85,10 +82,10 @@ class KeptLogs:
 
         `complete`: whether the ranks have ended, so that their last lines are waited for.
         """
-        job = snapshot.job
-        attempt = job.status.attempt
+        job, attempt = snapshot.job, snapshot.job.status.attempt
         pods = [pod for pod in snapshot.observed.pods if has_started(pod)]
-        if not self.keeps(job) or self._saved.get(job.uid) == attempt or job.deleting or not pods:
+        saved = job.uid in self._saved and self._saved[job.uid][0] == attempt
+        if not self.keeps(job) or saved or job.deleting or not pods:
             return
         shares = self.shares(job, {pod.worker for pod in pods})
         slots = asyncio.Semaphore(CONCURRENT_READS)
@@ -117,9 +114,8 @@ class KeptLogs:
             names = listed(sorted(tasks[task].name for task in late))
             logger.warning("%s: the log of %s isn't kept: it wasn't read within %g s", key, names, READING_SECONDS)
         logs = dict(entry for task in done if (entry := task.result()) is not None)
-        self._complete[job.uid] = read_whole
         await self.add(key, job, logs)
-        self._saved[job.uid] = attempt
+        self._saved[job.uid] = attempt, read_whole
 
     async def add(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool = False) -> None:
         """Add workers' logs to the stored ones; a refusal is logged. Raises ClusterError.
@@ -185,11 +181,11 @@ def has_started(pod: PodView) -> bool:
     return container is not None and (container.state != "waiting" or container.restarts > 0)
 
 
+@dataclass(frozen=True)
 class PodLogs:
     """Reads the current logs of workers' containers, or follows them until the container ends. Raises ClusterError."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    cluster: Cluster
 
     async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
         """Read complete lines from the end of a complete log, at most `limit` bytes."""
@@ -227,7 +223,7 @@ class PodLogs:
             end.feed(f"{before}\n".encode() if before else b"")
         clock = asyncio.get_running_loop().time
         began, size = clock(), 0
-        async with self._cluster.followed_log(namespace, pod.name, tail_lines=TAIL_LINES) as chunks:
+        async with self.cluster.followed_log(namespace, pod.name, tail_lines=TAIL_LINES) as chunks:
             opened()
             async for chunk in chunks:
                 end.feed(chunk)
@@ -255,7 +251,7 @@ class PodLogs:
 
     async def _text(self, namespace: str, pod: str, *, previous: bool) -> str:
         try:
-            text = await self._cluster.pod_log(
+            text = await self.cluster.pod_log(
                 namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous, timestamps=True
             )
         except Refused:
