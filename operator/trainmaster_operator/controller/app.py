@@ -29,7 +29,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unreachable,
 )
 from trainmaster_operator.controller.background import end_tasks
-from trainmaster_operator.controller.keys import DamagedKeys, load_keys
+from trainmaster_operator.controller.keys import KeysError, load_keys
 from trainmaster_operator.controller.lease import LeaderLease
 from trainmaster_operator.controller.observability.endpoints import Scrapers, exposition, probes
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
@@ -195,7 +195,7 @@ class Operator:
         async def read() -> SigningKeys:
             try:
                 return await load_keys(cluster, namespace, make_namespace=alone)
-            except DamagedKeys as error:
+            except KeysError as error:
                 raise OperatorError(f"{namespace}: {error}") from error
             except NotFound as error:
                 raise OperatorError(
