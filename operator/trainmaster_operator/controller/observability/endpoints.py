@@ -27,16 +27,16 @@ from trainmaster_operator.wire.names import group_of
 from trainmaster_operator.wire.values import mapping, text
 
 PATH = "/metrics"
+# Seconds for which positive and negative answers are cached, and limits on their number.
 ADMITTED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
-"""Seconds for which positive and negative answers are cached."""
 MAX_ADMITTED, MAX_REFUSED = 64, 1_024
 MAX_WAITING = 16
 REVIEW_SECONDS = 5.0
+# Seconds between the reviews of two unknown tokens.
 UNKNOWN_SECONDS = 0.05
-"""Seconds between the reviews of two unknown tokens."""
 MAX_TOKEN = 15_000
+# Creates a review of this type with this spec, and returns its status. Raises ClusterError.
 Review = Callable[[Resource, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Creates a review of this type with this spec, and returns its status. Raises ClusterError."""
 _log = logging.getLogger(__name__)
 
 
@@ -102,8 +102,8 @@ class Scrapers:
         self._admitted: OrderedDict[bytes, _Review] = OrderedDict()
         self._refused: OrderedDict[bytes, _Review] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Review]] = {}
+        # Addresses from which an unknown token is being reviewed, or waits for its review.
         self._waiting: set[str] = set()
-        """Addresses from which an unknown token is being reviewed, or waits for its review."""
         self._turn = asyncio.Lock()
 
     async def require(self, authorization: str, address: str) -> None:
@@ -126,16 +126,14 @@ class Scrapers:
             if key in self._admitted:
                 asking = asyncio.create_task(self._ask(key, token))
             else:
-                self._take_place(address)
+                if address in self._waiting or len(self._waiting) >= MAX_WAITING:
+                    message = "The API server is being asked about other new tokens; try again in a moment."
+                    raise NotAdmitted(429, message)
+                self._waiting.add(address)
                 asking = asyncio.create_task(self._ask_in_turn(key, token, address))
             self._asking[key] = asking
             asking.add_done_callback(lambda _: self._asking.pop(key, None))
         return await asyncio.shield(asking)
-
-    def _take_place(self, address: str) -> None:
-        if address in self._waiting or len(self._waiting) >= MAX_WAITING:
-            raise NotAdmitted(429, "The API server is being asked about other new tokens; try again in a moment.")
-        self._waiting.add(address)
 
     async def _ask_in_turn(self, key: bytes, token: str, address: str) -> _Review:
         try:
@@ -151,26 +149,24 @@ class Scrapers:
             async with asyncio.timeout(REVIEW_SECONDS):
                 refusal = await self._refusal(token)
         except TimeoutError:
-            return self._unknown(f"The API server didn't say within {REVIEW_SECONDS:g} s whether you may.")
+            problem = f"The API server didn't say within {REVIEW_SECONDS:g} s whether you may."
         except Forbidden as error:
             _log.warning("The operator may not ask who reads /metrics (the chart's metrics.requireToken): %s", error)
-            return self._unknown("The operator may not ask the API server about tokens; its log names the right.")
+            problem = "The operator may not ask the API server about tokens; its log names the right."
         except ClusterError as error:
-            return self._unknown(f"The API server can't be asked whether you may: {error}")
-        remembered, other = (self._admitted, self._refused) if refusal is None else (self._refused, self._admitted)
-        other.pop(key, None)
-        seconds = ADMITTED_SECONDS if refusal is None else REFUSED_SECONDS
-        remembered[key] = answer = _Review(refusal, self._clock() + seconds)
-        remembered.move_to_end(key)
-        while len(self._admitted) > MAX_ADMITTED:
-            self._admitted.popitem(last=False)
-        while len(self._refused) > MAX_REFUSED:
-            self._refused.popitem(last=False)
-        return answer
-
-    def _unknown(self, message: str) -> _Review:
-        """Returns an answer that isn't cached."""
-        return _Review((503, message), 0.0)
+            problem = f"The API server can't be asked whether you may: {error}"
+        else:
+            known, other, seconds, most = self._admitted, self._refused, ADMITTED_SECONDS, MAX_ADMITTED
+            if refusal is not None:
+                known, other, seconds, most = self._refused, self._admitted, REFUSED_SECONDS, MAX_REFUSED
+            other.pop(key, None)
+            known[key] = answer = _Review(refusal, self._clock() + seconds)
+            known.move_to_end(key)
+            if len(known) > most:
+                known.popitem(last=False)
+            return answer
+        # This answer isn't cached.
+        return _Review((503, problem), 0.0)
 
     async def _refusal(self, token: str) -> tuple[int, str] | None:
         who = await self._review(TOKEN_REVIEWS, {"token": token})

@@ -143,6 +143,16 @@ class OperatorMetrics:
         return generate_latest(self.registry)
 
 
+@dataclass(frozen=True)
+class _ScrapedJob:
+    """Holds only the part of a job that the next scrape needs, so that a deleted job's memory is released."""
+
+    namespace: str
+    name: str
+    created_at: float
+    status: JobStatus
+
+
 class PerJob(Collector):
     """Collects from each job's status."""
 
@@ -156,94 +166,70 @@ class PerJob(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yields the series, made at each scrape."""
-        series, now = _Series(), self._clock()
-        for job in self._jobs:
-            names, status = (job.namespace, job.name), job.status
-            phase, reason, since = _phase(job)
-            age = now - since if phase in TERMINAL_PHASES else 0.0
-            if age <= PHASE_SECONDS:
-                series.phase.add_metric([*names, phase, reason], 1)
-                series.phase_start.add_metric(names, since)
-            if age <= ALL_SECONDS:
-                series.add_counts(names, status)
-                series.add_progress(names, status)
-        yield from series.families()
-
-
-@dataclass(frozen=True)
-class _ScrapedJob:
-    """Holds only the part of a job that the next scrape needs, so that a deleted job's memory is released."""
-
-    namespace: str
-    name: str
-    created_at: float
-    status: JobStatus
-
-
-class _Series:
-    """Holds the families of one scrape."""
-
-    def __init__(self) -> None:
-        self.phase = _gauge(
-            "phase", "1 for the phase that a job is in, with its reason in one word.", "phase", "reason"
-        )
-        self.phase_start = _gauge(
+        phase = _gauge("phase", "1 for the phase that a job is in, with its reason in one word.", "phase", "reason")
+        phase_start = _gauge(
             "phase_start_time_seconds",
             "Since when it is in this phase (seconds since the epoch); Pending, Starting and Restarting are one.",
         )
-        self.restarts = CounterMetricFamily(
+        restarts = CounterMetricFamily(
             "trainmaster_job_restarts",
             "A job's new attempts, by what ended the one before: a failure that counts, or a disruption.",
             labels=[*_NAMES, "cause"],
         )
-        self.last_failure = _gauge(
+        last_failure = _gauge(
             "last_failure_timestamp_seconds",
             "When an attempt ended badly last (seconds since the epoch): why, and who was first.",
             *("reason", "worker", "rank", "node"),
         )
-        self.desired = _gauge("workers_desired", "Workers of a job's full group.")
-        self.running = _gauge("workers_running", "Workers whose ranks are up.")
-        self.step = _gauge("step", "Steps done, as the operator last wrote it into the status.")
-        self.total_steps = _gauge("total_steps", "Steps in all.")
-        self.samples = _gauge("samples_per_second", "Samples a second of all ranks together.")
-        self.goodput = _gauge(
-            "goodput_ratio", "Share of a job's time since its start, suspended time apart, that went into new steps."
-        )
-        self.time = CounterMetricFamily(
+        figures = [(_gauge(name, help), figure) for name, help, figure in _FIGURES]
+        spent = CounterMetricFamily(
             "trainmaster_job_time_seconds", "Where a job's time since its start went.", labels=[*_NAMES, "category"]
         )
+        now = self._clock()
+        for job in self._jobs:
+            names, status = (job.namespace, job.name), job.status
+            current, reason, since = _phase(job)
+            age = now - since if current in TERMINAL_PHASES else 0.0
+            if age <= PHASE_SECONDS:
+                phase.add_metric([*names, current, reason], 1)
+                phase_start.add_metric(names, since)
+            if age > ALL_SECONDS:
+                continue
+            restarts.add_metric([*names, "failure"], status.restarts)
+            restarts.add_metric([*names, "disruption"], status.disruptions)
+            failure = status.failures[0] if status.failures else None
+            failed_at = to_seconds(failure.failed_at) if failure is not None else None
+            if failure is not None and failed_at is not None:
+                culprit = (
+                    "" if value is None else str(value) for value in (failure.worker, failure.rank, failure.node)
+                )
+                last_failure.add_metric([*names, failure.reason, *culprit], failed_at)
+            for family, figure in figures:
+                if (value := figure(status, status.progress or Progress())) is not None:
+                    family.add_metric(names, value)
+            for category in TIME_CATEGORIES if status.time_spent is not None else ():
+                if seconds := getattr(status.time_spent, category):
+                    spent.add_metric([*names, category], seconds)
+        yield from (phase, phase_start, restarts, last_failure, *(family for family, _ in figures), spent)
 
-    def families(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        yield from vars(self).values()
 
-    def add_counts(self, names: tuple[str, str], status: JobStatus) -> None:
-        """Adds the job's restarts, the reason for the last one, and the number of workers."""
-        self.restarts.add_metric([*names, "failure"], status.restarts)
-        self.restarts.add_metric([*names, "disruption"], status.disruptions)
-        self.desired.add_metric(names, status.workers.desired)
-        self.running.add_metric(names, status.workers.running)
-        failure = status.failures[0] if status.failures else None
-        failed_at = to_seconds(failure.failed_at) if failure is not None else None
-        if failure is not None and failed_at is not None:
-            culprit = [_number(failure.worker), _number(failure.rank), failure.node or ""]
-            self.last_failure.add_metric([*names, failure.reason, *culprit], failed_at)
-
-    def add_progress(self, names: tuple[str, str], status: JobStatus) -> None:
-        """Adds the job's progress, and the accounting of its time."""
-        progress, spent = status.progress or Progress(), status.time_spent
-        figures = (
-            (self.step, progress.step),
-            (self.total_steps, progress.total_steps),
-            (self.samples, progress.samples_per_second),
-            (self.goodput, progress.goodput),
-        )
-        for family, figure in figures:
-            if figure is not None:
-                family.add_metric(names, figure)
-        for category in TIME_CATEGORIES if spent is not None else ():
-            seconds = getattr(spent, category)
-            if seconds:
-                self.time.add_metric([*names, category], seconds)
+# The gauges with one series for each job, and how their values are read.
+_FIGURES: Sequence[tuple[str, str, Callable[[JobStatus, Progress], float | None]]] = (
+    ("workers_desired", "Workers of a job's full group.", lambda status, _: status.workers.desired),
+    ("workers_running", "Workers whose ranks are up.", lambda status, _: status.workers.running),
+    ("step", "Steps done, as the operator last wrote it into the status.", lambda _, progress: progress.step),
+    ("total_steps", "Steps in all.", lambda _, progress: progress.total_steps),
+    (
+        "samples_per_second",
+        "Samples a second of all ranks together.",
+        lambda _, progress: progress.samples_per_second,
+    ),
+    (
+        "goodput_ratio",
+        "Share of a job's time since its start, suspended time apart, that went into new steps.",
+        lambda _, progress: progress.goodput,
+    ),
+)
 
 
 def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
@@ -268,7 +254,3 @@ def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
     times = [to_seconds(text) for text in moments]
     since = max((moment for moment in times if moment is not None), default=job.created_at)
     return phase, own.reason if own is not None else "", since
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)
