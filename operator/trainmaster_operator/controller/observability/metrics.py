@@ -23,7 +23,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from trainmaster_operator import __version__
@@ -44,6 +44,25 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 ALL_SECONDS, PHASE_SECONDS = 3600.0, 86_400.0
 # The label isn't called `job`, because Prometheus uses that label for a scraped target.
 _NAMES = ("namespace", "job_name")
+
+
+# The gauges with one series for each job, and how their values are read.
+_FIGURES: Sequence[tuple[str, str, Callable[[JobStatus, Progress], float | None]]] = (
+    ("workers_desired", "Workers of a job's full group.", lambda status, _: status.workers.desired),
+    ("workers_running", "Workers whose ranks are up.", lambda status, _: status.workers.running),
+    ("step", "Steps done, as the operator last wrote it into the status.", lambda _, progress: progress.step),
+    ("total_steps", "Steps in all.", lambda _, progress: progress.total_steps),
+    (
+        "samples_per_second",
+        "Samples a second of all ranks together.",
+        lambda _, progress: progress.samples_per_second,
+    ),
+    (
+        "goodput_ratio",
+        "Share of a job's time since its start, suspended time apart, that went into new steps.",
+        lambda _, progress: progress.goodput,
+    ),
+)
 
 
 class OperatorMetrics:
@@ -164,7 +183,7 @@ class PerJob(Collector):
         """Updates the jobs."""
         self._jobs = tuple(_ScrapedJob(job.namespace, job.name, job.created_at, job.status) for job in jobs)
 
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yields the series, made at each scrape."""
         phase = _gauge("phase", "1 for the phase that a job is in, with its reason in one word.", "phase", "reason")
         phase_start = _gauge(
@@ -200,9 +219,8 @@ class PerJob(Collector):
             failure = status.failures[0] if status.failures else None
             failed_at = to_seconds(failure.failed_at) if failure is not None else None
             if failure is not None and failed_at is not None:
-                culprit = (
-                    "" if value is None else str(value) for value in (failure.worker, failure.rank, failure.node)
-                )
+                places = (failure.worker, failure.rank, failure.node)
+                culprit = ("" if value is None else str(value) for value in places)
                 last_failure.add_metric([*names, failure.reason, *culprit], failed_at)
             for family, figure in figures:
                 if (value := figure(status, status.progress or Progress())) is not None:
@@ -211,25 +229,6 @@ class PerJob(Collector):
                 if seconds := getattr(status.time_spent, category):
                     spent.add_metric([*names, category], seconds)
         yield from (phase, phase_start, restarts, last_failure, *(family for family, _ in figures), spent)
-
-
-# The gauges with one series for each job, and how their values are read.
-_FIGURES: Sequence[tuple[str, str, Callable[[JobStatus, Progress], float | None]]] = (
-    ("workers_desired", "Workers of a job's full group.", lambda status, _: status.workers.desired),
-    ("workers_running", "Workers whose ranks are up.", lambda status, _: status.workers.running),
-    ("step", "Steps done, as the operator last wrote it into the status.", lambda _, progress: progress.step),
-    ("total_steps", "Steps in all.", lambda _, progress: progress.total_steps),
-    (
-        "samples_per_second",
-        "Samples a second of all ranks together.",
-        lambda _, progress: progress.samples_per_second,
-    ),
-    (
-        "goodput_ratio",
-        "Share of a job's time since its start, suspended time apart, that went into new steps.",
-        lambda _, progress: progress.goodput,
-    ),
-)
 
 
 def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
