@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,14 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any] | None]) -> list[Any]:
         if not task.cancelling():
             task.cancel()
     return await asyncio.gather(*running, return_exceptions=True)
+
+
+async def wait_until_set(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait until the event is set, for at most `seconds`."""
+    # asyncio.wait_for can lose a cancellation in Python 3.11.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 @dataclass

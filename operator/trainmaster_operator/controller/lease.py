@@ -129,25 +129,24 @@ class LeaderLease:
 
     async def _acquire_or_renew(self) -> bool:
         """Acquire or renew the lease; returns False if another candidate holds it."""
-        settings = self._settings
         started = asyncio.get_running_loop().time()
         try:
-            found = await self._cluster.get(*self._place)
+            found: RawObject | None = await self._cluster.get(*self._place)
         except NotFound:
-            try:
-                self._observe(await self._cluster.create(*self._place[:2], self._body(None)))
-            except AlreadyExists:
+            found = None
+        if found is not None:
+            if found.get("spec") != self._seen:
+                self._observe(found)
+            expired = asyncio.get_running_loop().time() >= self._seen_at + self._settings.lease_seconds
+            if self._holder() not in ("", self._identity) and not expired:
                 return False
-            self._renewed_at = started
-            return True
-        if found.get("spec") != self._seen:
-            self._observe(found)
-        holder = self._holder()
-        expired = asyncio.get_running_loop().time() >= self._seen_at + settings.lease_seconds
-        if holder not in ("", self._identity) and not expired:
-            return False
         try:
-            self._observe(await self._cluster.replace(*self._place, self._body(found)))
+            if found is None:
+                self._observe(await self._cluster.create(*self._place[:2], self._body(None)))
+            else:
+                self._observe(await self._cluster.replace(*self._place, self._body(found)))
+        except AlreadyExists:
+            return False
         except Conflict:
             if self.leading:
                 # The lease was changed by another candidate, or by our own write whose answer was lost. The next try

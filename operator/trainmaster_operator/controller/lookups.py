@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from trainmaster_operator.api.pod_schema import WORKER_CONTAINER
 from trainmaster_operator.controller.apiserver.cluster import (
@@ -45,6 +46,7 @@ from trainmaster_operator.wire.report import EXIT_KILLED, EXIT_TERMINATED
 from trainmaster_operator.wire.values import mapping, mappings, text
 
 logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 # Limit on the objects that are read at the same time.
 CONCURRENT_READS = 16
 # The phases in which a lost pod counts against its attempt.
@@ -201,20 +203,18 @@ class Lookups:
         nodes = {pod.node for pod in observed.pods if pod.node} - observed.domains.keys()
         if topology is None or not nodes:
             return None
-        found = await self._get_each(key, NODES, nodes)
-        domains = {node: None if raw is None else _domain(raw, topology.key) for node, raw in found.items()}
+        domains = await self._get_each(key, NODES, nodes, lambda node: _domain(node, topology.key))
         self.store.record_lookups(key, LookupResults(domains=domains))
-        return NODE_RETRY if len(found) < len(nodes) else None
+        return NODE_RETRY if len(domains) < len(nodes) else None
 
     async def _read_priority(self, key: JobKey, snapshot: Snapshot) -> float | None:
         spec = snapshot.job.spec
         name = spec.scheduling.priority_class_name if spec is not None and scheduler_of(spec) == "kueue" else None
         if name is None or name in snapshot.observed.priorities:
             return None
-        found = await self._get_each(key, PRIORITY_CLASSES, [name])
-        priorities = {name: None if raw is None else _priority(raw) for name, raw in found.items()}
+        priorities = await self._get_each(key, PRIORITY_CLASSES, [name], _priority)
         self.store.record_lookups(key, LookupResults(priorities=priorities))
-        return None if found else KUEUE_RETRY
+        return None if priorities else KUEUE_RETRY
 
     async def _read_flavors(self, key: JobKey, snapshot: Snapshot) -> float | None:
         job, observed = snapshot.job, snapshot.observed
@@ -226,23 +226,24 @@ class Lookups:
         missing = [flavor for flavor in sorted(named) if observed.flavors.get(flavor) is None]
         if not missing:
             return None
-        found = await self._get_each(key, RESOURCE_FLAVORS, missing)
-        flavors = {name: None if raw is None else _flavor(raw) for name, raw in found.items()}
+        flavors = await self._get_each(key, RESOURCE_FLAVORS, missing, _flavor)
         self.store.record_lookups(key, LookupResults(flavors=flavors))
         return None if all(flavors.get(name) is not None for name in missing) else KUEUE_RETRY
 
-    async def _get_each(self, key: JobKey, resource: Resource, names: Collection[str]) -> dict[str, RawObject | None]:
+    async def _get_each(
+        self, key: JobKey, resource: Resource, names: Collection[str], convert: Callable[[RawObject], Answer]
+    ) -> dict[str, Answer | None]:
         """Returns cluster-scoped objects by name, without those that can't be read now.
 
         The result is None for an object that doesn't exist or may not be read.
         """
         slots = asyncio.Semaphore(CONCURRENT_READS)
-        found: dict[str, RawObject | None] = {}
+        found: dict[str, Answer | None] = {}
 
         async def get(name: str) -> None:
             async with slots:
                 try:
-                    found[name] = await self.cluster.get(resource, "", name)
+                    found[name] = convert(await self.cluster.get(resource, "", name))
                 except (NotFound, Forbidden) as error:
                     logger.info("%s: %s %s can't be read: %s", key, resource.kind, name, error.message)
                     found[name] = None

@@ -197,15 +197,13 @@ class PodLogs:
         # The kubelet's limitBytes cuts off the *end*. So request more than is kept, and cut off the beginning later.
         container = pod.worker_container
         restarts = container.restarts if container is not None else 0
-        restarted = restarts > 0
-        if container is not None and container.state != "running":
-            # The log is complete. While the container waits for its next start, this is the previous container's log.
-            lines = await self._lines(namespace, pod.name)
-            restarted = restarted and container.state == "terminated"
-        elif complete:
-            lines = await self._settled(namespace, pod.name, may_be_empty=restarted)
+        state = container.state if container is not None else "running"
+        if state == "running" and complete:
+            lines = await self._settled(namespace, pod.name, may_be_empty=restarts > 0)
         else:
             lines = await self._lines(namespace, pod.name)
+        # While the container waits for its next start, these are the previous container's lines.
+        restarted = restarts > 0 and state in ("running", "terminated")
         cut = len(lines) >= TAIL_LINES or restarts > 1
         if restarted or not lines:
             # An agent that reported by exiting left its ranks' output in the previous container's log. If the log is

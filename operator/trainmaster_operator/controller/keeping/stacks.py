@@ -12,13 +12,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from trainmaster_operator.api.evidence import Stacks, stacks_name
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.controller.apiserver.errors import ClusterError
-from trainmaster_operator.controller.background import end_tasks
+from trainmaster_operator.controller.background import end_tasks, wait_until_set
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps, kept_state
 from trainmaster_operator.controller.watching.resync import STACKS_CONTENT
@@ -99,9 +98,7 @@ class StacksKeeper:
         action = collecting.action
         problem = await self.ask(key, action.request)
         if not problem:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.answer_seconds):
-                    await collecting.complete.wait()
+            await wait_until_set(collecting.complete, self.answer_seconds)
         withheld = not self.config_maps.allow_output(job)
         stacks = Stacks(
             request=action.request,

@@ -18,7 +18,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
@@ -34,7 +33,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unusable,
 )
 from trainmaster_operator.controller.apiserver.pod_http import PodStream
-from trainmaster_operator.controller.background import FailureLog, end_tasks
+from trainmaster_operator.controller.background import FailureLog, end_tasks, wait_until_set
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach, StreamBudget, StreamTarget
@@ -268,9 +267,7 @@ class LeaderStream:
             if self._changed.is_set():
                 continue
             self._failures += 1
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
-                    await self._changed.wait()
+            await wait_until_set(self._changed, self._pause())
 
     async def _watch_once(self, agent: AgentAddress) -> None:
         """Use one connection until it ends or another agent should be watched."""
@@ -318,9 +315,7 @@ class LeaderStream:
         """Returns when another agent should be watched, because this one is gone or an earlier one is back."""
         while True:
             first = self.target.candidates[0] == agent
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if first else PREFERENCE_SECONDS):
-                    await self._changed.wait()
+            await wait_until_set(self._changed, None if first else PREFERENCE_SECONDS)
             candidates = self.target.candidates
             if agent not in candidates or self._again:
                 self._changed.set()
@@ -375,9 +370,7 @@ class LeaderStream:
         """Wait until the leader may send more."""
         while (seconds := self._budget.seconds) > 0:
             self._granted.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._granted.wait()
+            await wait_until_set(self._granted, seconds)
 
     def _record_lines(self, agent: AgentAddress, raws: Sequence[bytes]) -> int:
         """Record some lines; returns how many of them changed the store. Raises ProtocolError."""

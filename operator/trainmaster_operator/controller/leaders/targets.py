@@ -13,9 +13,10 @@ causes a few changes for each worker and attempt, so every attempt adds an allow
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus
@@ -101,6 +102,9 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     # Workers that were scaled away may still run. Only jobs of one group are resized.
     most = max(processes.values(), default=0)
     processes = {worker: processes.get(worker, most) for worker in (*processes, *pods)}
+    # Ranks are numbered in the order of the assignment. A worker's number of ranks can't change once the job exists.
+    counts = [processes.get(worker, 0) for worker in newest.workers]
+    places = zip(newest.workers, counts, accumulate(counts), strict=True)
     return StreamTarget(
         key=key,
         uid=job.uid,
@@ -108,21 +112,8 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
         candidates=tuple(candidates),
         processes=processes,
         assigned=newest.attempt,
-        ranks=_ranks(newest.workers, processes),
+        ranks={worker: range(end - count, end) for worker, count, end in places},
     )
-
-
-def _ranks(workers: Iterable[int], processes: Mapping[int, int]) -> dict[int, range]:
-    """Returns the ranks of each worker, numbered in the order of the assignment.
-
-    A worker's number of ranks can't change once the job exists, so it needn't be read from an annotation.
-    """
-    ranks, first = {}, 0
-    for worker in workers:
-        count = processes.get(worker, 0)
-        ranks[worker] = range(first, first + count)
-        first += count
-    return ranks
 
 
 @dataclass(frozen=True)

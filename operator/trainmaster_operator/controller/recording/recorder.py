@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any
 
 from trainmaster_operator.api.kept_logs import KeptLog
@@ -174,11 +175,8 @@ class HistoryRecorder:
             view = self._news(known)
             if view is None:
                 return
-            reports = reports_of(view.workers)
-            if len(reports) < MANY_RANKS:
-                line = sample_line(view.at, known.identity, view.attempt, reports)
-            else:
-                line = await self.thread.run(lambda: sample_line(view.at, known.identity, view.attempt, reports))
+            make = partial(sample_line, view.at, known.identity, view.attempt, reports_of(view.workers))
+            line = make() if view.ranks < MANY_RANKS else await self.thread.run(make)
             if self._known.get(known.identity.uid) is known:
                 self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
