@@ -78,7 +78,7 @@ class Parts:
         config_maps, pod_logs = JobConfigMaps(cluster, settings.keep_logs), PodLogs(cluster)
         kept_logs, kept_evidence = (recorder.kept_logs, recorder.kept_evidence) if recorder else (None, None)
         logs = KeptLogs(config_maps, pod_logs, limit=settings.kept_log_bytes, on_kept=kept_logs)
-        evidence = EvidenceKeeper(config_maps, store, pod_logs.tail, on_kept=kept_evidence)
+        evidence = EvidenceKeeper(config_maps, store, pod_logs, on_kept=kept_evidence)
         last_output = LastOutput(store, pod_logs, logs, evidence)
         stacks = StacksKeeper(config_maps, ask=lambda key, request: streams.collect(key, request))
         secrets = AgentsSecrets(cluster, keys)

@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from trainmaster_operator.controller.background import end_tasks
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.config_maps import Data, JobConfigMaps, kept_state
-from trainmaster_operator.controller.keeping.logs import TAIL_LINES
+from trainmaster_operator.controller.keeping.logs import PodLogs
 from trainmaster_operator.controller.watching.resync import EVIDENCE_CONTENT
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 from trainmaster_operator.wire.limits import MAX_ENVIRONMENT
@@ -49,8 +49,6 @@ HELD_BYTES = 512 * 1024
 # A new operator writes the evidence of a failure only if the failure is younger than this.
 OLD_SECONDS = 60.0
 LOG_BYTES = 12 * 1024
-# Bytes to read from the end of a container's log, where the next attempt may already have printed more.
-READ_BYTES = 1024 * 1024
 # Limit on the workers in an attempt's evidence, because one ConfigMap holds all evidence of a job.
 KEPT_WORKERS = 64
 # The fields of a worker's entry that may contain a rank's output.
@@ -78,15 +76,11 @@ class _Kept:
 
 @dataclass(eq=False)
 class EvidenceKeeper:
-    """Keeps the evidence of every written status.
-
-    `tail` reads the end of a worker's log, up to a number of bytes. `on_kept` is called with each attempt's written
-    evidence, as JSON.
-    """
+    """Keeps the evidence of every written status. `on_kept` is called with each attempt's written evidence, as JSON."""
 
     config_maps: JobConfigMaps
     store: Store
-    tail: Callable[[str, PodView, int], Awaitable[str]]
+    pod_logs: PodLogs
     settle_seconds: float = SETTLE_SECONDS
     on_kept: Callable[[Job, int, str], None] | None = None
     _jobs: dict[str, _Kept] = field(default_factory=dict, init=False)
@@ -160,7 +154,7 @@ class EvidenceKeeper:
         """
         for failure in () if job.deleting else job.status.failures:
             if failure.worker == worker and failure.attempt <= attempt:
-                text = _end_of_attempt(log.lines, failure.attempt, attempt, begins=not log.cut)
+                text = _end_of_attempt(log, failure.attempt, attempt)
                 if text and self.config_maps.allow_output(job):
                     await self._write(job, AttemptEvidence(failure.attempt, _to_wire(failure), logs={worker: text}))
                 return
@@ -211,14 +205,14 @@ class EvidenceKeeper:
             same = pod.name == failure.pod and (not uids or pod.uid in uids)
             if same and pod.worker == failure.worker and pod.worker_container is not None:
                 try:
-                    text = await self.tail(key.namespace, pod, READ_BYTES)
+                    # The next attempt may already have printed more.
+                    log = await self.pod_logs.read(key.namespace, pod, complete=True)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     continue
                 newest = max(snapshot.job.status.attempt, failure.attempt)
-                lines = text.removesuffix("\n").split("\n")
-                if log := _end_of_attempt(lines, failure.attempt, newest, begins=len(lines) < TAIL_LINES):
-                    return {pod.worker: log}
+                if text := _end_of_attempt(log, failure.attempt, newest):
+                    return {pod.worker: text}
         return {}
 
     async def _write_attempt(
@@ -258,12 +252,9 @@ class EvidenceKeeper:
             self.on_kept(job, evidence.attempt, written[key])
 
 
-def _end_of_attempt(lines: Sequence[str], attempt: int, newest: int, *, begins: bool) -> str:
-    """Returns the end of an attempt's output, from a container's log that several attempts share.
-
-    `begins`: whether `lines` contain the log's first line.
-    """
-    own = lines_of_attempt(lines, attempt, newest=newest, whole=begins)
+def _end_of_attempt(log: KeptLog, attempt: int, newest: int) -> str:
+    """Returns the end of an attempt's output, from a container's log that several attempts share."""
+    own = lines_of_attempt(log.lines, attempt, newest=newest, whole=not log.cut)
     return clean("".join(f"{line}\n" for line in KeptLog(tuple(own)).ending(LOG_BYTES).lines), LOG_BYTES)
 
 

@@ -270,11 +270,9 @@ class LastOutput:
         return False
 
     def _there(self, key: JobKey, pod: PodView) -> PodView | None:
-        """Returns the pod's current state; None if it is gone."""
         return next((one for one in self.store.pods(key) if one.uid == pod.uid), None)
 
     def _seconds_left(self, known: _OfJob, one: _Followed) -> float:
-        """Returns how many seconds a log may still be read."""
         if known.gone:
             return one.begun_at + GONE_SECONDS - self.now()
         there = self._there(known.key, one.pod)
@@ -283,7 +281,6 @@ class LastOutput:
         return (there.deadline or one.begun_at) + SLACK_SECONDS - self.now()
 
     def _ended(self, known: _OfJob, ended: _Ended) -> None:
-        """Schedule a write of the last output."""
         if ended.log.lines:
             known.ended.append(ended)
             if known.writing is None or known.writing.done():

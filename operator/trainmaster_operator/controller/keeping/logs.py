@@ -187,11 +187,6 @@ class PodLogs:
 
     cluster: Cluster
 
-    async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
-        """Read complete lines from the end of a complete log, at most `limit` bytes."""
-        log = await self.read(namespace, pod, complete=True)
-        return "".join(f"{line}\n" for line in log.ending(limit).lines)
-
     async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
         """Read a worker's log. `complete`: whether its ranks have ended, so that their last lines are waited for."""
         # The kubelet's limitBytes cuts off the *end*. So request more than is kept, and cut off the beginning later.

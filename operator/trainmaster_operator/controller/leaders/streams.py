@@ -180,8 +180,8 @@ class LeaderStream:
         self._failures = 0
         self._faults = 0
         self._log = FailureLog(logger, str(target.key))
-        # The time (the event loop's clock) at which the leader's hello arrived.
-        self._connected_at: float | None = None
+        # The time (the event loop's clock) at which the last leader's hello arrived.
+        self._connected_at = 0.0
         self._prefer_first = False
         # Whether a report of this stream wasn't recorded, because its attempt or worker isn't known (yet).
         self._passed_over = False
@@ -367,7 +367,6 @@ class LeaderStream:
                 raise Silent(f"GET {agent.pod}/v1/stream", f"no hello within {HELLO_SECONDS:g} s")
 
     async def _wait_for_budget(self) -> None:
-        """Wait until the leader may send more."""
         while (seconds := self._budget.seconds) > 0:
             self._granted.clear()
             await wait_until_set(self._granted, seconds)
@@ -408,8 +407,8 @@ class LeaderStream:
                 return self.store.record_report(key, report)
             case ReportLine():
                 self._passed_over = True
-            case ProgressLine() | EvidenceLine() if not (
-                line.worker in target.workers and line.attempt <= target.attempt
+            case ProgressLine() | EvidenceLine() | OutputLine() if (
+                line.worker not in target.workers or line.attempt > target.attempt
             ):
                 return False
             case ProgressLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
@@ -417,7 +416,7 @@ class LeaderStream:
                 first = self.store.record_progress(key, line, self.now(), most_ranks)
                 if first is not None:
                     self.events.progressed(key, first)
-            case OutputLine() if line.worker in target.workers and line.attempt <= target.attempt:
+            case OutputLine():
                 self.events.printed(key, target.uid, line)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
                 # Only the last two attempts' data is kept.
@@ -428,7 +427,6 @@ class LeaderStream:
         return False
 
     def _record_workers(self) -> bool:
-        """Record the workers that the last lines named."""
         workers = tuple(self._workers.values())
         return self.connected_to is not None and self._record_view(
             replace(self._view, workers=workers, left=dict(self._left))
@@ -439,11 +437,9 @@ class LeaderStream:
         return self.store.record_stream(self.target.key, view)
 
     def _disconnected(self) -> None:
-        since, self._connected_at = self._connected_at, None
-        if since is not None and self._clock() - since >= LASTING_SECONDS:
+        if self.connected_to is not None and self._clock() - self._connected_at >= LASTING_SECONDS:
             self._failures = self._faults = 0
         self.connected_to = None
-        self._workers = {}
         if self._view.connected:
             self._budget.spend(0, 0, self._record_view(StreamView(since=self.now())))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import get_args
 
 from prometheus_client import (
@@ -162,26 +162,17 @@ class OperatorMetrics:
         return generate_latest(self.registry)
 
 
-@dataclass(frozen=True)
-class _ScrapedJob:
-    """Holds only the part of a job that the next scrape needs, so that a deleted job's memory is released."""
-
-    namespace: str
-    name: str
-    created_at: float
-    status: JobStatus
-
-
 class PerJob(Collector):
     """Collects from each job's status."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._jobs: Sequence[_ScrapedJob] = ()
+        self._jobs: Sequence[Job] = ()
 
     def observe(self, jobs: Sequence[Job]) -> None:
         """Updates the jobs."""
-        self._jobs = tuple(_ScrapedJob(job.namespace, job.name, job.created_at, job.status) for job in jobs)
+        # The specs, which may be large, aren't needed.
+        self._jobs = tuple(replace(job, spec=None) for job in jobs)
 
     def collect(self) -> Iterator[Metric]:
         """Yields the series, made at each scrape."""
@@ -235,7 +226,7 @@ def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"trainmaster_job_{name}", documentation, labels=[*_NAMES, *labels])
 
 
-def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
+def _phase(job: Job) -> tuple[str, str, float]:
     """Returns the phase, its reason, and the time since which the job has run, waited, been suspended or been over."""
     status = job.status
     phase = status.phase or "Pending"

@@ -60,7 +60,7 @@ class World:
             self.config_maps, pods, limit=100_000, on_kept=lambda _job, kept: self.recorded.append(dict(kept))
         )
         start, clock = to_seconds("2026-11-21T04:00:00Z") or 0.0, asyncio.get_running_loop().time
-        evidence = EvidenceKeeper(self.config_maps, self.store, pods.tail)
+        evidence = EvidenceKeeper(self.config_maps, self.store, pods)
         return LastOutput(self.store, pods, logs, evidence, now=lambda: start + clock())
 
     def snapshot(self) -> Snapshot:
