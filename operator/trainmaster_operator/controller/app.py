@@ -13,13 +13,14 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.v1alpha1 import INSTALL_CRD
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
-from trainmaster_operator.controller.apiserver.cluster import LEASES, Resource
+from trainmaster_operator.controller.apiserver.cluster import LEASES
 from trainmaster_operator.controller.apiserver.connection import ApiConnection, connect
 from trainmaster_operator.controller.apiserver.errors import (
     ClusterError,
@@ -37,7 +38,6 @@ from trainmaster_operator.controller.reconciler import Decide
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.controller.wiring import Parts
 from trainmaster_operator.serving import HttpServer
-from trainmaster_operator.wire.values import mapping
 
 logger = logging.getLogger(__name__)
 
@@ -191,19 +191,10 @@ class Operator:
         """Read the operator's keys, or create them. Raises OperatorError if they can't be used."""
         namespace = self.settings.lease_namespace
         alone = not self.settings.leader_elect and not connection.in_cluster
-
-        async def read() -> SigningKeys:
-            try:
-                return await load_keys(cluster, namespace, make_namespace=alone)
-            except KeysError as error:
-                raise OperatorError(f"{namespace}: {error}") from error
-            except NotFound as error:
-                raise OperatorError(
-                    f"there is no namespace {namespace} for the Secret with the operator's keys: make it (kubectl "
-                    f"create namespace {namespace}) or choose another (--lease-namespace): {error.message}"
-                ) from error
-
-        return await self._insist(read, connection)
+        try:
+            return await self._insist(partial(load_keys, cluster, namespace, make_namespace=alone), connection)
+        except KeysError as error:
+            raise OperatorError(f"{namespace}: {error}") from error
 
     async def _insist(self, work: Callable[[], Awaitable[Result]], connection: ApiConnection) -> Result:
         """Repeat API server requests until they succeed, and log each new obstacle."""
@@ -247,12 +238,7 @@ class Operator:
             # This client can write without the lease, because a standby reviews tokens too.
             client = KubernetesCluster(connection, timeout=self.settings.request_seconds)
             stack.push_async_callback(client.close)
-
-            async def review(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-                body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-                return mapping((await client.create(resource, "", body)).get("status"))
-
-            scrapers = Scrapers(review)
+            scrapers = Scrapers(client)
         server = exposition(self.metrics, refresh=self._refresh_metrics, scrapers=scrapers)
         return await _listen("Metrics", stack, server, self.settings.metrics_host, port, "--metrics-port")
 

@@ -61,9 +61,12 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
     except AlreadyExists:
         # Another replica created it first.
         return (await read_keys(cluster, namespace))[0]
-    except NotFound:
+    except NotFound as error:
         if not make_namespace:
-            raise
+            raise KeysError(
+                "the Secret with the operator's keys can't be made, because the namespace doesn't exist: make it "
+                f"(kubectl create namespace {namespace}) or choose another (--lease-namespace): {error.message}"
+            ) from error
         logger.info("Making the namespace %s, for the operator's keys.", namespace)
         body = {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": namespace}}
         with suppress(AlreadyExists):

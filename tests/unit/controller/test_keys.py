@@ -74,7 +74,7 @@ async def test_of_two_that_start_at_once_both_have_the_same_keys() -> None:
 async def test_a_missing_namespace_is_made_only_for_a_person_who_runs_the_operator_alone() -> None:
     cluster = FakeCluster()
     cluster.fail("create", "secrets", NotFound("post", 'namespaces "sys" not found'), times=1)
-    with pytest.raises(NotFound):
+    with pytest.raises(KeysError, match="kubectl create namespace sys"):
         await load_keys(cluster, "sys", make_namespace=False)
     cluster.fail("create", "secrets", NotFound("post", 'namespaces "sys" not found'), times=1)
     cluster.fail("create", "namespaces", AlreadyExists("post", "there"), times=1)

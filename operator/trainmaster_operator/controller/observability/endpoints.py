@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster_operator.controller.apiserver.cluster import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
+from trainmaster_operator.controller.apiserver.cluster import ACCESS_REVIEWS, TOKEN_REVIEWS, Cluster, Resource
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.serving import Exposition, HttpServer, application
@@ -35,8 +35,6 @@ REVIEW_SECONDS = 5.0
 # Seconds between the reviews of two unknown tokens.
 UNKNOWN_SECONDS = 0.05
 MAX_TOKEN = 15_000
-# Creates a review of this type with this spec, and returns its status. Raises ClusterError.
-Review = Callable[[Resource, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 _log = logging.getLogger(__name__)
 
 
@@ -97,8 +95,8 @@ class _Review:
 class Scrapers:
     """Decides who may read the metrics."""
 
-    def __init__(self, review: Review, clock: Callable[[], float] = time.monotonic) -> None:
-        self._review, self._clock = review, clock
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._clock = cluster, clock
         self._admitted: OrderedDict[bytes, _Review] = OrderedDict()
         self._refused: OrderedDict[bytes, _Review] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Review]] = {}
@@ -180,3 +178,7 @@ class Scrapers:
         if answer.get("allowed") is True:
             return None
         return 403, f"{name} may not get {PATH}: a ClusterRole with the nonResourceURL {PATH} has to allow it."
+
+    async def _review(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        return mapping((await self._cluster.create(resource, "", body)).get("status"))

@@ -78,7 +78,7 @@ class HistoryRecorder:
     """Records jobs, samples, evidence and logs. `sender` sends the content of the outbox."""
 
     outbox: Outbox
-    sender: Sender | None
+    sender: Sender
     cluster: Cluster
     store: Store
     namespaces: Sequence[str]
@@ -96,17 +96,15 @@ class HistoryRecorder:
         """Begin to record and to send. Call this once the store contains all jobs."""
         # Remember all jobs now, because a job may be deleted before it is read.
         for job in self.store.jobs():
-            self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
-        sending = [self.sender.run] if self.sender is not None else []
-        for work in (self._read_jobs, self._check, *sending):
+            self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), job.identity))
+        for work in (self._read_jobs, self._check, self.sender.run):
             self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
 
     async def close(self) -> None:
         """Send waiting records for a limited time, and end."""
         await end_tasks(self._tasks)
-        if self.sender is not None:
-            with self._guarded():
-                await self.sender.finish()
+        with self._guarded():
+            await self.sender.finish()
 
     def written(self, raw: Mapping[str, Any]) -> None:
         """Record a job after a write of its status, from the API server's answer."""
@@ -127,13 +125,13 @@ class HistoryRecorder:
     def kept_evidence(self, job: Job, attempt: int, evidence: str) -> None:
         """Record an attempt's stored evidence."""
         with self._guarded():
-            self._put(EvidenceRecord(self.now(), _identity(job), attempt, evidence))
+            self._put(EvidenceRecord(self.now(), job.identity, attempt, evidence))
 
     def kept_logs(self, job: Job, logs: Mapping[int, KeptLog]) -> None:
         """Record workers' stored logs."""
         with self._guarded():
             for worker, log in logs.items():
-                self._put(LogRecord(self.now(), _identity(job), worker, log))
+                self._put(LogRecord(self.now(), job.identity, worker, log))
 
     def _record_job(self, raw: Mapping[str, Any]) -> None:
         metadata = mapping(raw.get("metadata"))
@@ -242,7 +240,3 @@ class HistoryRecorder:
             yield
         except Exception as error:
             self._failures.report("a record can't be made", error)
-
-
-def _identity(job: Job) -> JobIdentity:
-    return JobIdentity(job.namespace, job.name, job.uid)
