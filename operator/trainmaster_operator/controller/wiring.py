@@ -129,13 +129,7 @@ class Parts:
 
         self.gangs = GangWatcher(connection, cluster, store, watched, namespaces, receive=receive, relisted=resync.soon)
         self.watcher = Watcher(
-            connection,
-            cluster,
-            namespaces,
-            tuple(watched),
-            receive=receive,
-            listed=resync.soon,
-            restarted=restarted,
+            connection, cluster, namespaces, tuple(watched), receive=receive, listed=resync.soon, restarted=restarted
         )
         lookups = Lookups(cluster, store)
         peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)

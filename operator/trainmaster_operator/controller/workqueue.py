@@ -31,11 +31,7 @@ class WorkQueue(Generic[Key]):
     """
 
     def __init__(
-        self,
-        *,
-        first_backoff: float = 0.01,
-        longest_backoff: float = 60.0,
-        jitter: Callable[[], float] = random.random,
+        self, *, first_backoff: float = 0.01, longest_backoff: float = 60.0, jitter: Callable[[], float] = random.random
     ) -> None:
         self._jitter = jitter
         self._first_backoff = first_backoff

@@ -265,7 +265,7 @@ class LastOutput:
                 one.opened.set()
                 await asyncio.sleep(AGAIN_SECONDS)
             finally:
-                if not end.empty:
+                if end.data:
                     one.end = end
         return False
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -35,8 +34,8 @@ SETTLE_TRIES = 8
 # Bytes of a followed log that are read at once, and then each second. Further output waits in the kubelet's file.
 FOLLOWED_BURST, FOLLOWED_BYTES_A_SECOND = 1024 * 1024, 256 * 1024.0
 # Bytes held in memory for each byte to keep, because a line's time is 31 bytes longer in the log than in the ConfigMap;
-# and the limit on a line's bytes, above which a line is cut into several.
-STAMPED, LONGEST_LINE = 4, 16 * 1024
+# and further bytes that may be held, so that the beginning isn't dropped for every few bytes.
+STAMPED, TRIMMED = 4, 16 * 1024
 
 
 @dataclass(eq=False)
@@ -256,39 +255,32 @@ class PodLogs:
 
 
 class LogEnd:
-    """Holds the newest lines of a log that is being read. `limit` is the number of bytes that will be kept."""
+    """Holds the end of a log that is being read. `limit` is the number of bytes that will be kept."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._lines: deque[bytes] = deque()
-        self._size = 0
+        self.data = bytearray()
+        # Whether the beginning was dropped, and the number of lines that were read.
+        self._cut = False
         self._count = 0
-        self._rest = b""
 
     def feed(self, data: bytes) -> None:
         """Add data from the log."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        while len(self._rest) > LONGEST_LINE:
-            lines.append(self._rest[:LONGEST_LINE])
-            self._rest = self._rest[LONGEST_LINE:]
-        self._lines.extend(lines)
-        self._count += len(lines)
-        self._size += sum(map(len, lines))
-        while self._size > STAMPED * self.limit and len(self._lines) > 1:
-            self._size -= len(self._lines.popleft())
-
-    @property
-    def empty(self) -> bool:
-        """Returns whether nothing was read."""
-        return not (self._lines or self._rest)
+        self.data += data
+        self._count += data.count(b"\n")
+        if len(self.data) > STAMPED * self.limit + TRIMMED:
+            del self.data[: len(self.data) - STAMPED * self.limit]
+            self._cut = True
 
     def log(self) -> KeptLog:
         """Returns the log read so far."""
-        raws = [*self._lines, *([self._rest] if self._rest else [])]
+        raws = self.data.removesuffix(b"\n").split(b"\n") if self.data else []
+        if self._cut and len(raws) > 1:
+            # The first line isn't complete.
+            del raws[0]
         lines = [stamped_line(raw.decode(errors="replace").replace("\x00", "")) for raw in raws]
         # At most TAIL_LINES lines were requested, so a log with so many lines may have had more.
-        cut = self._count > len(self._lines) or self._count >= TAIL_LINES
-        return kept_log(lines, cut=cut).ending(self.limit)
+        return kept_log(lines, cut=self._cut or self._count >= TAIL_LINES).ending(self.limit)
 
 
 def kept_log(lines: list[StampedLine], *, cut: bool) -> KeptLog:

@@ -103,18 +103,15 @@ class LeaderStreams:
     def watch(self, key: JobKey, target: StreamTarget | None) -> None:
         """Watch the job's leader among the target's agents. If the target is None, the watch ends."""
         stream = self._streams.get(key)
-        if stream is not None and (target is None or stream.target.uid != target.uid):
-            stream.stop()
-            del self._streams[key]
-            stream = None
-        if target is None:
+        if stream is not None and target is not None and stream.target.uid == target.uid:
+            stream.update(target)
             return
-        if stream is None:
+        if stream is not None:
+            self._streams.pop(key).stop()
+        if target is not None:
             self._streams[key] = LeaderStream(
                 self.reach, self.store, self.keys, target, self.events, self.now, self._turn
             )
-        else:
-            stream.update(target)
 
     async def push(self, key: JobKey, assignment: Assignment) -> None:
         """Send an assignment to the leader if its stream is open, and wait a moment for the answer."""

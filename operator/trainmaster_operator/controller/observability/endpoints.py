@@ -14,8 +14,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -86,8 +85,7 @@ class NotAdmitted(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class _Review:
+class _Review(NamedTuple):
     refusal: tuple[int, str] | None
     until: float
 

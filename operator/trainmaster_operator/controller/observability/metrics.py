@@ -52,11 +52,7 @@ _FIGURES: Sequence[tuple[str, str, Callable[[JobStatus, Progress], float | None]
     ("workers_running", "Workers whose ranks are up.", lambda status, _: status.workers.running),
     ("step", "Steps done, as the operator last wrote it into the status.", lambda _, progress: progress.step),
     ("total_steps", "Steps in all.", lambda _, progress: progress.total_steps),
-    (
-        "samples_per_second",
-        "Samples a second of all ranks together.",
-        lambda _, progress: progress.samples_per_second,
-    ),
+    ("samples_per_second", "Samples a second of all ranks together.", lambda _, progress: progress.samples_per_second),
     (
         "goodput_ratio",
         "Share of a job's time since its start, suspended time apart, that went into new steps.",
