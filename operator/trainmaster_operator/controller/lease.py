@@ -48,23 +48,19 @@ class LeaderLease:
 
     async def acquire(self) -> None:
         """Returns once this candidate is the leader."""
-        reported_holder: str | None = None
-        reported_problem = ""
+        reported = ""
         while True:
             try:
                 if await self._acquire_or_renew():
                     logger.info("This operator (%s) is the leader.", self._identity)
                     self.leading = True
                     return
-                holder = self._holder()
-                if holder != reported_holder:
-                    logger.info("Waiting: the leader is %s.", holder)
-                    reported_holder = holder
+                level, text = logging.INFO, f"Waiting: the leader is {self._holder()}."
             except ClusterError as error:
-                problem = self._problem(error)
-                if problem != reported_problem:
-                    logger.warning("The lease can't be taken; trying again: %s", problem)
-                    reported_problem = problem
+                level, text = logging.WARNING, f"The lease can't be taken; trying again: {self._problem(error)}"
+            if text != reported:
+                logger.log(level, "%s", text)
+                reported = text
             # The jitter (factor 1.2, as in client-go) keeps candidates from trying at the same moment.
             await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
 

@@ -130,7 +130,8 @@ class EvidenceKeeper:
         # Attempts that ended a moment earlier may not be written yet.
         earlier = [one for one in status.failures if one.attempt in kept.early and one.attempt < failure.attempt]
         for each in (failure, *earlier):
-            await self._write_attempt(kept, key, snapshot, each, LAST_WRITE_SECONDS, with_log=False)
+            if await self._write_attempt(kept, key, snapshot, each, LAST_WRITE_SECONDS, with_log=False):
+                kept.forget_stalls(each.attempt)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
         """Write the evidence that would be lost when the operator deletes a pod.
@@ -145,7 +146,7 @@ class EvidenceKeeper:
         if (failure.attempt, culprits) in kept.secured:
             return
         kept.secured = {one for one in kept.secured if one[0] == failure.attempt} | {(failure.attempt, culprits)}
-        await self._write_attempt(kept, key, snapshot, failure, LAST_WRITE_SECONDS, with_log=culprits, last=False)
+        await self._write_attempt(kept, key, snapshot, failure, LAST_WRITE_SECONDS, with_log=culprits)
 
     async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None:
         """Add a pod's last output to the evidence of the attempt in which the pod ended. Raises ClusterError.
@@ -180,7 +181,8 @@ class EvidenceKeeper:
         if now is not None and now.job.uid == snapshot.job.uid:
             snapshot = now
             failure = next((one for one in now.job.status.failures if one.attempt == failure.attempt), failure)
-        await self._write_attempt(kept, key, snapshot, failure, None, with_log=True)
+        if await self._write_attempt(kept, key, snapshot, failure, None, with_log=True):
+            kept.forget_stalls(failure.attempt)
         kept.early.pop(failure.attempt, None)
 
     def _gather(self, kept: _Kept, snapshot: Snapshot, failure: Failure, logs: Mapping[int, str]) -> AttemptEvidence:
@@ -216,27 +218,18 @@ class EvidenceKeeper:
         return {}
 
     async def _write_attempt(
-        self,
-        kept: _Kept,
-        key: JobKey,
-        snapshot: Snapshot,
-        failure: Failure,
-        seconds: float | None,
-        *,
-        with_log: bool,
-        last: bool = True,
-    ) -> None:
-        """Write the known evidence within `seconds`, and forget it after the `last` write."""
+        self, kept: _Kept, key: JobKey, snapshot: Snapshot, failure: Failure, seconds: float | None, with_log: bool
+    ) -> bool:
+        """Write the known evidence; returns whether the write succeeded within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 logs = await self._log(key, snapshot, failure) if with_log else {}
                 gathered = self._gather(kept, snapshot, failure, logs)
                 await self._write(snapshot.job, _merged(kept.early.get(failure.attempt), gathered))
-            if last:
-                kept.forget_stalls(failure.attempt)
-                kept.early.pop(failure.attempt, None)
         except (ClusterError, TimeoutError) as error:
             logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
+            return False
+        return True
 
     async def _write(self, job: Job, evidence: AttemptEvidence) -> None:
         """Add an attempt to the ConfigMap. Raises ClusterError."""

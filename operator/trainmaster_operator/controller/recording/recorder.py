@@ -97,8 +97,8 @@ class HistoryRecorder:
         # Remember all jobs now, because a job may be deleted before it is read.
         for job in self.store.jobs():
             self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), job.identity))
-        for work in (self._read_jobs, self._check, self.sender.run):
-            self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
+        works = (self._read_jobs, self._check, self.sender.run)
+        self._tasks = [asyncio.create_task(self._forever(work), name=f"history {work.__name__}") for work in works]
 
     async def close(self) -> None:
         """Send waiting records for a limited time, and end."""
