@@ -24,7 +24,7 @@ from trainmaster_operator.controller.leaders.streams import LeaderStreams
 from trainmaster_operator.controller.leaders.targets import stream_target
 from trainmaster_operator.controller.lookups import Lookups
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
-from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster_operator.controller.workqueue import WorkQueue
 from trainmaster_operator.controller.writing.executor import Executor
 from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
@@ -67,12 +67,7 @@ class Reconciler:
 
     async def work(self) -> None:
         """Run one worker, until the queue is closed."""
-        while True:
-            try:
-                key, waited = await self.queue.get()
-            except QueueClosed:
-                self._large.close()
-                return
+        async for key, waited in self.queue:
             self.metrics.queue_seconds.observe(waited)
             if self.store.is_large(key):
                 # Only the large workers wait for the thread that all large jobs share.
@@ -82,14 +77,11 @@ class Reconciler:
             # A pass that writes nothing never yields. Without this, thousands of such passes after a restart would
             # block probes, streams and watches.
             await asyncio.sleep(0)
+        self._large.close()
 
     async def work_large(self) -> None:
         """Run one worker for large jobs, until the queue is closed."""
-        while True:
-            try:
-                key, _ = await self._large.get()
-            except QueueClosed:
-                return
+        async for key, _ in self._large:
             self._large.done(key)
             await self._turn(key)
 

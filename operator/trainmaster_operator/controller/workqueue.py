@@ -19,12 +19,11 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key")
 
 
-class QueueClosed(Exception):
-    """The queue was shut down and is empty."""
-
-
 class WorkQueue(Generic[Key]):
-    """Holds keys to work on. All methods but `get` are synchronous and belong to the event loop's thread.
+    """Holds keys to work on. All methods are synchronous and belong to the event loop's thread.
+
+    Workers iterate over the queue: each step returns the next key and its waiting time in seconds, and ends with a call
+    of `done`. The iteration ends after `close`, once no key is ready.
 
     `first_backoff` and `longest_backoff` are seconds. client-go's defaults are 5 ms and 1,000 s, but here a job whose
     write fails should be retried within a minute.
@@ -82,11 +81,13 @@ class WorkQueue(Generic[Key]):
         """Forget the key's failures, so that its next back-off is `first_backoff` again."""
         self._failures.pop(key, None)
 
-    async def get(self) -> tuple[Key, float]:
-        """Return the next key and its waiting time in seconds; call `done` afterwards. Raises QueueClosed."""
+    def __aiter__(self) -> WorkQueue[Key]:
+        return self
+
+    async def __anext__(self) -> tuple[Key, float]:
         while not self._ready:
             if self._closed:
-                raise QueueClosed
+                raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()
         key = self._ready.popleft()
@@ -101,7 +102,7 @@ class WorkQueue(Generic[Key]):
             self._wake.set()
 
     def close(self) -> None:
-        """Accept no more keys; `get` raises once no key is ready."""
+        """Accept no more keys."""
         self._closed = True
         for timer in self._delayed.values():
             timer.cancel()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.controller.virtual_time import in_virtual_time
-from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster_operator.controller.workqueue import WorkQueue
 
 
 def make() -> WorkQueue[str]:
@@ -19,7 +19,7 @@ def make() -> WorkQueue[str]:
 async def take(queue: WorkQueue[str]) -> str | None:
     """The next key, None when there is none now."""
     try:
-        key, _ = await asyncio.wait_for(queue.get(), 0.01)
+        key, _ = await asyncio.wait_for(anext(queue), 0.01)
     except TimeoutError:
         return None
     return key
@@ -84,7 +84,7 @@ async def test_an_immediate_add_replaces_a_delayed_one() -> None:
 
 async def test_a_delayed_add_wakes_a_worker_that_already_waits() -> None:
     queue: WorkQueue[str] = WorkQueue()
-    taken = asyncio.create_task(queue.get())
+    taken = asyncio.create_task(queue.__anext__())
     await asyncio.sleep(0)
     queue.add_after("a", 0.01)
     assert (await asyncio.wait_for(taken, 1))[0] == "a"
@@ -103,9 +103,9 @@ async def test_a_closed_queue_gives_out_what_is_ready_and_then_ends_every_worker
     queue.add("a")
     queue.close()
     queue.add("b")
-    assert (await queue.get())[0] == "a"
-    with pytest.raises(QueueClosed):
-        await queue.get()
+    assert (await anext(queue))[0] == "a"
+    with pytest.raises(StopAsyncIteration):
+        await anext(queue)
 
 
 Step = tuple[str, str, int]
@@ -147,7 +147,7 @@ def test_no_key_is_lost_and_none_is_worked_on_twice_at_a_time(history: list[Step
             elif kind == "get":
                 due = {k for k, at in asked.items() if at <= clock() and k not in working}
                 if due:
-                    taken, _ = await asyncio.wait_for(queue.get(), 1)
+                    taken, _ = await asyncio.wait_for(anext(queue), 1)
                     assert taken in due
                     assert taken not in working
                     working.add(taken)
@@ -156,7 +156,7 @@ def test_no_key_is_lost_and_none_is_worked_on_twice_at_a_time(history: list[Step
             queue.done(key)
         await asyncio.sleep(100)
         for _ in range(len(asked)):
-            key, _ = await asyncio.wait_for(queue.get(), 1)
+            key, _ = await asyncio.wait_for(anext(queue), 1)
             del asked[key]
         assert not asked, "every key that was asked for is worked on"
         assert len(queue) == 0

@@ -377,7 +377,10 @@ class LeaderStream:
             if isinstance(line, ReportLine) and line.seq > self._newest:
                 self._newest = line.seq
                 self._unacknowledged.set()
-        return changes + self._record_workers()
+        if self.connected_to is not None:
+            workers = tuple(self._workers.values())
+            changes += self._record_view(replace(self._view, workers=workers, left=dict(self._left)))
+        return changes
 
     def _record_line(self, agent: AgentAddress, line: StreamLine) -> bool:
         """Record a line if it is about this job; returns whether the store changed."""
@@ -422,12 +425,6 @@ class LeaderStream:
                 elif line.attempt >= target.attempt - 1:
                     self.events.stalled(target.uid, line)
         return False
-
-    def _record_workers(self) -> bool:
-        workers = tuple(self._workers.values())
-        return self.connected_to is not None and self._record_view(
-            replace(self._view, workers=workers, left=dict(self._left))
-        )
 
     def _record_view(self, view: StreamView) -> bool:
         self._view = view

@@ -1,14 +1,12 @@
 """From a job's snapshot, computes which agents to watch, and limits the content and the amount of their reports.
 
 A target limits the data that is kept from a leader to the workers of the spec and of existing pods, and to their ranks.
-
-An agent's port is reached at the pod's address inside the cluster, and through the API server's pod proxy outside of
-the cluster (measured equally fast).
+An agent is reached at its pod's address inside the cluster, and through the API server's pod proxy outside (measured
+equally fast).
 
 A leader has a budget of bytes, lines and changes, which depends on the job's size. A leader that sends more is read
-slowly. That is enough, because unread data stays with the pod, which can't send any more. A change means a change of
-the store: each requests a pass over the job, which costs a hundred times as much as reading the line. A healthy job
-causes a few changes for each worker and attempt, so every attempt adds an allowance. Other changes are rare.
+slowly, so unread data stays with its pod. A change is a change of the store: it requests a pass over the job, which
+costs a hundred times as much as reading the line. A healthy job causes a few changes for each worker and attempt.
 """
 
 from __future__ import annotations

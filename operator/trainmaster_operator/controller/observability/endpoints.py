@@ -13,7 +13,8 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -40,16 +41,13 @@ _log = logging.getLogger(__name__)
 def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]) -> HttpServer:
     """Returns the server of the probes. `healthy` and `ready` return the problem, or None if there is none."""
 
-    def answering(problem: Callable[[], str | None]) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(_: web.Request) -> web.Response:
-            found = problem()
-            return web.Response(text=(found or "ok") + "\n", status=503 if found else 200)
-
-        return answer
+    async def answer(problem: Callable[[], str | None], _: web.Request) -> web.Response:
+        found = problem()
+        return web.Response(text=(found or "ok") + "\n", status=503 if found else 200)
 
     app = application(most_body=0)
     for path, problem in (("/healthz", healthy), ("/readyz", ready)):
-        app.router.add_get(path, answering(problem))
+        app.router.add_get(path, partial(answer, problem))
     return HttpServer(app)
 
 

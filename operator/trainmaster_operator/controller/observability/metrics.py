@@ -67,8 +67,12 @@ class OperatorMetrics:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry = CollectorRegistry()
 
-        def counter(name: str, documentation: str, *labels: str) -> Counter:
-            return Counter(f"trainmaster_{name}", documentation, labels, registry=registry)
+        def counter(name: str, documentation: str, *labels: str, values: Iterable[str] = ()) -> Counter:
+            made = Counter(f"trainmaster_{name}", documentation, labels, registry=registry)
+            # A rate needs a counter that exists before its first increment.
+            for value in values:
+                made.labels(value)
+            return made
 
         def gauge(name: str, documentation: str, *labels: str) -> Gauge:
             return Gauge(f"trainmaster_{name}", documentation, labels, registry=registry)
@@ -76,16 +80,19 @@ class OperatorMetrics:
         def histogram(name: str, documentation: str, buckets: Sequence[float] = FAST) -> Histogram:
             return Histogram(f"trainmaster_{name}", documentation, buckets=buckets, registry=registry)
 
-        self.reconciles = counter("reconciles", "Passes over a job, by outcome.", "result")
+        self.reconciles = counter("reconciles", "Passes over a job, by outcome.", "result", values=RESULTS)
         self.reconcile_seconds = histogram("reconcile_duration_seconds", "Duration of a pass.")
         self.queue_depth = gauge("queue_depth", "Jobs that wait for a pass.")
         self.queue_seconds = histogram("queue_wait_seconds", "How long a job waited for its pass.")
         self.writes = counter("api_writes", "Writes to the API server that succeeded.", "verb", "kind")
         self.jobs = gauge("jobs", "Jobs by phase.", "phase")
         self.restarts = counter(
-            "restarts", "New attempts, by what ended the one before: a failure that counts, or a disruption.", "cause"
+            "restarts",
+            "New attempts, by what ended the one before: a failure that counts, or a disruption.",
+            "cause",
+            values=("failure", "disruption"),
         )
-        self.finished = counter("jobs_finished", "Jobs that ended.", "phase")
+        self.finished = counter("jobs_finished", "Jobs that ended.", "phase", values=TERMINAL_PHASES)
         self.recovery_seconds = histogram(
             "recovery_seconds",
             "From the end of an attempt, as the operator learned of it, until the next one runs.",
@@ -96,28 +103,19 @@ class OperatorMetrics:
             "stream_faults",
             "Streams of leaders that didn't just break, by what was wrong: what was sent, how it was answered, a bug.",
             "fault",
+            values=get_args(Fault),
         )
         self.history_records = counter(
             "records",
             "Records for the history, by outcome: sent, dropped as too much waited, refused by the history.",
             "outcome",
+            values=get_args(Outcome),
         )
         self.watch_restarts = counter("watch_restarts", "How often watching had to be started again.")
         self.unreadable = counter(
             "unreadable_objects", "Versions of objects that can't be read, and of specs that can't be run.", "kind"
         )
         self.leader = gauge("leader", "1 on the replica that leads.")
-        # Create the counters now: a rate needs a counter that exists before its first increment.
-        for result in RESULTS:
-            self.reconciles.labels(result=result)
-        for cause in ("failure", "disruption"):
-            self.restarts.labels(cause=cause)
-        for fault in get_args(Fault):
-            self.stream_faults.labels(fault=fault)
-        for outcome in get_args(Outcome):
-            self.history_records.labels(outcome=outcome)
-        for phase in TERMINAL_PHASES:
-            self.finished.labels(phase=phase)
         ProcessCollector(registry=self.registry)
         version = gauge("build_info", "1, with the version that runs.", "version")
         version.labels(version=__version__).set(1)
