@@ -158,7 +158,8 @@ class LastOutput:
         known = self._jobs.get(uid)
         if known is None:
             return
-        if self.logs.recorded and self.logs.keeps(known.job):
+        if self.logs.on_kept is not None and self.logs.keeps(known.job):
+            # A history keeps the output, too.
             known.job, known.gone = replace(known.job, deleting=True), True
             self._begin(known, lambda _pod: True)
             known.finishing = asyncio.create_task(self._finish(known), name=f"last output of {known.key}, deleted")

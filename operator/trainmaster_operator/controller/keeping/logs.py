@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, StampedLine, kept_workers, logs_name, stamped_line
+from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, kept_workers, logs_name, stamped_line
 from trainmaster_operator.api.printable import listed
 from trainmaster_operator.controller.apiserver.cluster import Cluster
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Conflict, NotFound, Refused
@@ -57,11 +57,6 @@ class KeptLogs:
     def forget(self, uid: str) -> None:
         """Forget a deleted job."""
         self._saved.pop(uid, None)
-
-    @property
-    def recorded(self) -> bool:
-        """Returns whether a history keeps the logs too, after their job is deleted."""
-        return self.on_kept is not None
 
     def keeps(self, job: Job) -> bool:
         """Returns whether the job's output is kept."""
@@ -193,26 +188,24 @@ class PodLogs:
         restarts = container.restarts if container is not None else 0
         state = container.state if container is not None else "running"
         if state == "running" and complete:
-            lines = await self._settled(namespace, pod.name, may_be_empty=restarts > 0)
+            text = await self._settled(namespace, pod.name, may_be_empty=restarts > 0)
         else:
-            lines = await self._lines(namespace, pod.name)
-        # While the container waits for its next start, these are the previous container's lines.
-        restarted = restarts > 0 and state in ("running", "terminated")
-        cut = len(lines) >= TAIL_LINES or restarts > 1
-        if restarted or not lines:
+            text = await self._text(namespace, pod.name)
+        before = ""
+        # While the container waits for its next start, `text` is the previous container's log.
+        if (restarts > 0 and state in ("running", "terminated")) or not text:
             # An agent that reported by exiting left its ranks' output in the previous container's log. If the log is
             # empty, the container has restarted since the pod's last event.
-            before = await self._lines(namespace, pod.name, previous=True)
-            cut = cut or len(before) >= TAIL_LINES
-            lines = [*before, *lines]
-        return kept_log(lines, cut=cut)
+            before = await self._text(namespace, pod.name, previous=True)
+        cut = restarts > 1 or max(before.count("\n"), text.count("\n")) + 1 >= TAIL_LINES
+        return kept_log("\n".join(filter(None, (before, text))), cut=cut)
 
     async def follow(self, namespace: str, pod: PodView, end: LogEnd, opened: Callable[[], None]) -> None:
         """Read a worker's log until the container ends; `opened` is called when reading begins."""
         container = pod.worker_container
-        if container is not None and container.restarts > 0:
-            before = await self._text(namespace, pod.name, previous=True)
-            end.feed(f"{before}\n".encode() if before else b"")
+        restarted = container is not None and container.restarts > 0
+        if restarted and (before := await self._text(namespace, pod.name, previous=True)):
+            end.feed(f"{before}\n".encode())
         clock = asyncio.get_running_loop().time
         began, size = clock(), 0
         async with self.cluster.followed_log(namespace, pod.name, tail_lines=TAIL_LINES) as chunks:
@@ -224,24 +217,17 @@ class PodLogs:
                 if wait > 0:
                     await asyncio.sleep(wait)
 
-    async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> list[StampedLine]:
+    async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> str:
         """Read the log until it has stopped growing; an empty log may still be on its way."""
-        before: list[StampedLine] | None = None
-        lines: list[StampedLine] = []
+        text: str | None = None
         for _ in range(SETTLE_TRIES):
-            lines = await self._lines(namespace, pod)
-            if lines == before and (lines or may_be_empty):
+            before, text = text, await self._text(namespace, pod)
+            if text == before and (text or may_be_empty):
                 break
-            before = lines
             await asyncio.sleep(SETTLE_SECONDS)
-        return lines
+        return text or ""
 
-    async def _lines(self, namespace: str, pod: str, *, previous: bool = False) -> list[StampedLine]:
-        # splitlines() would also split at other characters, such as a form feed.
-        whole = await self._text(namespace, pod, previous=previous)
-        return [stamped_line(line) for line in whole.split("\n")] if whole else []
-
-    async def _text(self, namespace: str, pod: str, *, previous: bool) -> str:
+    async def _text(self, namespace: str, pod: str, *, previous: bool = False) -> str:
         try:
             text = await self.cluster.pod_log(
                 namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous, timestamps=True
@@ -274,16 +260,17 @@ class LogEnd:
 
     def log(self) -> KeptLog:
         """Returns the log read so far."""
-        raws = self.data.removesuffix(b"\n").split(b"\n") if self.data else []
-        if self._cut and len(raws) > 1:
+        text = self.data.decode(errors="replace").replace("\x00", "")
+        if self._cut:
             # The first line isn't complete.
-            del raws[0]
-        lines = [stamped_line(raw.decode(errors="replace").replace("\x00", "")) for raw in raws]
+            text = text.partition("\n")[2] or text
         # At most TAIL_LINES lines were requested, so a log with so many lines may have had more.
-        return kept_log(lines, cut=self._cut or self._count >= TAIL_LINES).ending(self.limit)
+        return kept_log(text, cut=self._cut or self._count >= TAIL_LINES).ending(self.limit)
 
 
-def kept_log(lines: list[StampedLine], *, cut: bool) -> KeptLog:
-    """Returns lines of a container's log in their stored form."""
+def kept_log(text: str, *, cut: bool) -> KeptLog:
+    """Returns a container's log in its stored form."""
+    # splitlines() would also split at other characters, such as a form feed.
+    lines = [stamped_line(line) for line in text.removesuffix("\n").split("\n")] if text else []
     times = tuple(round(line.time * 1_000) for line in lines if line.time is not None)
     return KeptLog(tuple(line.text for line in lines), times if len(times) == len(lines) else None, cut)
