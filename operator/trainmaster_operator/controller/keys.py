@@ -112,13 +112,7 @@ def knows_newest(pod: RawObject, keys: SigningKeys) -> bool:
 def parse_keys(secret: RawObject) -> SigningKeys:
     """Returns the keys in a Secret. Raises KeysError."""
     data = secret.get("data") or {}
-    lines = _text(data, PRIVATE_KEYS).split()
-    if not 1 <= len(lines) <= MAX_KEYS:
-        raise _damaged(PRIVATE_KEYS, f"{len(lines)} lines are not 1 to {MAX_KEYS}")
-    seeds = _text(data, AGENTS_SEED).split()
-    if len(seeds) != 1:
-        raise _damaged(AGENTS_SEED, f"{len(seeds)} lines are not 1")
-    return SigningKeys(tuple(_seed(PRIVATE_KEYS, line) for line in lines), _seed(AGENTS_SEED, seeds[0]))
+    return SigningKeys(_seeds(data, PRIVATE_KEYS, MAX_KEYS), _seeds(data, AGENTS_SEED, 1)[0])
 
 
 def keys_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
@@ -145,24 +139,23 @@ def _secret(namespace: str, name: str, kind: str, data: Mapping[str, bytes]) -> 
     }
 
 
-def _text(data: Mapping[str, Any], name: str) -> str:
+def _seeds(data: Mapping[str, Any], name: str, most: int) -> tuple[bytes, ...]:
+    """Returns the keys in a field of the Secret. No message quotes a line, which may contain most of a key."""
     try:
-        return base64.b64decode(str(data[name]), validate=True).decode("ascii")
+        lines = base64.b64decode(str(data[name]), validate=True).decode("ascii").split()
     except KeyError:
         raise _damaged(name, "it is missing") from None
     except ValueError:
         raise _damaged(name, "it is not text in base64") from None
-
-
-def _seed(name: str, line: str) -> bytes:
+    if not 1 <= len(lines) <= most:
+        raise _damaged(name, f"{len(lines)} lines are not 1" + (f" to {most}" if most > 1 else ""))
     try:
-        seed = base64.b64decode(line, validate=True)
+        seeds = tuple(base64.b64decode(line, validate=True) for line in lines)
     except binascii.Error:
-        seed = b""
-    if len(seed) != SEED_BYTES:
-        # The message doesn't quote the line, which may contain most of a key.
+        seeds = (b"",)
+    if any(len(seed) != SEED_BYTES for seed in seeds):
         raise _damaged(name, f"a line is not {SEED_BYTES} bytes in base64")
-    return seed
+    return seeds
 
 
 def _damaged(name: str, problem: str) -> KeysError:
