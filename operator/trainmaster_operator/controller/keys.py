@@ -15,7 +15,7 @@ import base64
 import binascii
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -204,7 +204,7 @@ class AgentsSecrets:
         self._made.discard(namespace)
 
 
-async def rotate(cluster: KubernetesCluster, namespace: str) -> str:
+async def rotate(cluster: Cluster, namespace: str) -> str:
     """Adds a new key in front of the others; returns the next step for the user."""
     current, secret = await read_keys(cluster, namespace)
     made = rotated(current)
@@ -212,7 +212,7 @@ async def rotate(cluster: KubernetesCluster, namespace: str) -> str:
     return f"{len(made.private)} keys. Restart the operator; when all pods have been made again: keys prune."
 
 
-async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> str:
+async def prune(cluster: Cluster, namespace: str, *, force: bool) -> str:
     """Removes all keys but the newest, and returns the next step for the user.
 
     Raises KeysError if pods don't know the newest key, unless `force` is set.
@@ -231,21 +231,19 @@ async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> s
     return "1 key. Restart the operator."
 
 
-async def _replace(cluster: KubernetesCluster, namespace: str, secret: RawObject, keys: SigningKeys) -> None:
+async def _replace(cluster: Cluster, namespace: str, secret: RawObject, keys: SigningKeys) -> None:
     """Writes the changed keys. Raises Conflict if another client wrote meanwhile."""
     body = {**secret, "data": keys_secret(namespace, keys)["data"]}
     await cluster.replace(SECRETS, namespace, SECRET_NAME, body)
 
 
-async def with_cluster(
-    work: Callable[[KubernetesCluster], Awaitable[str]], kubeconfig: str | None, context: str | None
-) -> str:
-    """Calls `work` with a client of the cluster, and returns its result. Raises KeysError."""
+async def change_keys(namespace: str, kubeconfig: str | None, context: str | None, *, prunes: bool, force: bool) -> str:
+    """Rotates or prunes the keys, and returns the next step for the user. Raises KeysError."""
     try:
         connection = await connect(kubeconfig, context)
         cluster = KubernetesCluster(connection)
         try:
-            return await work(cluster)
+            return await (prune(cluster, namespace, force=force) if prunes else rotate(cluster, namespace))
         except (Unauthorized, Unreachable) as error:
             raise KeysError(connection.unusable(error)) from error
         finally:

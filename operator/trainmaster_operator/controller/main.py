@@ -220,21 +220,18 @@ def _add_keys(commands: Any) -> None:
         for name, help in (("kubeconfig", "Kubeconfig file."), ("context", "Context of the kubeconfig.")):
             variable = f"TRAINMASTER_{name.upper()}"
             parser.add_argument(f"--{name}", default=os.environ.get(variable), help=f"{help} [{variable}]")
-    rotate.set_defaults(function=_change_keys, adds=True)
-    prune.set_defaults(function=_change_keys, adds=False)
+    rotate.set_defaults(function=_change_keys, prunes=False, force=False)
+    prune.set_defaults(function=_change_keys, prunes=True)
 
 
 def _change_keys(given: argparse.Namespace) -> int:
     from trainmaster_operator.controller import keys
-    from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 
-    async def work(cluster: KubernetesCluster) -> str:
-        if given.adds:
-            return await keys.rotate(cluster, given.namespace)
-        return await keys.prune(cluster, given.namespace, force=given.force)
-
+    changing = keys.change_keys(
+        given.namespace, given.kubeconfig, given.context, prunes=given.prunes, force=given.force
+    )
     try:
-        print(asyncio.run(keys.with_cluster(work, given.kubeconfig, given.context)))
+        print(asyncio.run(changing))
     except keys.KeysError as error:
         print(f"trainmaster operator keys: {error}", file=sys.stderr)
         return 1

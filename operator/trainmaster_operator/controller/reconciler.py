@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 
 from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster_operator.controller.apiserver.cluster import JOBS
@@ -151,10 +152,8 @@ class Reconciler:
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _decided(self, job: Job, observed: Observed) -> Decision:
-        now = self.now()
-        if job.large:
-            return await self.thread.run(lambda: self.decide(job, observed, now, self.rendering))
-        return self.decide(job, observed, now, self.rendering)
+        deciding = partial(self.decide, job, observed, self.now(), self.rendering)
+        return await self.thread.run(deciding) if job.large else deciding()
 
     def _gone(self, key: JobKey) -> None:
         self.streams.watch(key, None)

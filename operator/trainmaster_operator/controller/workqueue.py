@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
+# Seconds. client-go's defaults are 5 ms and 1,000 s, but a job whose write fails should be retried within a minute.
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.01, 60.0
 
 
 class WorkQueue(Generic[Key]):
@@ -24,17 +26,10 @@ class WorkQueue(Generic[Key]):
 
     Workers iterate over the queue: each step returns the next key and its waiting time in seconds, and ends with a call
     of `done`. The iteration ends after `close`, once no key is ready.
-
-    `first_backoff` and `longest_backoff` are seconds. client-go's defaults are 5 ms and 1,000 s, but here a job whose
-    write fails should be retried within a minute.
     """
 
-    def __init__(
-        self, *, first_backoff: float = 0.01, longest_backoff: float = 60.0, jitter: Callable[[], float] = random.random
-    ) -> None:
+    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._jitter = jitter
-        self._first_backoff = first_backoff
-        self._longest_backoff = longest_backoff
         self._ready: deque[Key] = deque()
         # The times (the event loop's clock) at which keys were added that no worker has taken.
         self._dirty: dict[Key, float] = {}
@@ -71,14 +66,14 @@ class WorkQueue(Generic[Key]):
         """Request work on the key after its back-off; returns the delay. `at_least` is a server's Retry-After."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        backoff = min(self._first_backoff * 2.0 ** min(failures, 40), self._longest_backoff)
+        backoff = min(FIRST_BACKOFF * 2.0 ** min(failures, 40), LONGEST_BACKOFF)
         # Add up to a tenth, so that keys that failed together aren't retried together.
         seconds = max(backoff, at_least) * (1.0 + 0.1 * self._jitter())
         self.add_after(key, seconds)
         return seconds
 
     def forget(self, key: Key) -> None:
-        """Forget the key's failures, so that its next back-off is `first_backoff` again."""
+        """Forget the key's failures, so that its next back-off is FIRST_BACKOFF again."""
         self._failures.pop(key, None)
 
     def __aiter__(self) -> WorkQueue[Key]:

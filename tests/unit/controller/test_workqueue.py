@@ -91,10 +91,11 @@ async def test_a_delayed_add_wakes_a_worker_that_already_waits() -> None:
 
 
 async def test_the_backoff_doubles_up_to_its_limit_and_forget_resets_it() -> None:
-    queue: WorkQueue[str] = WorkQueue(first_backoff=1, longest_backoff=5, jitter=lambda: 0.0)
-    assert [queue.add_rate_limited("a") for _ in range(4)] == [1, 2, 4, 5]
+    queue = make()
+    waits = [queue.add_rate_limited("a") for _ in range(15)]
+    assert waits[:3] == [0.01, 0.02, 0.04] and waits[-3:] == [40.96, 60.0, 60.0]
     queue.forget("a")
-    assert queue.add_rate_limited("a") == 1
+    assert queue.add_rate_limited("a") == 0.01
     assert queue.add_rate_limited("b", at_least=7) == 7, "a server's Retry-After is never undercut"
 
 
