@@ -12,7 +12,7 @@ import os
 import socket
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,15 +80,15 @@ class Operator:
         """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't continue."""
         connection = await connect(self.settings.kubeconfig, self.settings.context)
         async with AsyncExitStack() as stack:
-            try:
+            with suppress(_Stopped):
                 await self._run(stop, connection, stack)
-            except _Stopped:
-                logger.debug("Stopped before all was read.")
 
     async def _run(self, stop: asyncio.Event, connection: ApiConnection, stack: AsyncExitStack) -> None:
         settings = self.settings
+        # The pod's name shows a person which operator leads; the suffix distinguishes two runs of the pod's process.
+        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         # The lease has its own connections, so that a renewal never waits for another request.
-        lease = LeaderLease(self._client(stack, connection), settings, _identity()) if settings.leader_elect else None
+        lease = LeaderLease(self._client(stack, connection), settings, identity) if settings.leader_elect else None
         leads: Callable[[], bool] = lease.is_held if lease is not None else lambda: True
         cluster = self._client(stack, connection, may_write=leads)
         stopped = asyncio.create_task(stop.wait())
@@ -248,11 +248,6 @@ class Operator:
             self.metrics.count_jobs(self._parts.store.jobs())
             self.metrics.queue_depth.set(len(self._parts.queue))
             self.metrics.streams.set(self._parts.streams.open)
-
-
-def _identity() -> str:
-    # The pod's name shows a person which operator leads; the suffix distinguishes two runs of the pod's process.
-    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
 
 
 async def _listen(what: str, stack: AsyncExitStack, server: HttpServer, host: str, port: int, option: str) -> int:

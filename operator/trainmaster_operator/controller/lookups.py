@@ -99,8 +99,7 @@ class Lookups:
         waits = [
             await self._explain_missing_pods(key, snapshot),
             await self._read_domains(key, snapshot),
-            await self._read_priority(key, snapshot),
-            await self._read_flavors(key, snapshot),
+            await self._read_kueue(key, snapshot),
         ]
         return min((wait for wait in waits if wait is not None), default=None)
 
@@ -207,31 +206,27 @@ class Lookups:
         self.store.record_lookups(key, LookupResults(domains=domains))
         return NODE_RETRY if len(domains) < len(nodes) else None
 
-    async def _read_priority(self, key: JobKey, snapshot: Snapshot) -> float | None:
-        spec = snapshot.job.spec
-        name = spec.scheduling.priority_class_name if spec is not None and scheduler_of(spec) == "kueue" else None
-        if name is None or name in snapshot.observed.priorities:
-            return None
-        priorities = await self._get_each(key, PRIORITY_CLASSES, [name], _priority)
-        self.store.record_lookups(key, LookupResults(priorities=priorities))
-        return None if priorities else KUEUE_RETRY
-
-    async def _read_flavors(self, key: JobKey, snapshot: Snapshot) -> float | None:
+    async def _read_kueue(self, key: JobKey, snapshot: Snapshot) -> float | None:
         job, observed = snapshot.job, snapshot.observed
-        child = workload_child(job, observed) if job.spec is not None and scheduler_of(job.spec) == "kueue" else None
-        if child is None or child.workload is None:
+        if job.spec is None or scheduler_of(job.spec) != "kueue":
             return None
-        named = {flavor for part in child.workload.pod_sets for flavor in part.flavors}
+        name, child = job.spec.scheduling.priority_class_name, workload_child(job, observed)
+        classes = [name] if name is not None and name not in observed.priorities else []
+        pod_sets = child.workload.pod_sets if child is not None and child.workload is not None else ()
         # A job can't start without its flavors, so a missing one is read again.
-        missing = [flavor for flavor in sorted(named) if observed.flavors.get(flavor) is None]
-        if not missing:
+        flavors = {each for part in pod_sets for each in part.flavors if observed.flavors.get(each) is None}
+        if not classes and not flavors:
             return None
-        flavors = await self._get_each(key, RESOURCE_FLAVORS, missing, _flavor)
-        self.store.record_lookups(key, LookupResults(flavors=flavors))
-        return None if all(flavors.get(name) is not None for name in missing) else KUEUE_RETRY
+        found = LookupResults(
+            priorities=await self._get_each(key, PRIORITY_CLASSES, classes, _priority),
+            flavors=await self._get_each(key, RESOURCE_FLAVORS, flavors, _flavor),
+        )
+        self.store.record_lookups(key, found)
+        known = len(found.priorities) == len(classes) and None not in map(found.flavors.get, flavors)
+        return None if known else KUEUE_RETRY
 
     async def _get_each(
-        self, key: JobKey, resource: Resource, names: Collection[str], convert: Callable[[RawObject], Answer]
+        self, key: JobKey, resource: Resource, names: Collection[str], convert: Callable[[RawObject], Answer | None]
     ) -> dict[str, Answer | None]:
         """Returns cluster-scoped objects by name, without those that can't be read now.
 
