@@ -121,7 +121,8 @@ class Sender:
         self.outbox.done()
 
     def _session(self) -> aiohttp.ClientSession:
-        timeout = aiohttp.ClientTimeout(total=self.answer_seconds)
+        # `_post` limits the time: a timeout of aiohttp can lose a cancellation that arrives at the same moment.
+        timeout = aiohttp.ClientTimeout(total=None)
         return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, timeout=timeout)
 
     async def _post(self, session: aiohttp.ClientSession, body: bytes) -> _Answer:
@@ -130,7 +131,8 @@ class Sender:
         url, read = f"{self.url}/v1/records", b""
         try:
             headers = {**_HEADERS, **token_header(self.token_file)}
-            async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+            posting = session.post(url, data=body, headers=headers, allow_redirects=False)
+            async with asyncio.timeout(self.answer_seconds), posting as answer:
                 status, asked = answer.status, answer.headers.get("Retry-After", "")
                 while len(read) < MOST_READ and (some := await answer.content.read(MOST_READ - len(read))):
                     read += some
