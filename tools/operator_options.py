@@ -24,9 +24,8 @@ def options_table() -> str:
     """Returns the table of all options that `--help` shows."""
     options = [(field, option_of(field.metadata)) for field in fields(OperatorSettings)]
     rows = [_row(field, option) for field, option in options if option is not None and not option.hidden]
-    everywhere = "| `--all-namespaces`, `-A` | `TRAINMASTER_ALL_NAMESPACES` | Serve all namespaces. | `off` |"
     head = ["| option | variable | meaning | default |", "|---|---|---|---|"]
-    return "\n".join([*head, rows[0], everywhere, *rows[1:], ""])
+    return "\n".join([*head, *rows, ""])
 
 
 def _row(field: Field[Any], option: Option) -> str:

@@ -317,7 +317,7 @@ def all_scenarios(disturber: Disturber, times: int) -> None:
 def test_two_operators_at_once(disturber: Disturber) -> None:
     """Neither has a lease: as for a moment when one was paused and doesn't know that it has lost it.
 
-    One sees the other's status before its own watches have shown the pods that it names (`lookups.UNSEEN_PODS`).
+    One sees the other's status before its own watches have shown the pods that it names (`lookups`).
     """
     disturber.cluster.start_operator()
     disturber.cluster.start_operator()

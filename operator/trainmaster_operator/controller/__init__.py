@@ -9,6 +9,7 @@ carries out the decision.
 | `main`, `settings` | the program `trainmaster-operator`, and its options |
 | `app`, `wiring` | start and end of an operator; its parts |
 | `lease` | leader election |
+| `background` | the end and the failures of background tasks |
 | `workqueue`, `reconciler` | the keys of jobs that wait for a pass; the passes |
 | `apiserver` | the interface to the API server: `Cluster`, its client, its errors |
 | `watching` | kopf, sweeps, and types that are watched only if a job uses them |

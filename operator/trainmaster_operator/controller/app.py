@@ -12,14 +12,15 @@ import os
 import socket
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.v1alpha1 import INSTALL_CRD
 from trainmaster_operator.controller.apiserver.client import KubernetesCluster
-from trainmaster_operator.controller.apiserver.cluster import LEASES, Resource
+from trainmaster_operator.controller.apiserver.cluster import LEASES
 from trainmaster_operator.controller.apiserver.connection import ApiConnection, connect
 from trainmaster_operator.controller.apiserver.errors import (
     ClusterError,
@@ -28,15 +29,15 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unauthorized,
     Unreachable,
 )
-from trainmaster_operator.controller.keys import DamagedKeys, load_keys
-from trainmaster_operator.controller.lease import LeaderLease, LeaseSettings
+from trainmaster_operator.controller.background import end_tasks
+from trainmaster_operator.controller.keys import KeysError, load_keys
+from trainmaster_operator.controller.lease import LeaderLease
 from trainmaster_operator.controller.observability.endpoints import Scrapers, exposition, probes
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.controller.reconciler import Decide
 from trainmaster_operator.controller.settings import OperatorSettings
-from trainmaster_operator.controller.wiring import Parts, construct_parts
+from trainmaster_operator.controller.wiring import Parts
 from trainmaster_operator.serving import HttpServer
-from trainmaster_operator.wire.values import mapping
 
 logger = logging.getLogger(__name__)
 
@@ -79,80 +80,90 @@ class Operator:
         """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't continue."""
         connection = await connect(self.settings.kubeconfig, self.settings.context)
         async with AsyncExitStack() as stack:
-            try:
+            with suppress(_Stopped):
                 await self._run(stop, connection, stack)
-            except _Stopped:
-                logger.debug("Stopped before all was read.")
 
     async def _run(self, stop: asyncio.Event, connection: ApiConnection, stack: AsyncExitStack) -> None:
         settings = self.settings
+        # The pod's name shows a person which operator leads; the suffix distinguishes two runs of the pod's process.
+        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         # The lease has its own connections, so that a renewal never waits for another request.
-        lease = LeaderLease(self._client(stack, connection), self._lease_settings()) if settings.leader_elect else None
+        lease = LeaderLease(self._client(stack, connection), settings, identity) if settings.leader_elect else None
         leads: Callable[[], bool] = lease.is_held if lease is not None else lambda: True
         cluster = self._client(stack, connection, may_write=leads)
+        stopped = asyncio.create_task(stop.wait())
+        stack.push_async_callback(end_tasks, [stopped])
         background: list[asyncio.Task[None]] = []
         # This runs last, after the lease is released, because kopf's threads take time to end.
-        stack.push_async_callback(_all_ended, background)
+        stack.push_async_callback(end_tasks, background)
         if settings.health_port is not None:
             self.health_port = await self._serve_health(stack, settings.health_port)
         if settings.metrics_port is not None:
             self.port = await self._serve_metrics(stack, settings.metrics_port, connection)
         # This takes seconds on a slow processor, so it runs before the lease is acquired and has to be renewed.
         await asyncio.to_thread(zipapp_bytes)
-        holding: asyncio.Task[None] | None = None
+        ends: dict[asyncio.Task[Any], Exception] = {stopped: _Stopped()}
         if lease is not None:
             if not connection.in_cluster:
                 await self._require_answer(cluster, connection)
-            await _unless(stop, lease.acquire())
+            await _unless(ends, lease.acquire())
             stack.push_async_callback(lease.release)
             # Renewals begin here because the steps below (reading everything, waiting for the CRD) can outlast a lease.
             holding = asyncio.create_task(lease.hold(), name="lease")
-            stack.push_async_callback(_all_ended, [holding])
+            stack.push_async_callback(end_tasks, [holding])
+            # Another operator may lead then.
+            ends[holding] = OperatorError(_LEASE_LOST)
             self._standby = False
         self.metrics.leader.set(1)
-        keys = await _unless(stop, _while_held(holding, self._read_keys(cluster, connection)))
-        parts = self._parts = construct_parts(settings, self._decide, connection, cluster, keys, self.metrics, leads)
+        keys = await _unless(ends, self._read_keys(cluster, connection))
+        parts = self._parts = Parts(settings, self._decide, connection, cluster, keys, self.metrics, leads)
         stack.push_async_callback(parts.close)
-        await _unless(stop, _while_held(holding, self._insist(parts.resync.fill, connection)))
+        await _unless(ends, self._insist(parts.resync.fill, connection))
         await parts.gangs.fill(job.spec for job in parts.store.jobs())
         background += [
             asyncio.create_task(parts.watcher.run(), name="watcher"),
             asyncio.create_task(parts.resync.run(), name="resync"),
             asyncio.create_task(parts.agents.run(), name="agents"),
             asyncio.create_task(parts.large_jobs.run(parts.store), name="large jobs"),
-            *([holding] if holding is not None else []),
         ]
         if parts.recorder is not None:
             parts.recorder.start()
-        await self._work(stop, parts, background)
+        await self._work(parts, background, *ends)
 
-    async def _work(self, stop: asyncio.Event, parts: Parts, background: list[asyncio.Task[None]]) -> None:
-        """Work until `stop` is set. Raises OperatorError if a task ends first."""
+    async def _work(
+        self,
+        parts: Parts,
+        background: Collection[asyncio.Task[None]],
+        stopped: asyncio.Task[Any],
+        *holding: asyncio.Task[Any],
+    ) -> None:
+        """Work until `stopped` ends. Raises OperatorError if another task ends first."""
         workers = [
             asyncio.create_task(parts.reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)
         ]
         workers += [
             asyncio.create_task(parts.reconciler.work_large(), name=f"large worker {n}") for n in range(LARGE_WORKERS)
         ]
+        tasks = (*holding, *background, *workers)
         self.ready.set()
         logger.info("Serving %s: %d jobs.", ", ".join(self.settings.namespaces) or "all namespaces", len(parts.store))
-        stopped = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({stopped, *background, *workers}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (*background, *workers):
+            await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
                 if task.done():
                     error = None if task.cancelled() else task.exception()
-                    if task.get_name() == "lease" and error is None:
+                    if task in holding and error is None:
                         raise OperatorError(_LEASE_LOST)
                     raise OperatorError(f"{task.get_name()} ended: {error!r}") from error
         finally:
             self.ready.clear()
             parts.queue.close()
-            stopped.cancel()
-            await _finish(workers, [task for task in background if task.get_name() == "lease"])
-            for task in (*background, *workers):
+            # Let the workers finish their pass, unless the lease is lost, because another operator may lead then.
+            finished = asyncio.create_task(asyncio.wait(workers))
+            await asyncio.wait({finished, *holding}, timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*workers, stopped, return_exceptions=True)
+            await end_tasks([finished, *workers])
 
     def _client(
         self, stack: AsyncExitStack, connection: ApiConnection, may_write: Callable[[], bool] = lambda: True
@@ -180,19 +191,10 @@ class Operator:
         """Read the operator's keys, or create them. Raises OperatorError if they can't be used."""
         namespace = self.settings.lease_namespace
         alone = not self.settings.leader_elect and not connection.in_cluster
-
-        async def read() -> SigningKeys:
-            try:
-                return await load_keys(cluster, namespace, make_namespace=alone)
-            except DamagedKeys as error:
-                raise OperatorError(f"{namespace}: {error}") from error
-            except NotFound as error:
-                raise OperatorError(
-                    f"there is no namespace {namespace} for the Secret with the operator's keys: make it (kubectl "
-                    f"create namespace {namespace}) or choose another (--lease-namespace): {error.message}"
-                ) from error
-
-        return await self._insist(read, connection)
+        try:
+            return await self._insist(partial(load_keys, cluster, namespace, make_namespace=alone), connection)
+        except KeysError as error:
+            raise OperatorError(f"{namespace}: {error}") from error
 
     async def _insist(self, work: Callable[[], Awaitable[Result]], connection: ApiConnection) -> Result:
         """Repeat API server requests until they succeed, and log each new obstacle."""
@@ -215,19 +217,6 @@ class Operator:
                 reported = text
             await asyncio.sleep(START_RETRY)
 
-    def _lease_settings(self) -> LeaseSettings:
-        settings = self.settings
-        # The pod's name shows a person which operator leads; the suffix distinguishes two runs of the pod's process.
-        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-        return LeaseSettings(
-            settings.lease_namespace,
-            settings.lease_name,
-            identity,
-            settings.lease_seconds,
-            settings.renew_seconds,
-            settings.retry_seconds,
-        )
-
     async def _serve_health(self, stack: AsyncExitStack, port: int) -> int:
         def ready() -> str | None:
             if self._standby or self.ready.is_set():
@@ -241,9 +230,7 @@ class Operator:
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 
         server = probes(healthy=healthy, ready=ready)
-        bound = await _listen(stack, server, self.settings.health_host, port, "--health-port")
-        logger.info("Probes on port %d.", bound)
-        return bound
+        return await _listen("Probes", stack, server, self.settings.health_host, port, "--health-port")
 
     async def _serve_metrics(self, stack: AsyncExitStack, port: int, connection: ApiConnection) -> int:
         scrapers = None
@@ -251,16 +238,9 @@ class Operator:
             # This client can write without the lease, because a standby reviews tokens too.
             client = KubernetesCluster(connection, timeout=self.settings.request_seconds)
             stack.push_async_callback(client.close)
-
-            async def review(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-                body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-                return mapping((await client.create(resource, "", body)).get("status"))
-
-            scrapers = Scrapers(review)
+            scrapers = Scrapers(client)
         server = exposition(self.metrics, refresh=self._refresh_metrics, scrapers=scrapers)
-        bound = await _listen(stack, server, self.settings.metrics_host, port, "--metrics-port")
-        logger.info("Metrics on port %d.", bound)
-        return bound
+        return await _listen("Metrics", stack, server, self.settings.metrics_host, port, "--metrics-port")
 
     def _refresh_metrics(self) -> None:
         """Update the metrics that are only computed when they are scraped."""
@@ -270,53 +250,26 @@ class Operator:
             self.metrics.streams.set(self._parts.streams.open)
 
 
-async def _listen(stack: AsyncExitStack, server: HttpServer, host: str, port: int, option: str) -> int:
+async def _listen(what: str, stack: AsyncExitStack, server: HttpServer, host: str, port: int, option: str) -> int:
     """Listens and returns the port, which is a free one if `port` is 0. Raises OperatorError."""
     stack.push_async_callback(server.close)
     try:
-        return (await server.start(host, port))[1]
+        bound = (await server.start(host, port))[1]
     except OSError as error:
         raise OperatorError(
             f"{option}: {port} can't be listened on ({error.strerror}); choose another, or 0 for a free one"
         ) from error
+    logger.info("%s on port %d.", what, bound)
+    return bound
 
 
-async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, Result]) -> Result:
-    """Await `work`. Raises OperatorError if the lease is lost first, because another operator may lead then."""
+async def _unless(ends: Mapping[asyncio.Task[Any], Exception], work: Coroutine[Any, Any, Result]) -> Result:
+    """Await `work`. If one of the tasks ends first, cancel `work` and raise the task's exception."""
     task = asyncio.create_task(work)
     try:
-        await asyncio.wait({task, *([holding] if holding is not None else [])}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise OperatorError(_LEASE_LOST)
+            raise next(error for end, error in ends.items() if end.done())
         return await task
     finally:
-        await _all_ended([task])
-
-
-async def _finish(workers: Collection[asyncio.Task[None]], holding: Collection[asyncio.Task[None]]) -> None:
-    """Let the workers finish their pass, unless the lease is lost, because another operator may lead then."""
-    finished = asyncio.create_task(asyncio.wait(workers))
-    await asyncio.wait({finished, *holding}, timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    await _all_ended([finished])
-
-
-async def _all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        # Cancel only once, because a second cancellation would interrupt a task's cleanup.
-        if not task.cancelling():
-            task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result:
-    """Await `work`. Raises _Stopped when `stop` is set first."""
-    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise _Stopped
-        return await task
-    finally:
-        for pending in (task, stopped):
-            pending.cancel()
-        await asyncio.gather(task, stopped, return_exceptions=True)
+        await end_tasks([task])

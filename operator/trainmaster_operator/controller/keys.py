@@ -15,7 +15,8 @@ import base64
 import binascii
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainmaster_operator.api.signing import AGENTS_SECRET_KEY, AGENTS_SECRET_TYPE, SEED_BYTES, SigningKeys
@@ -41,52 +42,44 @@ PRIVATE_KEYS, AGENTS_SEED = "private-keys", "agents-seed"
 MAX_KEYS = 4
 
 
+class KeysError(Exception):
+    """The keys can't be used, or were not changed; the message gives the reason and the remedy."""
+
+
 async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -> SigningKeys:
     """Read the Secret; create it if it is missing.
 
     `make_namespace`: create its namespace too, for an operator that a person runs outside of the cluster without a
-    lease. Raises ClusterError, or DamagedKeys.
+    lease. Raises ClusterError, or KeysError.
     """
     try:
         return (await read_keys(cluster, namespace))[0]
     except NotFound:
         pass
-    body = keys_secret(namespace, new_keys())
     try:
-        made = await cluster.create(SECRETS, namespace, body)
+        made = await cluster.create(SECRETS, namespace, keys_secret(namespace, new_keys()))
     except AlreadyExists:
         # Another replica created it first.
         return (await read_keys(cluster, namespace))[0]
-    except NotFound:
+    except NotFound as error:
         if not make_namespace:
-            raise
-        await _make_namespace(cluster, namespace)
-        made = await cluster.create(SECRETS, namespace, body)
+            raise KeysError(
+                "the Secret with the operator's keys can't be made, because the namespace doesn't exist: make it "
+                f"(kubectl create namespace {namespace}) or choose another (--lease-namespace): {error.message}"
+            ) from error
+        logger.info("Making the namespace %s, for the operator's keys.", namespace)
+        body = {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": namespace}}
+        with suppress(AlreadyExists):
+            await cluster.create(NAMESPACES, "", body)
+        return await load_keys(cluster, namespace, make_namespace=False)
     logger.info("Made new keys: Secret %s/%s. Pods know only the keys they were made with.", namespace, SECRET_NAME)
     return parse_keys(made)
 
 
-class DamagedKeys(Exception):
-    """The Secret can't be read; the message gives the problem and the remedy."""
-
-
-class TooManyKeys(Exception):
-    """Another key can't be added; the message gives the reason."""
-
-
 async def read_keys(cluster: Cluster, namespace: str) -> tuple[SigningKeys, RawObject]:
-    """Returns the keys and their Secret. Raises NotFound if the Secret doesn't exist, or DamagedKeys."""
+    """Returns the keys and their Secret. Raises NotFound if the Secret doesn't exist, or KeysError."""
     secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
     return parse_keys(secret), secret
-
-
-async def _make_namespace(cluster: Cluster, name: str) -> None:
-    logger.info("Making the namespace %s, for the operator's keys.", name)
-    body = {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": name}}
-    try:
-        await cluster.create(NAMESPACES, "", body)
-    except AlreadyExists:
-        logger.debug("The namespace %s was made meanwhile.", name)
 
 
 def new_keys() -> SigningKeys:
@@ -95,9 +88,9 @@ def new_keys() -> SigningKeys:
 
 
 def rotated(keys: SigningKeys) -> SigningKeys:
-    """Returns the keys with a new key in front; each key signs every assignment. Raises TooManyKeys."""
+    """Returns the keys with a new key in front; each key signs every assignment. Raises KeysError."""
     if len(keys.private) >= MAX_KEYS:
-        raise TooManyKeys(f"there are {len(keys.private)} keys, and {MAX_KEYS} is the maximum; prune them first")
+        raise KeysError(f"there are {len(keys.private)} keys, and {MAX_KEYS} is the maximum; prune them first")
     return SigningKeys((os.urandom(SEED_BYTES), *keys.private), keys.agents_seed)
 
 
@@ -117,67 +110,56 @@ def knows_newest(pod: RawObject, keys: SigningKeys) -> bool:
 
 
 def parse_keys(secret: RawObject) -> SigningKeys:
-    """Returns the keys in a Secret. Raises DamagedKeys."""
+    """Returns the keys in a Secret. Raises KeysError."""
     data = secret.get("data") or {}
-    lines = _text(data, PRIVATE_KEYS).split()
-    if not 1 <= len(lines) <= MAX_KEYS:
-        raise DamagedKeys(_damaged(PRIVATE_KEYS, f"{len(lines)} lines are not 1 to {MAX_KEYS}"))
-    seeds = _text(data, AGENTS_SEED).split()
-    if len(seeds) != 1:
-        raise DamagedKeys(_damaged(AGENTS_SEED, f"{len(seeds)} lines are not 1"))
-    return SigningKeys(tuple(_seed(PRIVATE_KEYS, line) for line in lines), _seed(AGENTS_SEED, seeds[0]))
+    return SigningKeys(_seeds(data, PRIVATE_KEYS, MAX_KEYS), _seeds(data, AGENTS_SEED, 1)[0])
 
 
 def keys_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
     """Returns the Secret that holds the keys."""
     lines = "".join(f"{base64.b64encode(seed).decode()}\n" for seed in keys.private)
-    return {
-        "apiVersion": SECRETS.api_version,
-        "kind": SECRETS.kind,
-        "metadata": {"name": SECRET_NAME, "namespace": namespace, "labels": {MANAGED_BY_LABEL: "trainmaster"}},
-        "type": "Opaque",
-        "data": {
-            PRIVATE_KEYS: base64.b64encode(lines.encode()).decode(),
-            AGENTS_SEED: base64.b64encode(base64.b64encode(keys.agents_seed)).decode(),
-        },
-    }
+    seed = base64.b64encode(keys.agents_seed)
+    return _secret(namespace, SECRET_NAME, "Opaque", {PRIVATE_KEYS: lines.encode(), AGENTS_SEED: seed})
 
 
 def agents_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
     """Returns the Secret from which a namespace's agents derive their jobs' tokens. The operator never reads it."""
     secret = keys.agents_secret(namespace)
+    body = _secret(namespace, secret.name, AGENTS_SECRET_TYPE, {AGENTS_SECRET_KEY: secret.value.encode()})
+    return {**body, "immutable": True}
+
+
+def _secret(namespace: str, name: str, kind: str, data: Mapping[str, bytes]) -> dict[str, Any]:
     return {
         "apiVersion": SECRETS.api_version,
         "kind": SECRETS.kind,
-        "metadata": {"name": secret.name, "namespace": namespace, "labels": {MANAGED_BY_LABEL: "trainmaster"}},
-        "type": AGENTS_SECRET_TYPE,
-        "immutable": True,
-        "data": {AGENTS_SECRET_KEY: base64.b64encode(secret.value.encode()).decode()},
+        "metadata": {"name": name, "namespace": namespace, "labels": {MANAGED_BY_LABEL: "trainmaster"}},
+        "type": kind,
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
     }
 
 
-def _text(data: Mapping[str, Any], name: str) -> str:
+def _seeds(data: Mapping[str, Any], name: str, most: int) -> tuple[bytes, ...]:
+    """Returns the keys in a field of the Secret. No message quotes a line, which may contain most of a key."""
     try:
-        return base64.b64decode(str(data[name]), validate=True).decode("ascii")
+        lines = base64.b64decode(str(data[name]), validate=True).decode("ascii").split()
     except KeyError:
-        raise DamagedKeys(_damaged(name, "it is missing")) from None
+        raise _damaged(name, "it is missing") from None
     except ValueError:
-        raise DamagedKeys(_damaged(name, "it is not text in base64")) from None
-
-
-def _seed(name: str, line: str) -> bytes:
+        raise _damaged(name, "it is not text in base64") from None
+    if not 1 <= len(lines) <= most:
+        raise _damaged(name, f"{len(lines)} lines are not 1" + (f" to {most}" if most > 1 else ""))
     try:
-        seed = base64.b64decode(line, validate=True)
+        seeds = tuple(base64.b64decode(line, validate=True) for line in lines)
     except binascii.Error:
-        seed = b""
-    if len(seed) != SEED_BYTES:
-        # The message doesn't quote the line, which may contain most of a key.
-        raise DamagedKeys(_damaged(name, f"a line is not {SEED_BYTES} bytes in base64"))
-    return seed
+        seeds = (b"",)
+    if any(len(seed) != SEED_BYTES for seed in seeds):
+        raise _damaged(name, f"a line is not {SEED_BYTES} bytes in base64")
+    return seeds
 
 
-def _damaged(name: str, problem: str) -> str:
-    return (
+def _damaged(name: str, problem: str) -> KeysError:
+    return KeysError(
         f"the Secret {SECRET_NAME} can't be used: data.{name}: {problem}; restore it from a backup, or delete it and "
         'start the operator again (docs/access.md, "The operator\'s keys")'
     )
@@ -222,22 +204,20 @@ class AgentsSecrets:
         self._made.discard(namespace)
 
 
-class KeysError(Exception):
-    """The keys were not changed; the message gives the reason."""
-
-
-async def rotate(cluster: KubernetesCluster, namespace: str) -> str:
+async def rotate(cluster: Cluster, namespace: str) -> str:
     """Adds a new key in front of the others; returns the next step for the user."""
-    made = await _change(cluster, namespace, rotated)
+    current, secret = await read_keys(cluster, namespace)
+    made = rotated(current)
+    await _replace(cluster, namespace, secret, made)
     return f"{len(made.private)} keys. Restart the operator; when all pods have been made again: keys prune."
 
 
-async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> str:
+async def prune(cluster: Cluster, namespace: str, *, force: bool) -> str:
     """Removes all keys but the newest, and returns the next step for the user.
 
     Raises KeysError if pods don't know the newest key, unless `force` is set.
     """
-    current = (await read_keys(cluster, namespace))[0]
+    current, secret = await read_keys(cluster, namespace)
     old = []
     async for page in cluster.pages(PODS_ENVIRONMENTS, label_selector=JOB_UID_LABEL):
         old += [pod["metadata"] for pod in page if not knows_newest(pod, current)]
@@ -247,33 +227,26 @@ async def prune(cluster: KubernetesCluster, namespace: str, *, force: bool) -> s
             f"{len(old)} pod(s) don't know the newest key ({first}, ...) and would refuse every assignment; "
             "wait for their jobs' end, delete them, or give --force"
         )
-    await _change(cluster, namespace, pruned)
+    await _replace(cluster, namespace, secret, pruned(current))
     return "1 key. Restart the operator."
 
 
-async def with_cluster(
-    work: Callable[[KubernetesCluster], Awaitable[str]], kubeconfig: str | None, context: str | None
-) -> str:
-    """Calls `work` with a client of the cluster, and returns its result. Raises KeysError."""
+async def _replace(cluster: Cluster, namespace: str, secret: RawObject, keys: SigningKeys) -> None:
+    """Writes the changed keys. Raises Conflict if another client wrote meanwhile."""
+    body = {**secret, "data": keys_secret(namespace, keys)["data"]}
+    await cluster.replace(SECRETS, namespace, SECRET_NAME, body)
+
+
+async def change_keys(namespace: str, kubeconfig: str | None, context: str | None, *, prunes: bool, force: bool) -> str:
+    """Rotates or prunes the keys, and returns the next step for the user. Raises KeysError."""
     try:
         connection = await connect(kubeconfig, context)
         cluster = KubernetesCluster(connection)
         try:
-            return await work(cluster)
+            return await (prune(cluster, namespace, force=force) if prunes else rotate(cluster, namespace))
         except (Unauthorized, Unreachable) as error:
             raise KeysError(connection.unusable(error)) from error
         finally:
             await cluster.close()
-    except (ClusterError, ConnectionSettingsError, DamagedKeys, TooManyKeys) as error:
+    except (ClusterError, ConnectionSettingsError) as error:
         raise KeysError(str(error)) from error
-
-
-async def _change(
-    cluster: KubernetesCluster, namespace: str, change: Callable[[SigningKeys], SigningKeys]
-) -> SigningKeys:
-    """Writes the changed keys, and returns them. Raises Conflict if another client wrote meanwhile."""
-    current, secret = await read_keys(cluster, namespace)
-    made = change(current)
-    body = {**secret, "data": keys_secret(namespace, made)["data"]}
-    await cluster.replace(SECRETS, namespace, SECRET_NAME, body)
-    return made

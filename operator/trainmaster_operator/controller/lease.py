@@ -16,12 +16,13 @@ import asyncio
 import logging
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from trainmaster_operator.api.times import to_micro_text
 from trainmaster_operator.controller.apiserver.cluster import LEASES, Cluster, RawObject
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster_operator.controller.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
 
@@ -29,25 +30,16 @@ logger = logging.getLogger(__name__)
 RELEASE_TRIES = 3
 
 
-@dataclass(frozen=True)
-class LeaseSettings:
-    """Holds the lease's name and its times in seconds. client-go's defaults are 15, 10 and 2."""
-
-    namespace: str
-    name: str
-    identity: str
-    lease_seconds: float = 15.0
-    renew_seconds: float = 10.0
-    retry_seconds: float = 2.0
-
-
 class LeaderLease:
     """Represents one candidate: `acquire`, then `hold` until it returns; `release` on a planned exit."""
 
-    def __init__(self, cluster: Cluster, settings: LeaseSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: OperatorSettings, identity: str) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._seen: RawObject | None = None
+        self._identity = identity
+        self._place = (LEASES, settings.lease_namespace, settings.lease_name)
+        # The lease's spec as last seen, and when it was first seen.
+        self._seen: Mapping[str, Any] | None = None
         self._seen_at = 0.0
         # The time at which the last successful renewal was sent. This is earlier than the time from which other
         # candidates count (when they see the renewal), and than the time of the answer.
@@ -56,23 +48,19 @@ class LeaderLease:
 
     async def acquire(self) -> None:
         """Returns once this candidate is the leader."""
-        reported_holder: str | None = None
-        reported_problem = ""
+        reported = ""
         while True:
             try:
                 if await self._acquire_or_renew():
-                    logger.info("This operator (%s) is the leader.", self._settings.identity)
+                    logger.info("This operator (%s) is the leader.", self._identity)
                     self.leading = True
                     return
-                holder = self._holder()
-                if holder != reported_holder:
-                    logger.info("Waiting: the leader is %s.", holder)
-                    reported_holder = holder
+                level, text = logging.INFO, f"Waiting: the leader is {self._holder()}."
             except ClusterError as error:
-                problem = self._problem(error)
-                if problem != reported_problem:
-                    logger.warning("The lease can't be taken; trying again: %s", problem)
-                    reported_problem = problem
+                level, text = logging.WARNING, f"The lease can't be taken; trying again: {self._problem(error)}"
+            if text != reported:
+                logger.log(level, "%s", text)
+                reported = text
             # The jitter (factor 1.2, as in client-go) keeps candidates from trying at the same moment.
             await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
 
@@ -108,30 +96,28 @@ class LeaderLease:
         if not self.leading:
             return
         self.leading = False
-        place = (LEASES, self._settings.namespace, self._settings.name)
         problem: ClusterError | None = None
         for _ in range(RELEASE_TRIES):
             try:
                 # Read the current lease, because a renewal that was just cancelled may have changed it, or may still
                 # change it.
-                found = await self._cluster.get(*place)
+                found = await self._cluster.get(*self._place)
                 spec = found.get("spec") or {}
-                if spec.get("holderIdentity") == self._settings.identity:
+                if spec.get("holderIdentity") == self._identity:
                     body = {**found, "spec": {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}}
-                    await self._cluster.replace(*place, body)
+                    await self._cluster.replace(*self._place, body)
                 return
-            except Conflict as error:
-                problem = error
             except ClusterError as error:
                 problem = error
-                break
+                if not isinstance(error, Conflict):
+                    break
         logger.warning("The lease wasn't released: %s", problem)
 
     def _problem(self, error: ClusterError) -> str:
         """Returns the obstacle and its remedy."""
         if not isinstance(error, NotFound):
             return str(error)
-        namespace = self._settings.namespace
+        namespace = self._settings.lease_namespace
         return (
             f"{error}; make it (kubectl create namespace {namespace}) or choose another (--lease-namespace); "
             "an operator that runs alone needs no lease (--no-leader-elect)"
@@ -139,25 +125,24 @@ class LeaderLease:
 
     async def _acquire_or_renew(self) -> bool:
         """Acquire or renew the lease; returns False if another candidate holds it."""
-        settings = self._settings
         started = asyncio.get_running_loop().time()
         try:
-            found = await self._cluster.get(LEASES, settings.namespace, settings.name)
+            found: RawObject | None = await self._cluster.get(*self._place)
         except NotFound:
-            try:
-                self._observe(await self._cluster.create(LEASES, settings.namespace, self._body(None)))
-            except AlreadyExists:
+            found = None
+        if found is not None:
+            if found.get("spec") != self._seen:
+                self._observe(found)
+            expired = asyncio.get_running_loop().time() >= self._seen_at + self._settings.lease_seconds
+            if self._holder() not in ("", self._identity) and not expired:
                 return False
-            self._renewed_at = started
-            return True
-        if self._seen is None or found.get("spec") != self._seen.get("spec"):
-            self._observe(found)
-        holder = self._holder()
-        expired = asyncio.get_running_loop().time() >= self._seen_at + settings.lease_seconds
-        if holder not in ("", settings.identity) and not expired:
-            return False
         try:
-            self._observe(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
+            if found is None:
+                self._observe(await self._cluster.create(*self._place[:2], self._body(None)))
+            else:
+                self._observe(await self._cluster.replace(*self._place, self._body(found)))
+        except AlreadyExists:
+            return False
         except Conflict:
             if self.leading:
                 # The lease was changed by another candidate, or by our own write whose answer was lost. The next try
@@ -168,18 +153,18 @@ class LeaderLease:
         return True
 
     def _observe(self, lease: RawObject) -> None:
-        self._seen = lease
+        self._seen = lease.get("spec")
         self._seen_at = asyncio.get_running_loop().time()
 
     def _holder(self) -> str:
-        return str(((self._seen or {}).get("spec") or {}).get("holderIdentity") or "")
+        return str((self._seen or {}).get("holderIdentity") or "")
 
     def _body(self, found: RawObject | None) -> dict[str, Any]:
         settings = self._settings
         now = to_micro_text(time.time())
         before = (found or {}).get("spec") or {}
-        renewing = before.get("holderIdentity") == settings.identity
-        metadata = {"name": settings.name, "namespace": settings.namespace}
+        renewing = before.get("holderIdentity") == self._identity
+        metadata = {"name": settings.lease_name, "namespace": settings.lease_namespace}
         if found is not None:
             metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
         return {
@@ -187,7 +172,7 @@ class LeaderLease:
             "kind": LEASES.kind,
             "metadata": metadata,
             "spec": {
-                "holderIdentity": settings.identity,
+                "holderIdentity": self._identity,
                 "leaseDurationSeconds": max(1, round(settings.lease_seconds)),
                 "acquireTime": before.get("acquireTime") or now if renewing else now,
                 "renewTime": now,

@@ -68,12 +68,6 @@ def _add_run(commands: Any) -> None:
         option = option_of(setting.metadata)
         if option is not None:
             _add_option(parser, setting, option)
-    parser.add_argument(
-        "-A",
-        "--all-namespaces",
-        action=argparse.BooleanOptionalAction,
-        help="Serve all namespaces. [TRAINMASTER_ALL_NAMESPACES]",
-    )
 
     def run(given: argparse.Namespace) -> int:
         try:
@@ -109,17 +103,11 @@ def _shown(default: object) -> str:
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    texts = [value for value in get_args(annotation) if isinstance(value, str)]
-    return tuple(texts)
+    return tuple(value for value in get_args(annotation) if isinstance(value, str))
 
 
 def parse_settings(given: dict[str, Any]) -> OperatorSettings:
     """Returns the settings from the given values by field, or else from the environment. Raises InvalidSetting."""
-    everywhere = given.get("all_namespaces")
-    if everywhere is None:
-        variable = "TRAINMASTER_ALL_NAMESPACES"
-        text = os.environ.get(variable)
-        everywhere = _boolean(text, f"--all-namespaces ({variable})") if text else False
     values: dict[str, Any] = {}
     for setting in fields(OperatorSettings):
         option = option_of(setting.metadata)
@@ -131,15 +119,11 @@ def parse_settings(given: dict[str, Any]) -> OperatorSettings:
             value, name = os.environ.get(variable), f"{name} ({variable})"
         if value in (None, ""):
             continue
-        annotation = get_type_hints(OperatorSettings)[setting.name]
-        if get_origin(annotation) is tuple and isinstance(value, str):
-            value = [value]
         try:
-            values[setting.name] = option.parse(_typed(value, annotation, option, name))
+            values[setting.name] = option.parse(_typed(value, get_type_hints(OperatorSettings)[setting.name], option))
         except InvalidSetting as error:
-            text = str(error)
-            raise InvalidSetting(text if text.startswith("--") else f"{name}: {text}") from error
-    namespaces = values.get("namespaces", ())
+            raise InvalidSetting(f"{name}: {error}") from error
+    everywhere, namespaces = values.get("all_namespaces", False), values.get("namespaces", ())
     if everywhere and namespaces:
         raise InvalidSetting("give either --namespace or --all-namespaces, not both")
     if not everywhere and not namespaces:
@@ -149,16 +133,20 @@ def parse_settings(given: dict[str, Any]) -> OperatorSettings:
     return OperatorSettings(**values)
 
 
-def _typed(value: Any, annotation: Any, option: Option, name: str) -> Any:
+def _typed(value: Any, annotation: Any, option: Option) -> Any:
     """Returns the value as the field's type. Raises InvalidSetting."""
     if not isinstance(value, str):
         return value
+    if get_origin(annotation) is tuple:
+        return [value]
     if annotation is bool:
-        return _boolean(value, name)
+        if value.lower() not in _BOOLEANS:
+            raise InvalidSetting(f"{value!r} is neither true nor false; use one of the two")
+        return _BOOLEANS[value.lower()]
     if choices := _choices(annotation):
         found = next((choice for choice in choices if choice.lower() == value.lower()), None)
         if found is None:
-            raise InvalidSetting(f"{name}: {value!r} is not one of {', '.join(map(repr, choices))}")
+            raise InvalidSetting(f"{value!r} is not one of {', '.join(map(repr, choices))}")
         return found
     number = next((type for type in (int, float) if type in (annotation, *get_args(annotation))), None)
     if number is None:
@@ -166,19 +154,13 @@ def _typed(value: Any, annotation: Any, option: Option, name: str) -> Any:
     try:
         read = number(value)
     except ValueError as error:
-        raise InvalidSetting(f"{name}: {value!r} is no {_WHOLE[number]}") from error
+        raise InvalidSetting(f"{value!r} is no {_WHOLE[number]}") from error
     # A comparison with NaN is false.
     if option.least is not None and not read >= option.least:
-        raise InvalidSetting(f"{name}: {value!r} is too small; use at least {option.least:g}")
+        raise InvalidSetting(f"{value!r} is too small; use at least {option.least:g}")
     if option.most is not None and not read <= option.most:
-        raise InvalidSetting(f"{name}: {value!r} is too large; use at most {option.most:g}")
+        raise InvalidSetting(f"{value!r} is too large; use at most {option.most:g}")
     return read
-
-
-def _boolean(text: str, name: str) -> bool:
-    if text.lower() not in _BOOLEANS:
-        raise InvalidSetting(f"{name}: {text!r} is neither true nor false; use one of the two")
-    return _BOOLEANS[text.lower()]
 
 
 def _run(settings: OperatorSettings) -> int:
@@ -238,21 +220,18 @@ def _add_keys(commands: Any) -> None:
         for name, help in (("kubeconfig", "Kubeconfig file."), ("context", "Context of the kubeconfig.")):
             variable = f"TRAINMASTER_{name.upper()}"
             parser.add_argument(f"--{name}", default=os.environ.get(variable), help=f"{help} [{variable}]")
-    rotate.set_defaults(function=_change_keys, adds=True)
-    prune.set_defaults(function=_change_keys, adds=False)
+    rotate.set_defaults(function=_change_keys, prunes=False, force=False)
+    prune.set_defaults(function=_change_keys, prunes=True)
 
 
 def _change_keys(given: argparse.Namespace) -> int:
     from trainmaster_operator.controller import keys
-    from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 
-    async def work(cluster: KubernetesCluster) -> str:
-        if given.adds:
-            return await keys.rotate(cluster, given.namespace)
-        return await keys.prune(cluster, given.namespace, force=given.force)
-
+    changing = keys.change_keys(
+        given.namespace, given.kubeconfig, given.context, prunes=given.prunes, force=given.force
+    )
     try:
-        print(asyncio.run(keys.with_cluster(work, given.kubeconfig, given.context)))
+        print(asyncio.run(changing))
     except keys.KeysError as error:
         print(f"trainmaster operator keys: {error}", file=sys.stderr)
         return 1

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Protocol
+from functools import partial
 
 from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster_operator.controller.apiserver.cluster import JOBS
@@ -25,7 +25,7 @@ from trainmaster_operator.controller.leaders.streams import LeaderStreams
 from trainmaster_operator.controller.leaders.targets import stream_target
 from trainmaster_operator.controller.lookups import Lookups
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
-from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster_operator.controller.workqueue import WorkQueue
 from trainmaster_operator.controller.writing.executor import Executor
 from trainmaster_operator.reconciling.decision import Decision
 from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
@@ -36,18 +36,8 @@ from trainmaster_operator.serving.logs import current_attempt, current_job
 logger = logging.getLogger(__name__)
 
 
-class Decide(Protocol):
-    """Decides on a job: `reconciling.decide`."""
-
-    def __call__(self, job: Job, observed: Observed, now: float, settings: RenderingSettings) -> Decision: ...
-
-
-class KeptByJob(Protocol):
-    """Keeps data of each job, by the job's uid."""
-
-    def forget(self, uid: str) -> None:
-        """Forget a deleted job."""
-        ...
+# `reconciling.decide`, which takes a job, its observed state, the time and the settings.
+Decide = Callable[[Job, Observed, float, RenderingSettings], Decision]
 
 
 @dataclass(eq=False)
@@ -63,7 +53,8 @@ class Reconciler:
     decide: Decide
     rendering: RenderingSettings
     _: KW_ONLY
-    kept_by_job: Sequence[KeptByJob]
+    # Called with the uid of each deleted job, by the parts that keep data of jobs.
+    forget: Sequence[Callable[[str], None]]
     thread: LargeJobThread
     # Called with each job's spec, so that the types of its gang scheduler are watched.
     want: Callable[[JobSpec | None], None] = lambda spec: None
@@ -77,12 +68,7 @@ class Reconciler:
 
     async def work(self) -> None:
         """Run one worker, until the queue is closed."""
-        while True:
-            try:
-                key, waited = await self.queue.get()
-            except QueueClosed:
-                self._large.close()
-                return
+        async for key, waited in self.queue:
             self.metrics.queue_seconds.observe(waited)
             if self.store.is_large(key):
                 # Only the large workers wait for the thread that all large jobs share.
@@ -92,57 +78,41 @@ class Reconciler:
             # A pass that writes nothing never yields. Without this, thousands of such passes after a restart would
             # block probes, streams and watches.
             await asyncio.sleep(0)
+        self._large.close()
 
     async def work_large(self) -> None:
         """Run one worker for large jobs, until the queue is closed."""
-        while True:
-            try:
-                key, _ = await self._large.get()
-            except QueueClosed:
-                return
+        async for key, _ in self._large:
             self._large.done(key)
             await self._turn(key)
 
     async def _turn(self, key: JobKey) -> None:
-        job_token, attempt_token = current_job.set(str(key)), current_attempt.set(0)
-        try:
-            await self._guarded(key)
-        finally:
-            current_job.reset(job_token)
-            current_attempt.reset(attempt_token)
-            self.queue.done(key)
-
-    async def _guarded(self, key: JobKey) -> None:
+        current_job.set(str(key))
+        current_attempt.set(0)
         started = time.monotonic()
         result = "ok"
         try:
             wait = await self._pass(key)
-        except Conflict as error:
-            result = "conflict"
-            logger.debug("Somebody wrote first: %s", error)
+            self.queue.forget(key)
+            if wait is not None:
+                self.queue.add_after(key, wait)
+        except (Conflict, NotFound) as error:
+            result = "conflict" if isinstance(error, Conflict) else "gone"
+            logger.debug("Somebody changed or deleted it meanwhile: %s", error)
             self.queue.add_rate_limited(key)
-        except NotFound as error:
-            result = "gone"
-            logger.debug("Gone meanwhile: %s", error)
-            self.queue.add_rate_limited(key)
-        except (TooManyRequests, Unavailable) as error:
-            result = "busy"
-            wait = self.queue.add_rate_limited(key, at_least=error.retry_after or 0.0)
-            logger.warning("The API server is busy, next try in %.1f s: %s", wait, error)
         except ClusterError as error:
-            result = "error"
-            wait = self.queue.add_rate_limited(key)
-            logger.warning("A write failed, next try in %.1f s: %s", wait, error)
+            busy = isinstance(error, TooManyRequests | Unavailable)
+            result, problem = ("busy", "The API server is busy") if busy else ("error", "A write failed")
+            wait = self.queue.add_rate_limited(key, at_least=error.retry_after or 0.0)
+            logger.warning("%s, next try in %.1f s: %s", problem, wait, error)
         except Exception:
             # A bug of ours must not stop the other jobs. It is counted and logged, and the pass is repeated after
             # longer and longer delays.
             result = "bug"
             wait = self.queue.add_rate_limited(key)
             logger.exception("The pass failed, next try in %.1f s.", wait)
-        else:
-            self.queue.forget(key)
-            if wait is not None:
-                self.queue.add_after(key, wait)
+        finally:
+            self.queue.done(key)
         self.metrics.reconciles.labels(result=result).inc()
         self.metrics.reconcile_seconds.observe(time.monotonic() - started)
 
@@ -178,23 +148,20 @@ class Reconciler:
         after = self.store.snapshot(key)
         self.streams.watch(key, stream_target(after, decision.status) if after is not None else None)
         lookup = await self.lookups.after_decision(key, after) if after is not None else None
-        candidates = (decision.requeue_after, outcome.retry_after, lookup)
-        waits = [wait for wait in candidates if wait is not None]
-        return min(waits, default=None)
+        waits = (decision.requeue_after, outcome.retry_after, lookup)
+        return min((wait for wait in waits if wait is not None), default=None)
 
     async def _decided(self, job: Job, observed: Observed) -> Decision:
-        now = self.now()
-        if job.large:
-            return await self.thread.run(lambda: self.decide(job, observed, now, self.rendering))
-        return self.decide(job, observed, now, self.rendering)
+        deciding = partial(self.decide, job, observed, self.now(), self.rendering)
+        return await self.thread.run(deciding) if job.large else deciding()
 
     def _gone(self, key: JobKey) -> None:
         self.streams.watch(key, None)
         uid = self._known.pop(key, None)
         if uid is not None:
             self._recovering.pop(uid, None)
-            for kept in self.kept_by_job:
-                kept.forget(uid)
+            for forget in self.forget:
+                forget(uid)
 
     def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
         """Log and count a written change."""

@@ -17,12 +17,12 @@ from trainmaster_operator.wire.names import AGENT_PORT
 ReachMode = Literal["auto", "direct", "proxy"]
 
 
-def parse_names(given: list[str] | None) -> tuple[str, ...]:
+def parse_names(given: list[str]) -> tuple[str, ...]:
     """Returns the names in a list, whose items can each contain several names separated by commas or spaces."""
-    return tuple(name for entry in given or () for name in entry.replace(",", " ").split())
+    return tuple(name for entry in given for name in entry.replace(",", " ").split())
 
 
-def parse_namespaces(given: list[str] | None) -> tuple[str, ...]:
+def parse_namespaces(given: list[str]) -> tuple[str, ...]:
     """Returns the names of namespaces, as `parse_names` reads them. Raises InvalidSetting."""
     return tuple(parse_namespace(name) for name in parse_names(given))
 
@@ -37,10 +37,8 @@ def parse_namespace(name: str) -> str:
     return name
 
 
-def parse_history(url: str | None) -> str | None:
+def parse_history(url: str) -> str:
     """Returns the base address to which records are sent. Raises InvalidSetting."""
-    if not url:
-        return None
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -53,7 +51,7 @@ def parse_history(url: str | None) -> str | None:
     return url.rstrip("/")
 
 
-def parse_labels(given: list[str] | None) -> tuple[tuple[str, str], ...]:
+def parse_labels(given: list[str]) -> tuple[tuple[str, str], ...]:
     """Returns labels, each given as NAME=VALUE. Raises InvalidSetting."""
     labels = []
     for text in parse_names(given):
@@ -81,6 +79,8 @@ class OperatorSettings:
         variable="NAMESPACES",
         parse=parse_namespaces,
     )
+    # Only the command line reads this: serving all namespaces has to be chosen.
+    all_namespaces: bool = _option(False, "Serve all namespaces.", short="A")
     kubeconfig: str | None = _option(
         None, "Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."
     )

@@ -11,55 +11,41 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import random
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
-
-
-class QueueClosed(Exception):
-    """The queue was shut down and is empty."""
+# Seconds. client-go's defaults are 5 ms and 1,000 s, but a job whose write fails should be retried within a minute.
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.01, 60.0
 
 
 class WorkQueue(Generic[Key]):
-    """Holds keys to work on. All methods but `get` are synchronous and belong to the event loop's thread.
+    """Holds keys to work on. All methods are synchronous and belong to the event loop's thread.
 
-    `first_backoff` and `longest_backoff` are seconds. client-go's defaults are 5 ms and 1,000 s, but here a job whose
-    write fails should be retried within a minute.
+    Workers iterate over the queue: each step returns the next key and its waiting time in seconds, and ends with a call
+    of `done`. The iteration ends after `close`, once no key is ready.
     """
 
-    def __init__(
-        self,
-        *,
-        first_backoff: float = 0.01,
-        longest_backoff: float = 60.0,
-        clock: Callable[[], float] | None = None,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._jitter = jitter
-        self._first_backoff = first_backoff
-        self._longest_backoff = longest_backoff
         self._ready: deque[Key] = deque()
+        # The times (the event loop's clock) at which keys were added that no worker has taken.
         self._dirty: dict[Key, float] = {}
         self._working: set[Key] = set()
-        self._delayed: dict[Key, float] = {}
-        self._heap: list[tuple[float, int, Key]] = []
-        self._order = itertools.count()
+        self._delayed: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         self._wake = asyncio.Event()
         self._closed = False
 
     def add(self, key: Key) -> None:
         """Request work on the key as soon as a worker is free."""
-        self._delayed.pop(key, None)
+        if (timer := self._delayed.pop(key, None)) is not None:
+            timer.cancel()
         if self._closed or key in self._dirty:
             return
-        self._dirty[key] = self._clock()
+        self._dirty[key] = asyncio.get_running_loop().time()
         if key not in self._working:
             self._ready.append(key)
             self._wake.set()
@@ -69,47 +55,39 @@ class WorkQueue(Generic[Key]):
         if seconds <= 0:
             self.add(key)
             return
-        due = self._clock() + seconds
-        if self._closed or key in self._dirty or self._delayed.get(key, float("inf")) <= due:
+        loop, before = asyncio.get_running_loop(), self._delayed.get(key)
+        if self._closed or key in self._dirty or (before is not None and before.when() <= loop.time() + seconds):
             return
-        self._delayed[key] = due
-        heapq.heappush(self._heap, (due, next(self._order), key))
-        self._wake.set()
+        if before is not None:
+            before.cancel()
+        self._delayed[key] = loop.call_later(seconds, self.add, key)
 
     def add_rate_limited(self, key: Key, *, at_least: float = 0.0) -> float:
         """Request work on the key after its back-off; returns the delay. `at_least` is a server's Retry-After."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        backoff = min(self._first_backoff * 2.0 ** min(failures, 40), self._longest_backoff)
+        backoff = min(FIRST_BACKOFF * 2.0 ** min(failures, 40), LONGEST_BACKOFF)
         # Add up to a tenth, so that keys that failed together aren't retried together.
         seconds = max(backoff, at_least) * (1.0 + 0.1 * self._jitter())
         self.add_after(key, seconds)
         return seconds
 
     def forget(self, key: Key) -> None:
-        """Forget the key's failures, so that its next back-off is `first_backoff` again."""
+        """Forget the key's failures, so that its next back-off is FIRST_BACKOFF again."""
         self._failures.pop(key, None)
 
-    async def get(self) -> tuple[Key, float]:
-        """Return the next key and its waiting time in seconds; call `done` afterwards. Raises QueueClosed."""
-        while True:
-            timeout = self._release_due()
-            if self._ready:
-                key = self._ready.popleft()
-                added = self._dirty.pop(key)
-                self._working.add(key)
-                if self._ready:
-                    # All waiting workers share the event, so another one may have been woken although no key was left.
-                    self._wake.set()
-                return key, max(0.0, self._clock() - added)
+    def __aiter__(self) -> WorkQueue[Key]:
+        return self
+
+    async def __anext__(self) -> tuple[Key, float]:
+        while not self._ready:
             if self._closed:
-                raise QueueClosed
+                raise StopAsyncIteration
             self._wake.clear()
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await self._wake.wait()
+        key = self._ready.popleft()
+        self._working.add(key)
+        return key, asyncio.get_running_loop().time() - self._dirty.pop(key)
 
     def done(self, key: Key) -> None:
         """End the work on the key; if it was added meanwhile, it is ready again."""
@@ -119,27 +97,13 @@ class WorkQueue(Generic[Key]):
             self._wake.set()
 
     def close(self) -> None:
-        """Accept no more keys; `get` raises once no key is ready."""
+        """Accept no more keys."""
         self._closed = True
+        for timer in self._delayed.values():
+            timer.cancel()
         self._delayed.clear()
-        self._heap.clear()
         self._wake.set()
 
     def __len__(self) -> int:
         """Return the number of keys that are ready or dirty; delayed ones don't count."""
         return len(self._dirty)
-
-    def _release_due(self) -> float | None:
-        """Move due delayed keys to the ready ones; returns the seconds until the next one."""
-        now = self._clock()
-        while self._heap:
-            due, _, key = self._heap[0]
-            if self._delayed.get(key) != due:
-                # Superseded by an earlier or an immediate add.
-                heapq.heappop(self._heap)
-                continue
-            if due > now:
-                return due - now
-            heapq.heappop(self._heap)
-            self.add(key)
-        return None

@@ -9,6 +9,7 @@
 | `apiserver/kept` | `apiserver/test_kept`, `processes/controller/test_hostile_objects` |
 | `apiserver/pod_http` | `apiserver/test_pod_http` |
 | `app` | `test_app` |
+| `background` | `test_app`, `recording/test_recorder` |
 | `cache/job_objects` | `cache/test_store`, `cache/test_unreadable`, `cache/test_large_jobs` |
 | `cache/large_jobs` | `cache/test_large_jobs` |
 | `cache/records` | `cache/test_store`, `cache/test_pod_ownership`, `test_lookups` |

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +11,16 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.virtual_time import in_virtual_time
 from trainmaster_operator.controller.apiserver.cluster import LEASES
 from trainmaster_operator.controller.apiserver.errors import Conflict, NotFound, Unavailable, Unreachable
-from trainmaster_operator.controller.lease import LeaderLease, LeaseSettings
+from trainmaster_operator.controller.lease import LeaderLease
+from trainmaster_operator.controller.settings import OperatorSettings
 
-QUICK = LeaseSettings("sys", "op", "first", lease_seconds=0.8, renew_seconds=0.6, retry_seconds=0.03)
+QUICK = OperatorSettings(
+    lease_namespace="sys", lease_name="op", lease_seconds=0.8, renew_seconds=0.6, retry_seconds=0.03
+)
 
 
 def candidate(cluster: FakeCluster, name: str) -> LeaderLease:
-    return LeaderLease(cluster, replace(QUICK, identity=name))
+    return LeaderLease(cluster, QUICK, name)
 
 
 def holder(cluster: FakeCluster) -> str:

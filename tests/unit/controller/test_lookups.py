@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -19,119 +18,18 @@ from trainmaster_operator.controller.apiserver.cluster import (
     RESOURCE_FLAVORS,
     RESOURCE_QUOTAS,
     STATEFUL_SETS,
-    Cluster,
     whole,
 )
 from trainmaster_operator.controller.apiserver.errors import Conflict, Forbidden, Unavailable
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import workload_view
-from trainmaster_operator.controller.lookups import (
-    FLAVORS,
-    KILLED_CONTAINERS,
-    MISSING_PODS,
-    NODE_DOMAINS,
-    PRIORITIES,
-    UNSEEN_PODS,
-    Lookup,
-    Lookups,
-)
+from trainmaster_operator.controller.lookups import Lookups
 from trainmaster_operator.controller.writing.status import report_workload
 from trainmaster_operator.reconciling.decision import ReportWorkload, WorkloadCondition
 from trainmaster_operator.reconciling.observed.snapshot import Flavor, PodSetAdmission, WorkloadView
 
 KEY = JobKey(b.NAMESPACE, "bert")
-
-
-class World:
-    """A lookup whose questions and answers the test sets."""
-
-    def __init__(self, **how: Any) -> None:
-        self.now = 100.0
-        self.needed: set[str] = set()
-        self.answers: dict[str, int | None] = {}
-        self.asked: list[set[str]] = []
-        self.recorded: list[dict[str, int | None]] = []
-        cluster, store = FakeCluster(), Store(lambda _: None, KEYS)
-        store.upsert(JOBS, cluster.put(JOBS, b.job()))
-        found = store.snapshot(KEY)
-        assert found is not None
-        self.snapshot: Snapshot = found
-        lookup = Lookup("numbers", lambda _: self.needed, self._read, self._record, **how)
-        self.lookups = Lookups(cluster, store, [lookup], clock=lambda: self.now)
-
-    async def _read(self, cluster: Cluster, key: JobKey, questions: Collection[str]) -> Mapping[str, int | None]:
-        self.asked.append(set(questions))
-        return {question: self.answers[question] for question in questions if question in self.answers}
-
-    def _record(self, store: Store, key: JobKey, answers: Mapping[str, int | None]) -> None:
-        self.recorded.append(dict(answers))
-
-    async def run(self) -> float | None:
-        return await self.lookups.after_decision(KEY, self.snapshot)
-
-
-@pytest.mark.parametrize(
-    ("how", "answers", "wait"),
-    [
-        ({}, {"a": 1, "b": 2}, None),
-        ({}, {"a": 1, "b": None}, None),
-        ({}, {"a": 1}, 5.0),
-        ({"retry_seconds": 2.0}, {}, 2.0),
-        ({"none_is_final": False}, {"a": 1, "b": None}, 5.0),
-        ({"none_is_final": False}, {"a": 1, "b": 2}, None),
-    ],
-)
-async def test_it_is_asked_again_until_every_question_has_a_final_answer(
-    how: dict[str, Any], answers: dict[str, int | None], wait: float | None
-) -> None:
-    world = World(**how)
-    world.needed, world.answers = {"a", "b"}, answers
-    assert await world.run() == wait
-    assert world.recorded == ([answers] if answers else [])
-
-
-async def test_nothing_is_read_where_nothing_is_needed() -> None:
-    for how in ({}, {"fresh_seconds": 5.0}, {"before_decision": True}):
-        world = World(**how)
-        assert await world.run() is None
-        assert not await world.lookups.before_decision(KEY, world.snapshot)
-        assert world.asked == world.recorded == []
-
-
-async def test_a_decision_waits_only_for_what_it_asked_to_wait_for() -> None:
-    world = World(before_decision=True)
-    world.needed, world.answers = {"a"}, {"a": 1}
-    assert await world.run() is None
-    assert world.asked == []
-    assert await world.lookups.before_decision(KEY, world.snapshot)
-    assert world.recorded == [{"a": 1}]
-
-
-async def test_an_answer_that_is_fresh_for_a_time_is_read_again_and_withdrawn_when_nobody_needs_it() -> None:
-    world = World(patience_seconds=3.0, fresh_seconds=5.0)
-    world.needed, world.answers = {"a", "b"}, {"a": 1}
-    assert await world.run() == 3.0
-    world.now += 1.0
-    assert await world.run() == 2.0
-    world.now += 2.0
-    assert await world.run() == 5.0
-    world.now += 4.0
-    assert await world.run() == 1.0
-    world.now += 1.0
-    assert await world.run() == 5.0
-    assert world.asked == [{"a", "b"}] * 2
-    world.needed = {"b"}
-    assert await world.run() == 5.0
-    world.needed = set()
-    assert await world.run() is None
-    # "b" never had an answer.
-    assert world.recorded == [{"a": 1}, {"a": 1}, {"a": None}]
-    world.needed = {"a"}
-    assert await world.run() == 3.0, "patience begins anew"
-    world.lookups.forget(world.snapshot.job.uid)
-    world.now += 2.0
-    assert await world.run() == 3.0, "and for a job of the same name"
 
 
 UIDS = ["pod-bert-0", "pod-bert-1"]
@@ -143,7 +41,7 @@ class ListedPods:
     def __init__(self, phase: str = "Running", pod_uids: list[str] = UIDS) -> None:
         self.cluster = FakeCluster()
         self.store = Store(lambda _: None, KEYS)
-        self.lookups = Lookups(self.cluster, self.store, [UNSEEN_PODS])
+        self.lookups = Lookups(self.cluster, self.store)
         self.statefulset = self.cluster.put(STATEFUL_SETS, b.child("StatefulSet"))
         self.pods = [self.cluster.put(PODS, b.pod(index)) for index in range(2)]
         self.publish({"phase": phase, "attempt": 1, "podUIDs": pod_uids})
@@ -230,7 +128,7 @@ class StatefulSetEvents:
         self.now = 100.0
         self.cluster = FakeCluster()
         self.store = Store(lambda _: None, KEYS)
-        self.lookups = Lookups(self.cluster, self.store, [MISSING_PODS], clock=lambda: self.now)
+        self.lookups = Lookups(self.cluster, self.store, clock=lambda: self.now)
         self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
         self.set_uid = self.put(STATEFUL_SETS, b.child("StatefulSet"))["metadata"]["uid"]
         self.put(PODS, b.pod(0))
@@ -272,6 +170,25 @@ async def test_the_newest_refusal_becomes_a_problem_after_some_patience_and_goes
     world.put(PODS, b.pod(1))
     assert await world.run() is None
     assert world.problems() == []
+
+
+async def test_a_refusal_is_read_again_while_pods_are_missing_and_cleared_when_none_is() -> None:
+    world = StatefulSetEvents()
+    world.event(QUOTA, "2026-11-21T04:00:00Z")
+
+    async def after(seconds: float) -> float | None:
+        world.now += seconds
+        return await world.run()
+
+    assert [await after(seconds) for seconds in (0, 1, 2, 4, 1)] == [3.0, 2.0, 5.0, 1.0, 5.0]
+    assert world.cluster.calls["list", "Event"] == 2
+    last = world.put(PODS, b.pod(1))
+    assert await after(1) is None
+    assert world.problems() == []
+    world.store.delete(PODS, last)
+    assert await after(1) == 3.0, "the wait begins again"
+    world.lookups.forget(b.JOB_UID)
+    assert await after(2) == 3.0, "and for a new job of the same name"
 
 
 async def test_a_set_is_touched_when_the_quota_that_stopped_it_has_changed() -> None:
@@ -325,7 +242,7 @@ class KubeletEvents:
     def __init__(self, **end: Any) -> None:
         self.cluster = FakeCluster()
         self.store = Store(lambda _: None, KEYS)
-        self.lookups = Lookups(self.cluster, self.store, [KILLED_CONTAINERS])
+        self.lookups = Lookups(self.cluster, self.store)
         self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
         self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         container = {**b.running(), "lastState": b.terminated(**{"code": 137, **end})["state"]}
@@ -400,7 +317,7 @@ async def test_nodes_are_read_once_and_again_only_after_a_failure_that_passes() 
         pod["spec"] = {**pod.get("spec", {}), "nodeName": f"node-{index}"}
         store.upsert(PODS, cluster.put(PODS, pod))
     cluster.put(NODES, {"metadata": {"namespace": "", "name": "node-0", "labels": {"rack": "a"}}})
-    lookups = Lookups(cluster, store, [NODE_DOMAINS])
+    lookups = Lookups(cluster, store)
 
     def domains() -> dict[str, str | None]:
         snapshot = store.snapshot(KEY)
@@ -492,7 +409,7 @@ async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
     store.upsert(JOBS, stored)
     admission = {"podSetAssignments": [{"name": "worker", "flavors": {"gpu": "h100"}}]}
     store.upsert(WORKLOADS, cluster.put(WORKLOADS, workload(stored["metadata"]["uid"], admission=admission)))
-    lookups = Lookups(cluster, store, [PRIORITIES, FLAVORS])
+    lookups = Lookups(cluster, store)
 
     async def run() -> float | None:
         snapshot = store.snapshot(KEY)

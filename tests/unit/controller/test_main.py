@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_without_options_all_settings_have_their_defaults(given: Callable[..., Any]) -> None:
-    assert given("-A") == DEFAULTS
+    assert given("-A") == replace(DEFAULTS, all_namespaces=True)
 
 
 @pytest.mark.parametrize(

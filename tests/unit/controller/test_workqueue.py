@@ -8,25 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
+from tests.unit.controller.virtual_time import in_virtual_time
+from trainmaster_operator.controller.workqueue import WorkQueue
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make(clock: Clock | None = None) -> WorkQueue[str]:
-    return WorkQueue(clock=clock or Clock(), jitter=lambda: 0.0)
+def make() -> WorkQueue[str]:
+    return WorkQueue(jitter=lambda: 0.0)
 
 
 async def take(queue: WorkQueue[str]) -> str | None:
     """The next key, None when there is none now."""
     try:
-        key, _ = await asyncio.wait_for(queue.get(), 0.01)
+        key, _ = await asyncio.wait_for(anext(queue), 0.01)
     except TimeoutError:
         return None
     return key
@@ -41,15 +34,16 @@ async def test_a_key_added_many_times_is_handed_out_once() -> None:
     assert await take(queue) is None
 
 
+@in_virtual_time
 async def test_a_key_that_fails_for_a_day_waits_for_the_longest_time() -> None:
     """Each minute; a double holds 1,024 doublings."""
-    clock = Clock()
-    queue = make(clock)
+    queue = make()
     for _ in range(1_440):
         wait = queue.add_rate_limited("a")
-        clock.now += wait
+        await asyncio.sleep(wait)
+        assert await take(queue) == "a"
+        queue.done("a")
     assert wait == 60.0
-    assert await take(queue) == "a"
 
 
 async def test_a_key_added_while_it_is_worked_on_comes_again_only_after_done() -> None:
@@ -62,45 +56,46 @@ async def test_a_key_added_while_it_is_worked_on_comes_again_only_after_done() -
     assert await take(queue) == "a"
 
 
+@in_virtual_time
 async def test_a_delayed_add_keeps_the_earliest_time() -> None:
-    clock = Clock()
-    queue = make(clock)
+    queue = make()
     queue.add_after("a", 5)
     queue.add_after("a", 2)
     queue.add_after("a", 9)
-    clock.now = 1.9
+    await asyncio.sleep(1.9)
     assert await take(queue) is None
-    clock.now = 2.0
+    await asyncio.sleep(0.1)
     assert await take(queue) == "a"
     queue.done("a")
-    clock.now = 100
+    await asyncio.sleep(100)
     assert await take(queue) is None
 
 
+@in_virtual_time
 async def test_an_immediate_add_replaces_a_delayed_one() -> None:
-    clock = Clock()
-    queue = make(clock)
+    queue = make()
     queue.add_after("a", 5)
     queue.add("a")
     assert await take(queue) == "a"
     queue.done("a")
-    clock.now = 6
+    await asyncio.sleep(6)
     assert await take(queue) is None
 
 
 async def test_a_delayed_add_wakes_a_worker_that_already_waits() -> None:
     queue: WorkQueue[str] = WorkQueue()
-    taken = asyncio.create_task(queue.get())
+    taken = asyncio.create_task(queue.__anext__())
     await asyncio.sleep(0)
     queue.add_after("a", 0.01)
     assert (await asyncio.wait_for(taken, 1))[0] == "a"
 
 
 async def test_the_backoff_doubles_up_to_its_limit_and_forget_resets_it() -> None:
-    queue: WorkQueue[str] = WorkQueue(clock=Clock(), first_backoff=1, longest_backoff=5, jitter=lambda: 0.0)
-    assert [queue.add_rate_limited("a") for _ in range(4)] == [1, 2, 4, 5]
+    queue = make()
+    waits = [queue.add_rate_limited("a") for _ in range(15)]
+    assert waits[:3] == [0.01, 0.02, 0.04] and waits[-3:] == [40.96, 60.0, 60.0]
     queue.forget("a")
-    assert queue.add_rate_limited("a") == 1
+    assert queue.add_rate_limited("a") == 0.01
     assert queue.add_rate_limited("b", at_least=7) == 7, "a server's Retry-After is never undercut"
 
 
@@ -109,20 +104,20 @@ async def test_a_closed_queue_gives_out_what_is_ready_and_then_ends_every_worker
     queue.add("a")
     queue.close()
     queue.add("b")
-    assert (await queue.get())[0] == "a"
-    with pytest.raises(QueueClosed):
-        await queue.get()
+    assert (await anext(queue))[0] == "a"
+    with pytest.raises(StopAsyncIteration):
+        await anext(queue)
 
 
-Step = tuple[str, str, float]
+Step = tuple[str, str, int]
 keys = st.sampled_from("abc")
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), keys, st.just(0.0)),
-        st.tuples(st.just("after"), keys, st.floats(0.1, 5)),
-        st.tuples(st.just("get"), keys, st.just(0.0)),
-        st.tuples(st.just("done"), keys, st.just(0.0)),
-        st.tuples(st.just("wait"), keys, st.floats(0.1, 5)),
+        st.tuples(st.just("add"), keys, st.just(0)),
+        st.tuples(st.just("after"), keys, st.integers(1, 5)),
+        st.tuples(st.just("get"), keys, st.just(0)),
+        st.tuples(st.just("done"), keys, st.just(0)),
+        st.tuples(st.just("wait"), keys, st.integers(1, 5)),
     ),
     max_size=60,
 )
@@ -131,40 +126,40 @@ steps = st.lists(
 @settings(max_examples=settings.default.max_examples * 3 // 2)
 @given(steps)
 def test_no_key_is_lost_and_none_is_worked_on_twice_at_a_time(history: list[Step]) -> None:
-    clock = Clock()
-    queue = make(clock)
     working: set[str] = set()
     # What was asked for and not begun since: key -> the earliest time that it is due.
     asked: dict[str, float] = {}
 
+    @in_virtual_time
     async def run() -> None:
+        queue, clock = make(), asyncio.get_running_loop().time
         for kind, key, seconds in history:
             if kind == "add":
                 queue.add(key)
-                asked[key] = clock.now
+                asked[key] = clock()
             elif kind == "after":
                 queue.add_after(key, seconds)
-                asked[key] = min(asked.get(key, float("inf")), clock.now + seconds)
+                asked[key] = min(asked.get(key, float("inf")), clock() + seconds)
             elif kind == "wait":
-                clock.now += seconds
+                await asyncio.sleep(seconds)
             elif kind == "done" and key in working:
                 working.discard(key)
                 queue.done(key)
             elif kind == "get":
-                due = {k for k, at in asked.items() if at <= clock.now and k not in working}
+                due = {k for k, at in asked.items() if at <= clock() and k not in working}
                 if due:
-                    taken, _ = await asyncio.wait_for(queue.get(), 1)
+                    taken, _ = await asyncio.wait_for(anext(queue), 1)
                     assert taken in due
                     assert taken not in working
                     working.add(taken)
                     del asked[taken]
         for key in working:
             queue.done(key)
-        clock.now += 100
+        await asyncio.sleep(100)
         for _ in range(len(asked)):
-            key, _ = await asyncio.wait_for(queue.get(), 1)
+            key, _ = await asyncio.wait_for(anext(queue), 1)
             del asked[key]
         assert not asked, "every key that was asked for is worked on"
         assert len(queue) == 0
 
-    asyncio.run(run())
+    run()

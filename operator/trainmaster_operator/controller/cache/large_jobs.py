@@ -19,7 +19,7 @@ from trainmaster_operator.controller.apiserver.cluster import LARGE_JOBS, Cluste
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster_operator.controller.cache.records import JobKey, read_spec, spec_version
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster_operator.controller.workqueue import WorkQueue
 from trainmaster_operator.wire.values import mapping
 
 logger = logging.getLogger(__name__)
@@ -59,11 +59,7 @@ class LargeJobs:
 
     async def run(self, store: Store) -> None:
         """Read until cancelled. A failed read is repeated with the job's own back-off."""
-        while True:
-            try:
-                key, _ = await self._queue.get()
-            except QueueClosed:
-                return
+        async for key, _ in self._queue:
             try:
                 await self._read(store, key)
             except NotFound:

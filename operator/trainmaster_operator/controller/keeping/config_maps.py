@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trainmaster_operator.api.evidence import clean
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, Cluster, whole
-from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster_operator.controller.apiserver.errors import AlreadyExists, Conflict, NotFound
 from trainmaster_operator.controller.cache.views import owner_uid
 from trainmaster_operator.controller.watching.resync import CONTENT_LABEL
 from trainmaster_operator.reconciling.observed.snapshot import Job
@@ -51,31 +52,31 @@ class JobConfigMaps:
 
         Returns the ConfigMap's new data, which is empty if nothing was written.
         """
-        problem: ClusterError | None = None
-        for _ in range(WRITES):
-            try:
-                try:
-                    found = await self.cluster.get(whole(CONFIG_MAPS), job.namespace, name)
-                except NotFound:
-                    data = _merged({}, change({}))
-                    body = {**_owned_by(job, name, content), "data": data}
-                    await self.cluster.create(CONFIG_MAPS, job.namespace, body)
-                    return data
-                metadata = found["metadata"]
-                if owner_uid(metadata) != job.uid:
-                    logger.info("%s/%s: ConfigMap %s belongs to somebody else", job.namespace, job.name, name)
-                    return {}
-                before = {str(key): str(text) for key, text in (found.get("data") or {}).items()}
-                changes = change(before)
-                if not changes:
-                    return {}
-                place = {"uid": metadata["uid"], "resourceVersion": metadata.get("resourceVersion")}
-                await self.cluster.patch(CONFIG_MAPS, job.namespace, name, {"metadata": place, "data": changes})
-                return _merged(before, changes)
-            except (AlreadyExists, Conflict, NotFound) as error:
-                problem = error
-        assert problem is not None
-        raise problem
+        for _ in range(WRITES - 1):
+            with suppress(AlreadyExists, Conflict, NotFound):
+                return await self._write_once(job, name, content, change)
+        return await self._write_once(job, name, content, change)
+
+    async def _write_once(
+        self, job: Job, name: str, content: str, change: Callable[[Data], Mapping[str, str | None]]
+    ) -> Data:
+        try:
+            found = await self.cluster.get(whole(CONFIG_MAPS), job.namespace, name)
+        except NotFound:
+            data = _merged({}, change({}))
+            await self.cluster.create(CONFIG_MAPS, job.namespace, {**_owned_by(job, name, content), "data": data})
+            return data
+        metadata = found["metadata"]
+        if owner_uid(metadata) != job.uid:
+            logger.info("%s/%s: ConfigMap %s belongs to somebody else", job.namespace, job.name, name)
+            return {}
+        before = {str(key): str(text) for key, text in (found.get("data") or {}).items()}
+        changes = change(before)
+        if not changes:
+            return {}
+        place = {"uid": metadata["uid"], "resourceVersion": metadata.get("resourceVersion")}
+        await self.cluster.patch(CONFIG_MAPS, job.namespace, name, {"metadata": place, "data": changes})
+        return _merged(before, changes)
 
 
 def _merged(data: Data, changes: Mapping[str, str | None]) -> Data:

@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,10 +24,11 @@ from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import since
 from trainmaster_operator.api.v1alpha1 import Failure, JobStatus
 from trainmaster_operator.controller.apiserver.errors import ClusterError
+from trainmaster_operator.controller.background import end_tasks
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.config_maps import Data, JobConfigMaps, kept_state
-from trainmaster_operator.controller.keeping.logs import TAIL_LINES
+from trainmaster_operator.controller.keeping.logs import PodLogs
 from trainmaster_operator.controller.watching.resync import EVIDENCE_CONTENT
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 from trainmaster_operator.wire.limits import MAX_ENVIRONMENT
@@ -48,8 +49,6 @@ HELD_BYTES = 512 * 1024
 # A new operator writes the evidence of a failure only if the failure is younger than this.
 OLD_SECONDS = 60.0
 LOG_BYTES = 12 * 1024
-# Bytes to read from the end of a container's log, where the next attempt may already have printed more.
-READ_BYTES = 1024 * 1024
 # Limit on the workers in an attempt's evidence, because one ConfigMap holds all evidence of a job.
 KEPT_WORKERS = 64
 # The fields of a worker's entry that may contain a rank's output.
@@ -74,23 +73,14 @@ class _Kept:
     def forget_stalls(self, attempt: int) -> None:
         self.size -= sum(map(_size, self.stalls.pop(attempt, {}).values()))
 
-    def forget_attempt(self, attempt: int) -> None:
-        """Forget an attempt after it was written."""
-        self.forget_stalls(attempt)
-        self.early.pop(attempt, None)
-
 
 @dataclass(eq=False)
 class EvidenceKeeper:
-    """Keeps the evidence of every written status.
-
-    `tail` reads the end of a worker's log, up to a number of bytes. `on_kept` is called with each attempt's written
-    evidence, as JSON.
-    """
+    """Keeps the evidence of every written status. `on_kept` is called with each attempt's written evidence, as JSON."""
 
     config_maps: JobConfigMaps
     store: Store
-    tail: Callable[[str, PodView, int], Awaitable[str]]
+    pod_logs: PodLogs
     settle_seconds: float = SETTLE_SECONDS
     on_kept: Callable[[Job, int, str], None] | None = None
     _jobs: dict[str, _Kept] = field(default_factory=dict, init=False)
@@ -123,10 +113,9 @@ class EvidenceKeeper:
         if before is not None and before[0] == failure.attempt and kept.task is not None and not kept.task.done():
             # The cause was corrected, or the job recovered, before the write. The waiting task reads the new status.
             return
-        early = kept.early[failure.attempt] = self._gather(kept, snapshot, failure, {})
+        kept.early[failure.attempt] = self._gather(kept, snapshot, failure, {})
         kept.task = asyncio.create_task(
-            self._later(kept, key, snapshot, failure, early, kept.task),
-            name=f"evidence {key} attempt {failure.attempt}",
+            self._later(kept, key, snapshot, failure, kept.task), name=f"evidence {key} attempt {failure.attempt}"
         )
 
     async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
@@ -141,8 +130,8 @@ class EvidenceKeeper:
         # Attempts that ended a moment earlier may not be written yet.
         earlier = [one for one in status.failures if one.attempt in kept.early and one.attempt < failure.attempt]
         for each in (failure, *earlier):
-            if await self._write_now(kept, key, snapshot, each, with_log=False):
-                kept.forget_attempt(each.attempt)
+            if await self._write_attempt(kept, key, snapshot, each, LAST_WRITE_SECONDS, with_log=False):
+                kept.forget_stalls(each.attempt)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
         """Write the evidence that would be lost when the operator deletes a pod.
@@ -157,7 +146,7 @@ class EvidenceKeeper:
         if (failure.attempt, culprits) in kept.secured:
             return
         kept.secured = {one for one in kept.secured if one[0] == failure.attempt} | {(failure.attempt, culprits)}
-        await self._write_now(kept, key, snapshot, failure, with_log=culprits)
+        await self._write_attempt(kept, key, snapshot, failure, LAST_WRITE_SECONDS, with_log=culprits)
 
     async def add_output(self, job: Job, attempt: int, worker: int, log: KeptLog) -> None:
         """Add a pod's last output to the evidence of the attempt in which the pod ended. Raises ClusterError.
@@ -166,7 +155,7 @@ class EvidenceKeeper:
         """
         for failure in () if job.deleting else job.status.failures:
             if failure.worker == worker and failure.attempt <= attempt:
-                text = _end_of_attempt(log.lines, failure.attempt, attempt, begins=not log.cut)
+                text = _end_of_attempt(log, failure.attempt, attempt)
                 if text and self.config_maps.allow_output(job):
                     await self._write(job, AttemptEvidence(failure.attempt, _to_wire(failure), logs={worker: text}))
                 return
@@ -179,19 +168,10 @@ class EvidenceKeeper:
 
     async def close(self) -> None:
         """End without writing; the next operator writes the missing evidence, from the same status and stream."""
-        tasks = [kept.task for kept in self._jobs.values() if kept.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(kept.task for kept in self._jobs.values())
 
     async def _later(
-        self,
-        kept: _Kept,
-        key: JobKey,
-        snapshot: Snapshot,
-        failure: Failure,
-        early: AttemptEvidence,
-        before: asyncio.Task[None] | None,
+        self, kept: _Kept, key: JobKey, snapshot: Snapshot, failure: Failure, before: asyncio.Task[None] | None
     ) -> None:
         if before is not None:
             # Only one write of a job's evidence runs at a time.
@@ -199,16 +179,11 @@ class EvidenceKeeper:
         await asyncio.sleep(self.settle_seconds)
         now = self.store.snapshot(key)
         if now is not None and now.job.uid == snapshot.job.uid:
+            snapshot = now
             failure = next((one for one in now.job.status.failures if one.attempt == failure.attempt), failure)
-        else:
-            now = snapshot
-        logs = await self._log(key, now, failure)
-        try:
-            await self._write(snapshot.job, _with_early(self._gather(kept, now, failure, logs), early))
-            kept.forget_attempt(failure.attempt)
-        except ClusterError as error:
-            logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
-            kept.early.pop(failure.attempt, None)
+        if await self._write_attempt(kept, key, snapshot, failure, None, with_log=True):
+            kept.forget_stalls(failure.attempt)
+        kept.early.pop(failure.attempt, None)
 
     def _gather(self, kept: _Kept, snapshot: Snapshot, failure: Failure, logs: Mapping[int, str]) -> AttemptEvidence:
         reports = [report for report in snapshot.observed.reports if report.attempt == failure.attempt and report.ended]
@@ -232,25 +207,25 @@ class EvidenceKeeper:
             same = pod.name == failure.pod and (not uids or pod.uid in uids)
             if same and pod.worker == failure.worker and pod.worker_container is not None:
                 try:
-                    text = await self.tail(key.namespace, pod, READ_BYTES)
+                    # The next attempt may already have printed more.
+                    log = await self.pod_logs.read(key.namespace, pod, complete=True)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     continue
                 newest = max(snapshot.job.status.attempt, failure.attempt)
-                lines = text.removesuffix("\n").split("\n")
-                if log := _end_of_attempt(lines, failure.attempt, newest, begins=len(lines) < TAIL_LINES):
-                    return {pod.worker: log}
+                if text := _end_of_attempt(log, failure.attempt, newest):
+                    return {pod.worker: text}
         return {}
 
-    async def _write_now(
-        self, kept: _Kept, key: JobKey, snapshot: Snapshot, failure: Failure, *, with_log: bool
+    async def _write_attempt(
+        self, kept: _Kept, key: JobKey, snapshot: Snapshot, failure: Failure, seconds: float | None, with_log: bool
     ) -> bool:
-        """Write the known evidence at once; returns whether the write finished in LAST_WRITE_SECONDS."""
+        """Write the known evidence; returns whether the write succeeded within `seconds`."""
         try:
-            async with asyncio.timeout(LAST_WRITE_SECONDS):
+            async with asyncio.timeout(seconds):
                 logs = await self._log(key, snapshot, failure) if with_log else {}
                 gathered = self._gather(kept, snapshot, failure, logs)
-                await self._write(snapshot.job, _with_early(gathered, kept.early.get(failure.attempt)))
+                await self._write(snapshot.job, _merged(kept.early.get(failure.attempt), gathered))
         except (ClusterError, TimeoutError) as error:
             logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
             return False
@@ -270,12 +245,9 @@ class EvidenceKeeper:
             self.on_kept(job, evidence.attempt, written[key])
 
 
-def _end_of_attempt(lines: Sequence[str], attempt: int, newest: int, *, begins: bool) -> str:
-    """Returns the end of an attempt's output, from a container's log that several attempts share.
-
-    `begins`: whether `lines` contain the log's first line.
-    """
-    own = lines_of_attempt(lines, attempt, newest=newest, whole=begins)
+def _end_of_attempt(log: KeptLog, attempt: int, newest: int) -> str:
+    """Returns the end of an attempt's output, from a container's log that several attempts share."""
+    own = lines_of_attempt(log.lines, attempt, newest=newest, whole=not log.cut)
     return clean("".join(f"{line}\n" for line in KeptLog(tuple(own)).ending(LOG_BYTES).lines), LOG_BYTES)
 
 
@@ -340,24 +312,16 @@ def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TO
     return changes
 
 
-def _with_early(gathered: AttemptEvidence, early: AttemptEvidence | None) -> AttemptEvidence:
-    """Adds evidence that was gathered at the attempt's end, about pods that have been replaced since."""
-    if early is None:
-        return gathered
-    workers = {worker: {**early.workers.get(worker, {}), **entry} for worker, entry in gathered.workers.items()}
-    return replace(gathered, workers={**early.workers, **workers})
-
-
-def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:
-    """Adds evidence of the attempt that an earlier operator kept and that this operator doesn't know."""
-    if known is None:
+def _merged(earlier: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:
+    """Adds earlier evidence of the attempt: about pods replaced since, or kept by an earlier operator."""
+    if earlier is None:
         return evidence
-    return AttemptEvidence(
-        evidence.attempt,
-        evidence.failure,
-        {**known.workers, **evidence.workers},
-        {**known.ranks, **evidence.ranks},
-        {**evidence.logs, **known.logs},
+    workers = {worker: {**earlier.workers.get(worker, {}), **entry} for worker, entry in evidence.workers.items()}
+    return replace(
+        evidence,
+        workers={**earlier.workers, **workers},
+        ranks={**earlier.ranks, **evidence.ranks},
+        logs={**evidence.logs, **earlier.logs},
     )
 
 

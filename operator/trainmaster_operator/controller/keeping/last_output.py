@@ -21,9 +21,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
+from trainmaster_operator.controller.background import end_tasks
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper
@@ -55,7 +57,7 @@ REPORTED_AGAIN = 30.0
 TRIES = 5
 
 
-@dataclass
+@dataclass(eq=False)
 class _Followed:
     """A log that is or was followed."""
 
@@ -64,18 +66,17 @@ class _Followed:
     attempt: int
     begun_at: float
     end: LogEnd
+    task: asyncio.Task[None] = field(init=False)
     opened: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
     # Whether the container has ended and its complete log was read.
     complete: bool = False
 
     @property
     def runs(self) -> bool:
-        return self.task is not None and not self.task.done()
+        return not self.task.done()
 
 
-@dataclass(frozen=True)
-class _Ended:
+class _Ended(NamedTuple):
     """Holds the last output of a worker's pod until it is written."""
 
     worker: int
@@ -85,11 +86,13 @@ class _Ended:
     reported: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class _OfJob:
-    """Holds a job's logs, by their pods' uids, and output that isn't written yet."""
+    """Holds a job as last seen, its logs, by their pods' uids, and output that isn't written yet."""
 
+    key: JobKey
     job: Job
+    pods: Sequence[PodView] = ()
     followed: dict[str, _Followed] = field(default_factory=dict)
     # By worker, the uid of a pod whose agent sent its last output, and the task that waits for the pod's log instead.
     reported: dict[int, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
@@ -101,6 +104,10 @@ class _OfJob:
     gone: bool = False
     finishing: asyncio.Task[None] | None = None
 
+    def cancel_reports(self) -> None:
+        for _, task in self.reported.values():
+            task.cancel()
+
 
 @dataclass(eq=False)
 class LastOutput:
@@ -111,111 +118,103 @@ class LastOutput:
     logs: KeptLogs
     evidence: EvidenceKeeper
     now: Callable[[], float] = time.time
+    # By uid.
     _jobs: dict[str, _OfJob] = field(default_factory=dict, init=False)
-    # By uid, the last known state of each job, which is needed when the job is deleted.
-    _seen: dict[str, tuple[JobKey, Job, tuple[PodView, ...]]] = field(default_factory=dict, init=False)
     _places: LogPlaces = field(default_factory=lambda: LogPlaces(), init=False)
 
     def follow(self, key: JobKey, snapshot: Snapshot) -> None:
         """Follow each pod that ends."""
-        pods = snapshot.observed.pods
-        known = self._jobs.get(snapshot.job.uid)
-        if self.logs.recorded:
-            self._seen[snapshot.job.uid] = key, snapshot.job, pods
-        if known is not None:
-            known.job = snapshot.job
-            there = {pod.uid for pod in pods}
-            known.followed = {uid: one for uid, one in known.followed.items() if one.runs or uid in there}
-        self._begin(key, snapshot.job, pods, _is_ending)
+        known = self._of(key, snapshot)
+        there = {pod.uid for pod in known.pods}
+        known.followed = {uid: one for uid, one in known.followed.items() if one.runs or uid in there}
+        self._begin(known, _is_ending)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pods: Iterable[PodView]) -> None:
         """Begin to read the logs of pods that are about to be deleted, and wait a moment until the logs are open."""
         uids = {pod.uid for pod in pods}
-        begun = self._begin(key, snapshot.job, snapshot.observed.pods, lambda pod: pod.uid in uids)
-        waiting = [asyncio.create_task(one.opened.wait()) for one in begun]
-        if waiting:
-            await asyncio.wait(waiting, timeout=OPEN_SECONDS)
-            for task in waiting:
-                task.cancel()
+        begun = self._begin(self._of(key, snapshot), lambda pod: pod.uid in uids)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPEN_SECONDS):
+                for one in begun:
+                    await one.opened.wait()
 
     def report(self, key: JobKey, uid: str, line: OutputLine) -> None:
         """Record the output that an agent sent when it ended, in case its pod's log can't be read."""
         snapshot = self.store.snapshot(key)
         if snapshot is None or snapshot.job.uid != uid or not self.logs.keeps(snapshot.job):
             return
-        known = self._jobs.setdefault(uid, _OfJob(snapshot.job))
+        known = self._of(key, snapshot)
         pod, waiting = known.reported.get(line.worker, ("", None))
         if pod == line.uid:
             # This output is known already, because each new stream begins with it.
             return
         if waiting is not None:
             waiting.cancel()
-        task = asyncio.create_task(self._take_report(key, known, line), name=f"last output {key} {line.worker}")
+        task = asyncio.create_task(self._take_report(known, line), name=f"last output {key} {line.worker}")
         known.reported[line.worker] = line.uid, task
-
-    async def _take_report(self, key: JobKey, known: _OfJob, line: OutputLine) -> None:
-        clock = asyncio.get_running_loop().time
-        await asyncio.sleep(max(REPORTED_SECONDS, known.reported_again - clock()))
-        known.reported_again = max(known.reported_again, clock() + REPORTED_AGAIN)
-        one = known.followed.get(line.uid)
-        if one is not None and one.task is not None:
-            await asyncio.wait({one.task})
-        if one is None or not one.complete:
-            log = KeptLog(line.lines, line.times, cut=True)
-            self._ended(key, known, _Ended(line.worker, line.attempt, log, reported=True))
 
     def forget(self, uid: str) -> None:
         """Forget a deleted job. With a history, this happens only after its pods have printed their last lines."""
-        seen = self._seen.pop(uid, None)
-        if seen is not None and self.logs.keeps(seen[1]):
-            key, job, pods = seen
-            gone = self._jobs.setdefault(uid, _OfJob(job))
-            gone.job, gone.gone = replace(job, deleting=True), True
-            self._begin(key, gone.job, pods, lambda _pod: True)
-            gone.finishing = asyncio.create_task(self._finish(uid, gone), name=f"last output of {key}, deleted")
+        known = self._jobs.get(uid)
+        if known is None:
             return
-        known = self._jobs.pop(uid, None)
-        if known is not None:
-            reports = [task for _, task in known.reported.values()]
-            for task in [known.writing, *reports, *(one.task for one in known.followed.values())]:
-                if task is not None:
-                    task.cancel()
+        if self.logs.on_kept is not None and self.logs.keeps(known.job):
+            # A history keeps the output, too.
+            known.job, known.gone = replace(known.job, deleting=True), True
+            self._begin(known, lambda _pod: True)
+            known.finishing = asyncio.create_task(self._finish(known), name=f"last output of {known.key}, deleted")
+            return
+        del self._jobs[uid]
+        known.cancel_reports()
+        for task in (known.writing, *(one.task for one in known.followed.values())):
+            if task is not None:
+                task.cancel()
 
     async def close(self) -> None:
         """Write the output read so far, and end. The next operator follows the pods that are still ending."""
-        tasks = [one.task for known in self._jobs.values() for one in known.followed.values() if one.task is not None]
-        # These can be dropped, because the next operator receives them too.
-        reports = [task for known in self._jobs.values() for _, task in known.reported.values()]
-        for task in [*reports, *tasks]:
-            task.cancel()
+        jobs = list(self._jobs.values())
+        for known in jobs:
+            # These can be dropped, because the next operator receives them too.
+            known.cancel_reports()
         # Each task passes on the output that it has read.
-        await asyncio.gather(*tasks, return_exceptions=True)
-        writing = [known.writing for known in self._jobs.values() if known.writing is not None]
+        await end_tasks(one.task for known in jobs for one in known.followed.values())
+        writing = [known.writing for known in jobs if known.writing is not None]
         if writing:
             _, late = await asyncio.wait(writing, timeout=OPEN_SECONDS)
             for task in late:
                 task.cancel()
 
-    async def _finish(self, uid: str, known: _OfJob) -> None:
-        tasks = {one.task for one in known.followed.values() if one.task is not None}
-        if tasks:
-            await asyncio.wait(tasks)
+    def _of(self, key: JobKey, snapshot: Snapshot) -> _OfJob:
+        known = self._jobs.setdefault(snapshot.job.uid, _OfJob(key, snapshot.job))
+        known.job, known.pods = snapshot.job, snapshot.observed.pods
+        return known
+
+    async def _take_report(self, known: _OfJob, line: OutputLine) -> None:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(max(REPORTED_SECONDS, known.reported_again - clock()))
+        known.reported_again = max(known.reported_again, clock() + REPORTED_AGAIN)
+        one = known.followed.get(line.uid)
+        if one is not None:
+            await asyncio.wait({one.task})
+        if one is None or not one.complete:
+            log = KeptLog(line.lines, line.times, cut=True)
+            self._ended(known, _Ended(line.worker, line.attempt, log, reported=True))
+
+    async def _finish(self, known: _OfJob) -> None:
+        await asyncio.gather(*(one.task for one in known.followed.values()), return_exceptions=True)
         if known.writing is not None:
             await asyncio.wait({known.writing})
-        for _, task in known.reported.values():
-            task.cancel()
-        self._jobs.pop(uid, None)
+        known.cancel_reports()
+        self._jobs.pop(known.job.uid, None)
 
-    def _begin(
-        self, key: JobKey, job: Job, pods: Sequence[PodView], is_chosen: Callable[[PodView], bool]
-    ) -> list[_Followed]:
+    def _begin(self, known: _OfJob, is_chosen: Callable[[PodView], bool]) -> list[_Followed]:
         """Begin to follow the chosen pods that aren't followed yet; returns the logs of these pods."""
+        job = known.job
         if not self.logs.keeps(job):
             return []
-        known = self._jobs.get(job.uid, _OfJob(job))
         wanted = [
             pod
-            for pod in pods
+            for pod in known.pods
             if is_chosen(pod)
             and has_started(pod)
             and pod.uid not in known.followed
@@ -223,39 +222,38 @@ class LastOutput:
         ]
         if not wanted:
             return []
-        self._jobs[job.uid] = known
-        shares = self.logs.shares(job, {pod.worker for pod in pods})
+        shares = self.logs.shares(job, {pod.worker for pod in known.pods})
         # The largest shares come first.
         wanted.sort(key=lambda pod: (-shares[pod.worker], pod.worker))
         room = WAITING - sum(one.runs for one in known.followed.values())
         begun = []
         for pod in wanted[: max(0, room)]:
             one = _Followed(pod, job.status.attempt, self.now(), LogEnd(shares[pod.worker]))
-            one.task = asyncio.create_task(self._follow(key, known, one), name=f"log {key} {pod.name}")
+            one.task = asyncio.create_task(self._follow(known, one), name=f"log {known.key} {pod.name}")
             known.followed[pod.uid] = one
             begun.append(one)
         return begun
 
-    async def _follow(self, key: JobKey, known: _OfJob, one: _Followed) -> None:
+    async def _follow(self, known: _OfJob, one: _Followed) -> None:
         try:
-            async with self._places.one(key.namespace):
-                one.complete = await self._read(key, known, one)
+            async with self._places.one(known.key.namespace):
+                one.complete = await self._read(known, one)
         finally:
             one.opened.set()
-            there = None if known.gone else self._there(key, one.pod)
+            there = None if known.gone else self._there(known.key, one.pod)
             if there is not None and not _is_ending(there):
                 # The pod wasn't deleted, or not yet.
                 one.complete = False
                 known.followed.pop(one.pod.uid, None)
-            self._ended(key, known, _Ended(one.pod.worker, one.attempt, one.end.log()))
+            self._ended(known, _Ended(one.pod.worker, one.attempt, one.end.log()))
 
-    async def _read(self, key: JobKey, known: _OfJob, one: _Followed) -> bool:
+    async def _read(self, known: _OfJob, one: _Followed) -> bool:
         """Read a log until its container has ended; returns whether it was read to its end."""
-        while (seconds := self._seconds_left(key, known, one)) > 0:
+        while (seconds := self._seconds_left(known, one)) > 0:
             end = LogEnd(one.end.limit)
             try:
                 async with asyncio.timeout(seconds):
-                    await self.pod_logs.follow(key.namespace, one.pod, end, one.opened.set)
+                    await self.pod_logs.follow(known.key.namespace, one.pod, end, one.opened.set)
                 return True
             except TimeoutError:
                 # The grace period may have become longer.
@@ -263,36 +261,33 @@ class LastOutput:
             except NotFound:
                 break
             except ClusterError as error:
-                logger.info("%s: the log of %s can't be followed: %s", key, one.pod.name, error)
+                logger.info("%s: the log of %s can't be followed: %s", known.key, one.pod.name, error)
                 # A deletion must not wait for an unreachable kubelet.
                 one.opened.set()
                 await asyncio.sleep(AGAIN_SECONDS)
             finally:
-                if not end.empty:
+                if end.data:
                     one.end = end
         return False
 
     def _there(self, key: JobKey, pod: PodView) -> PodView | None:
-        """Returns the pod's current state; None if it is gone."""
         return next((one for one in self.store.pods(key) if one.uid == pod.uid), None)
 
-    def _seconds_left(self, key: JobKey, known: _OfJob, one: _Followed) -> float:
-        """Returns how many seconds a log may still be read."""
+    def _seconds_left(self, known: _OfJob, one: _Followed) -> float:
         if known.gone:
             return one.begun_at + GONE_SECONDS - self.now()
-        there = self._there(key, one.pod)
+        there = self._there(known.key, one.pod)
         if there is None:
             return 0.0
         return (there.deadline or one.begun_at) + SLACK_SECONDS - self.now()
 
-    def _ended(self, key: JobKey, known: _OfJob, ended: _Ended) -> None:
-        """Schedule a write of the last output."""
+    def _ended(self, known: _OfJob, ended: _Ended) -> None:
         if ended.log.lines:
             known.ended.append(ended)
             if known.writing is None or known.writing.done():
-                known.writing = asyncio.create_task(self._write(key, known), name=f"last output {key}")
+                known.writing = asyncio.create_task(self._write(known), name=f"last output {known.key}")
 
-    async def _write(self, key: JobKey, known: _OfJob) -> None:
+    async def _write(self, known: _OfJob) -> None:
         while known.ended:
             await asyncio.sleep(TOGETHER_SECONDS)
             ended, known.ended = known.ended, []
@@ -300,12 +295,12 @@ class LastOutput:
                 try:
                     for reported in (False, True):
                         some = [one for one in ended if one.reported == reported]
-                        await self.logs.add(key, known.job, _together(some), only_newer=reported)
+                        await self.logs.add(known.key, known.job, _together(some), only_newer=reported)
                     for one in ended:
                         await self.evidence.add_output(known.job, one.attempt, one.worker, one.log)
                     break
                 except ClusterError as error:
-                    logger.info("%s: the last output can't be kept: %s", key, error)
+                    logger.info("%s: the last output can't be kept: %s", known.key, error)
                     await asyncio.sleep(AGAIN_SECONDS * 2.0**tries)
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, StampedLine, kept_workers, logs_name, stamped_line
+from trainmaster_operator.api.kept_logs import LONGEST_LOG, KeptLog, kept_workers, logs_name, stamped_line
 from trainmaster_operator.api.printable import listed
 from trainmaster_operator.controller.apiserver.cluster import Cluster
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Conflict, NotFound, Refused
@@ -35,8 +34,8 @@ SETTLE_TRIES = 8
 # Bytes of a followed log that are read at once, and then each second. Further output waits in the kubelet's file.
 FOLLOWED_BURST, FOLLOWED_BYTES_A_SECOND = 1024 * 1024, 256 * 1024.0
 # Bytes held in memory for each byte to keep, because a line's time is 31 bytes longer in the log than in the ConfigMap;
-# and the limit on a line's bytes, above which a line is cut into several.
-STAMPED, LONGEST_LINE = 4, 16 * 1024
+# and further bytes that may be held, so that the beginning isn't dropped for every few bytes.
+STAMPED, TRIMMED = 4, 16 * 1024
 
 
 @dataclass(eq=False)
@@ -52,20 +51,12 @@ class KeptLogs:
     _: KW_ONLY
     limit: int
     on_kept: Callable[[Job, Mapping[int, KeptLog]], None] | None = None
-    # By the job's uid, the last attempt whose logs were saved.
-    _saved: dict[str, int] = field(default_factory=dict, init=False)
-    # By the job's uid, the pods whose complete output was kept at the job's end.
-    _complete: dict[str, set[str]] = field(default_factory=dict, init=False)
+    # By the job's uid, the last attempt whose logs were saved, and the pods whose complete output was kept.
+    _saved: dict[str, tuple[int, set[str]]] = field(default_factory=dict, init=False)
 
     def forget(self, uid: str) -> None:
         """Forget a deleted job."""
         self._saved.pop(uid, None)
-        self._complete.pop(uid, None)
-
-    @property
-    def recorded(self) -> bool:
-        """Returns whether a history keeps the logs too, after their job is deleted."""
-        return self.on_kept is not None
 
     def keeps(self, job: Job) -> bool:
         """Returns whether the job's output is kept."""
@@ -73,7 +64,7 @@ class KeptLogs:
 
     def has_all_of(self, job: Job, pod: PodView) -> bool:
         """Returns whether the pod's complete output is kept and its ranks no longer print."""
-        return pod.uid in self._complete.get(job.uid, ())
+        return job.uid in self._saved and pod.uid in self._saved[job.uid][1]
 
     def shares(self, job: Job, workers: Collection[int]) -> dict[int, int]:
         """Returns the bytes to keep of each worker's log."""
@@ -85,10 +76,10 @@ class KeptLogs:
 
         `complete`: whether the ranks have ended, so that their last lines are waited for.
         """
-        job = snapshot.job
-        attempt = job.status.attempt
+        job, attempt = snapshot.job, snapshot.job.status.attempt
         pods = [pod for pod in snapshot.observed.pods if has_started(pod)]
-        if not self.keeps(job) or self._saved.get(job.uid) == attempt or job.deleting or not pods:
+        saved = job.uid in self._saved and self._saved[job.uid][0] == attempt
+        if not self.keeps(job) or saved or job.deleting or not pods:
             return
         shares = self.shares(job, {pod.worker for pod in pods})
         slots = asyncio.Semaphore(CONCURRENT_READS)
@@ -117,9 +108,8 @@ class KeptLogs:
             names = listed(sorted(tasks[task].name for task in late))
             logger.warning("%s: the log of %s isn't kept: it wasn't read within %g s", key, names, READING_SECONDS)
         logs = dict(entry for task in done if (entry := task.result()) is not None)
-        self._complete[job.uid] = read_whole
         await self.add(key, job, logs)
-        self._saved[job.uid] = attempt
+        self._saved[job.uid] = attempt, read_whole
 
     async def add(self, key: JobKey, job: Job, logs: Mapping[int, KeptLog], *, only_newer: bool = False) -> None:
         """Add workers' logs to the stored ones; a refusal is logged. Raises ClusterError.
@@ -185,49 +175,40 @@ def has_started(pod: PodView) -> bool:
     return container is not None and (container.state != "waiting" or container.restarts > 0)
 
 
+@dataclass(frozen=True)
 class PodLogs:
     """Reads the current logs of workers' containers, or follows them until the container ends. Raises ClusterError."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
-        """Read complete lines from the end of a complete log, at most `limit` bytes."""
-        log = await self.read(namespace, pod, complete=True)
-        return "".join(f"{line}\n" for line in log.ending(limit).lines)
+    cluster: Cluster
 
     async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
         """Read a worker's log. `complete`: whether its ranks have ended, so that their last lines are waited for."""
         # The kubelet's limitBytes cuts off the *end*. So request more than is kept, and cut off the beginning later.
         container = pod.worker_container
         restarts = container.restarts if container is not None else 0
-        restarted = restarts > 0
-        if container is not None and container.state != "running":
-            # The log is complete. While the container waits for its next start, this is the previous container's log.
-            lines = await self._lines(namespace, pod.name)
-            restarted = restarted and container.state == "terminated"
-        elif complete:
-            lines = await self._settled(namespace, pod.name, may_be_empty=restarted)
+        state = container.state if container is not None else "running"
+        if state == "running" and complete:
+            text = await self._settled(namespace, pod.name, may_be_empty=restarts > 0)
         else:
-            lines = await self._lines(namespace, pod.name)
-        cut = len(lines) >= TAIL_LINES or restarts > 1
-        if restarted or not lines:
+            text = await self._text(namespace, pod.name)
+        before = ""
+        # While the container waits for its next start, `text` is the previous container's log.
+        if (restarts > 0 and state in ("running", "terminated")) or not text:
             # An agent that reported by exiting left its ranks' output in the previous container's log. If the log is
             # empty, the container has restarted since the pod's last event.
-            before = await self._lines(namespace, pod.name, previous=True)
-            cut = cut or len(before) >= TAIL_LINES
-            lines = [*before, *lines]
-        return kept_log(lines, cut=cut)
+            before = await self._text(namespace, pod.name, previous=True)
+        cut = restarts > 1 or max(before.count("\n"), text.count("\n")) + 1 >= TAIL_LINES
+        return kept_log("\n".join(filter(None, (before, text))), cut=cut)
 
     async def follow(self, namespace: str, pod: PodView, end: LogEnd, opened: Callable[[], None]) -> None:
         """Read a worker's log until the container ends; `opened` is called when reading begins."""
         container = pod.worker_container
-        if container is not None and container.restarts > 0:
-            before = await self._text(namespace, pod.name, previous=True)
-            end.feed(f"{before}\n".encode() if before else b"")
+        restarted = container is not None and container.restarts > 0
+        if restarted and (before := await self._text(namespace, pod.name, previous=True)):
+            end.feed(f"{before}\n".encode())
         clock = asyncio.get_running_loop().time
         began, size = clock(), 0
-        async with self._cluster.followed_log(namespace, pod.name, tail_lines=TAIL_LINES) as chunks:
+        async with self.cluster.followed_log(namespace, pod.name, tail_lines=TAIL_LINES) as chunks:
             opened()
             async for chunk in chunks:
                 end.feed(chunk)
@@ -236,26 +217,19 @@ class PodLogs:
                 if wait > 0:
                     await asyncio.sleep(wait)
 
-    async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> list[StampedLine]:
+    async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> str:
         """Read the log until it has stopped growing; an empty log may still be on its way."""
-        before: list[StampedLine] | None = None
-        lines: list[StampedLine] = []
+        text: str | None = None
         for _ in range(SETTLE_TRIES):
-            lines = await self._lines(namespace, pod)
-            if lines == before and (lines or may_be_empty):
+            before, text = text, await self._text(namespace, pod)
+            if text == before and (text or may_be_empty):
                 break
-            before = lines
             await asyncio.sleep(SETTLE_SECONDS)
-        return lines
+        return text or ""
 
-    async def _lines(self, namespace: str, pod: str, *, previous: bool = False) -> list[StampedLine]:
-        # splitlines() would also split at other characters, such as a form feed.
-        whole = await self._text(namespace, pod, previous=previous)
-        return [stamped_line(line) for line in whole.split("\n")] if whole else []
-
-    async def _text(self, namespace: str, pod: str, *, previous: bool) -> str:
+    async def _text(self, namespace: str, pod: str, *, previous: bool = False) -> str:
         try:
-            text = await self._cluster.pod_log(
+            text = await self.cluster.pod_log(
                 namespace, pod, tail_lines=TAIL_LINES, limit_bytes=16 * LONGEST_LOG, previous=previous, timestamps=True
             )
         except Refused:
@@ -267,42 +241,36 @@ class PodLogs:
 
 
 class LogEnd:
-    """Holds the newest lines of a log that is being read. `limit` is the number of bytes that will be kept."""
+    """Holds the end of a log that is being read. `limit` is the number of bytes that will be kept."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._lines: deque[bytes] = deque()
-        self._size = 0
+        self.data = bytearray()
+        # Whether the beginning was dropped, and the number of lines that were read.
+        self._cut = False
         self._count = 0
-        self._rest = b""
 
     def feed(self, data: bytes) -> None:
         """Add data from the log."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        while len(self._rest) > LONGEST_LINE:
-            lines.append(self._rest[:LONGEST_LINE])
-            self._rest = self._rest[LONGEST_LINE:]
-        self._lines.extend(lines)
-        self._count += len(lines)
-        self._size += sum(map(len, lines))
-        while self._size > STAMPED * self.limit and len(self._lines) > 1:
-            self._size -= len(self._lines.popleft())
-
-    @property
-    def empty(self) -> bool:
-        """Returns whether nothing was read."""
-        return not (self._lines or self._rest)
+        self.data += data
+        self._count += data.count(b"\n")
+        if len(self.data) > STAMPED * self.limit + TRIMMED:
+            del self.data[: len(self.data) - STAMPED * self.limit]
+            self._cut = True
 
     def log(self) -> KeptLog:
         """Returns the log read so far."""
-        raws = [*self._lines, *([self._rest] if self._rest else [])]
-        lines = [stamped_line(raw.decode(errors="replace").replace("\x00", "")) for raw in raws]
+        text = self.data.decode(errors="replace").replace("\x00", "")
+        if self._cut:
+            # The first line isn't complete.
+            text = text.partition("\n")[2] or text
         # At most TAIL_LINES lines were requested, so a log with so many lines may have had more.
-        cut = self._count > len(self._lines) or self._count >= TAIL_LINES
-        return kept_log(lines, cut=cut).ending(self.limit)
+        return kept_log(text, cut=self._cut or self._count >= TAIL_LINES).ending(self.limit)
 
 
-def kept_log(lines: list[StampedLine], *, cut: bool) -> KeptLog:
-    """Returns lines of a container's log in their stored form."""
+def kept_log(text: str, *, cut: bool) -> KeptLog:
+    """Returns a container's log in its stored form."""
+    # splitlines() would also split at other characters, such as a form feed.
+    lines = [stamped_line(line) for line in text.removesuffix("\n").split("\n")] if text else []
     times = tuple(round(line.time * 1_000) for line in lines if line.time is not None)
     return KeptLog(tuple(line.text for line in lines), times if len(times) == len(lines) else None, cut)

@@ -12,12 +12,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from trainmaster_operator.api.evidence import Stacks, stacks_name
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.controller.apiserver.errors import ClusterError
+from trainmaster_operator.controller.background import end_tasks, wait_until_set
+from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps, kept_state
 from trainmaster_operator.controller.watching.resync import STACKS_CONTENT
 from trainmaster_operator.reconciling.decision import CollectStacks
@@ -39,8 +40,7 @@ KEPT_RANKS = 2_048
 class _Collecting:
     """Holds the answers to a job's newest request."""
 
-    request: str
-    attempt: int
+    action: CollectStacks
     unanswered: set[int]
     ranks: dict[int, RankState] = field(default_factory=dict)
     size: int = 0
@@ -48,27 +48,29 @@ class _Collecting:
     task: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False)
 class StacksKeeper:
-    """Collects the answers to requests for stacks, by the uid of the job."""
+    """Collects the answers to requests for stacks.
 
-    def __init__(self, config_maps: JobConfigMaps, *, answer_seconds: float = ANSWER_SECONDS) -> None:
-        self._config_maps = config_maps
-        self._answer_seconds = answer_seconds
-        self._jobs: dict[str, _Collecting] = {}
+    `ask` sends a request to a job's leader and returns the problem, which is empty if there is none.
+    """
 
-    def collect(self, job: Job, action: CollectStacks, ask: Callable[[], Awaitable[str]]) -> None:
-        """Send a request, and write the answers. `ask` sends it and returns the problem (empty without one)."""
+    config_maps: JobConfigMaps
+    ask: Callable[[JobKey, str], Awaitable[str]]
+    answer_seconds: float = ANSWER_SECONDS
+    # By the job's uid.
+    _jobs: dict[str, _Collecting] = field(default_factory=dict, init=False)
+
+    def collect(self, key: JobKey, job: Job, action: CollectStacks) -> None:
+        """Send a request, and write the answers in the background."""
         self.forget(job.uid)
-        collecting = _Collecting(action.request, action.attempt, set(action.workers))
-        self._jobs[job.uid] = collecting
-        collecting.task = asyncio.create_task(
-            self._collect(job, collecting, ask), name=f"stacks {job.namespace}/{job.name}"
-        )
+        collecting = self._jobs[job.uid] = _Collecting(action, set(action.workers))
+        collecting.task = asyncio.create_task(self._collect(key, job, collecting), name=f"stacks {key}")
 
     def record(self, uid: str, line: EvidenceLine) -> None:
         """Record a worker's answer, from the stream; an answer to an earlier request is dropped."""
         collecting = self._jobs.get(uid)
-        if collecting is None or (line.request, line.attempt) != (collecting.request, collecting.attempt):
+        if collecting is None or (line.request, line.attempt) != (collecting.action.request, collecting.action.attempt):
             return
         for rank, state in line.ranks.items():
             before = collecting.ranks.get(rank)
@@ -90,21 +92,17 @@ class StacksKeeper:
 
     async def close(self) -> None:
         """End without writing: users who wait for an answer repeat their request."""
-        tasks = [one.task for one in self._jobs.values() if one.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(collecting.task for collecting in self._jobs.values())
 
-    async def _collect(self, job: Job, collecting: _Collecting, ask: Callable[[], Awaitable[str]]) -> None:
-        problem = await ask()
+    async def _collect(self, key: JobKey, job: Job, collecting: _Collecting) -> None:
+        action = collecting.action
+        problem = await self.ask(key, action.request)
         if not problem:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._answer_seconds):
-                    await collecting.complete.wait()
-        withheld = not self._config_maps.allow_output(job)
+            await wait_until_set(collecting.complete, self.answer_seconds)
+        withheld = not self.config_maps.allow_output(job)
         stacks = Stacks(
-            request=collecting.request,
-            attempt=collecting.attempt,
+            request=action.request,
+            attempt=action.attempt,
             collected_at=to_text(time.time()),
             ranks={rank: kept_state(state, withheld=withheld) for rank, state in sorted(collecting.ranks.items())},
             unanswered=tuple(sorted(collecting.unanswered)),
@@ -113,11 +111,11 @@ class StacksKeeper:
         )
         data = fitted(stacks).to_data()
         try:
-            await self._config_maps.write(
+            await self.config_maps.write(
                 job, stacks_name(job.name), STACKS_CONTENT, lambda before: {**dict.fromkeys(before), **data}
             )
         except ClusterError as error:
-            logger.warning("%s/%s: the stacks can't be kept: %s", job.namespace, job.name, error)
+            logger.warning("%s: the stacks can't be kept: %s", key, error)
         if self._jobs.get(job.uid) is collecting:
             del self._jobs[job.uid]
 

@@ -17,11 +17,10 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.controller.apiserver.cluster import JOBS
@@ -34,6 +33,7 @@ from trainmaster_operator.controller.apiserver.errors import (
     Unusable,
 )
 from trainmaster_operator.controller.apiserver.pod_http import PodStream
+from trainmaster_operator.controller.background import FailureLog, end_tasks, wait_until_set
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach, StreamBudget, StreamTarget
@@ -74,8 +74,6 @@ HELLO_SECONDS = 5.0
 LASTING_SECONDS = 10.0
 # Seconds until the next connection after a leader's own fault: the first wait, which doubles up to the longest.
 FIRST_FAULT, LONGEST_FAULT = 0.5, 60.0
-# Seconds between two lines of the log about one job's faults; metrics count all of them.
-LOG_SECONDS = 60.0
 # Lines that are recorded before the event loop runs other tasks, because all streams may send at the same time.
 LINES_A_TURN = 16
 # The faults that end a stream: the leader breaks the protocol, its answer has an unrequested form, or we have a bug.
@@ -94,10 +92,8 @@ class LeaderStreams:
     events: StreamEvents
     now: Callable[[], float] = time.time
     _streams: dict[JobKey, LeaderStream] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        # Held while a stream records its lines, so that only one stream does so at a time. Never held during a wait.
-        self._turn = asyncio.Lock()
+    # Held while a stream records its lines, so that only one stream does so at a time. Never held during a wait.
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     @property
     def open(self) -> int:
@@ -107,18 +103,15 @@ class LeaderStreams:
     def watch(self, key: JobKey, target: StreamTarget | None) -> None:
         """Watch the job's leader among the target's agents. If the target is None, the watch ends."""
         stream = self._streams.get(key)
-        if stream is not None and (target is None or stream.target.uid != target.uid):
-            stream.stop()
-            del self._streams[key]
-            stream = None
-        if target is None:
+        if stream is not None and target is not None and stream.target.uid == target.uid:
+            stream.update(target)
             return
-        if stream is None:
+        if stream is not None:
+            self._streams.pop(key).stop()
+        if target is not None:
             self._streams[key] = LeaderStream(
                 self.reach, self.store, self.keys, target, self.events, self.now, self._turn
             )
-        else:
-            stream.update(target)
 
     async def push(self, key: JobKey, assignment: Assignment) -> None:
         """Send an assignment to the leader if its stream is open, and wait a moment for the answer."""
@@ -129,14 +122,17 @@ class LeaderStreams:
     async def collect(self, key: JobKey, request: str) -> str:
         """Ask a job's leader for all ranks' stacks; returns the problem, which is empty if there is none."""
         stream = self._streams.get(key)
-        return "no worker's agent is connected" if stream is None else await stream.collect(request)
+        if stream is None or stream.connected_to is None:
+            return "no worker's agent is connected"
+        return await stream.collect(stream.connected_to, request)
 
     async def close(self) -> None:
-        """End all streams."""
+        """End all streams and close their connections."""
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
             stream.stop()
         await asyncio.gather(*(stream.task for stream in streams), return_exceptions=True)
+        await self.reach.close()
 
 
 @dataclass(frozen=True)
@@ -156,28 +152,22 @@ class StreamEvents:
     failed: Callable[[Fault], None]
 
 
+@dataclass(eq=False)
 class LeaderStream:
     """Watches one job's leader, even if another agent becomes the leader."""
 
-    def __init__(
-        self,
-        reach: Reach,
-        store: Store,
-        keys: SigningKeys,
-        target: StreamTarget,
-        events: StreamEvents,
-        now: Callable[[], float],
-        turn: asyncio.Lock,
-    ) -> None:
-        self._reach = reach
-        self._store = store
-        self.target = target
-        self._events = events
-        self._now = now
-        self._turn = turn
-        self._keys = keys
-        self._token = keys.job_token(target.key.namespace, target.uid)
-        self.connected_to: AgentAddress | None = None
+    reach: Reach
+    store: Store
+    keys: SigningKeys
+    target: StreamTarget
+    events: StreamEvents
+    now: Callable[[], float]
+    turn: asyncio.Lock
+    connected_to: AgentAddress | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        target = self.target
+        self._token = self.keys.job_token(target.key.namespace, target.uid)
         self._view = StreamView()
         # Workers that the leader has listed. The store is changed once for all lines that arrived together.
         self._workers: dict[int, WorkerLine] = {}
@@ -186,19 +176,22 @@ class LeaderStream:
         self._changed = asyncio.Event()
         self._failures = 0
         self._faults = 0
-        self._logged_at = float("-inf")
-        # The time (the event loop's clock) at which the leader's hello arrived.
-        self._connected_at: float | None = None
+        self._log = FailureLog(logger, str(target.key))
+        # The time (the event loop's clock) at which the last leader's hello arrived.
+        self._connected_at = 0.0
         self._prefer_first = False
         # Whether a report of this stream wasn't recorded, because its attempt or worker isn't known (yet).
         self._passed_over = False
         # Whether to reconnect to the same agent, so that it sends all reports again.
         self._again = False
+        # The number of the newest report of this connection, and whether it isn't acknowledged yet.
+        self._newest = 0
+        self._unacknowledged = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
         self._budget = StreamBudget(len(target.workers), target.world, self._clock)
         # Set when an attempt has begun, because more may be read then.
         self._granted = asyncio.Event()
-        self._pushing: asyncio.Task[None] | None = None
+        self._pushing: asyncio.Future[Any] | None = None
         self._answers_soon = True
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
@@ -221,7 +214,7 @@ class LeaderStream:
         self.task.cancel()
         if self._pushing is not None:
             self._pushing.cancel()
-        self._store.record_stream(self.target.key, StreamView())
+        self.store.record_stream(self.target.key, StreamView())
 
     async def push(self, assignment: Assignment) -> None:
         """Push an assignment in the background; it replaces an assignment that is still on its way.
@@ -237,30 +230,22 @@ class LeaderStream:
             agents = list(self.target.candidates[:MOST_PUSHES])
         if not agents:
             return
-        self._pushing = asyncio.create_task(self._push_to_all(agents, assignment), name=f"push {self.target.key}")
+        self._pushing = asyncio.gather(*(self._push(agent, assignment) for agent in agents))
         if self._answers_soon:
             done, _ = await asyncio.wait({self._pushing}, timeout=ANSWER_SECONDS)
             self._answers_soon = bool(done)
 
-    async def _push_to_all(self, agents: list[AgentAddress], assignment: Assignment) -> None:
-        async with asyncio.TaskGroup() as pushes:
-            for agent in agents:
-                pushes.create_task(self._push(agent, assignment))
-
     async def _push(self, agent: AgentAddress, assignment: Assignment) -> None:
         try:
-            await self._request("POST", agent, "/v1/assignment", self._keys.sign(assignment).encode())
+            await self._request("POST", agent, "/v1/assignment", self.keys.sign(assignment).encode())
             self._answers_soon = True
         except Conflict:
             logger.info("%s: the leader knows a newer attempt than %d", self.target.key, assignment.attempt)
         except ClusterError as error:
             logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
 
-    async def collect(self, request: str) -> str:
+    async def collect(self, agent: AgentAddress, request: str) -> str:
         """Ask the leader for all ranks' stacks; returns the problem, which is empty if there is none."""
-        agent = self.connected_to
-        if agent is None:
-            return "no worker's agent is connected"
         try:
             await self._request("POST", agent, "/v1/collect", json.dumps({"request": request}).encode())
         except NotFound:
@@ -279,22 +264,20 @@ class LeaderStream:
             if self._changed.is_set():
                 continue
             self._failures += 1
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
-                    await self._changed.wait()
+            await wait_until_set(self._changed, self._pause())
 
     async def _watch_once(self, agent: AgentAddress) -> None:
         """Use one connection until it ends or another agent should be watched."""
         self._changed.clear()
+        self._newest = 0
+        self._unacknowledged.clear()
         self._passed_over = self._again = self._prefer_first = False
-        reader = asyncio.create_task(self._listen(agent))
-        waiter = asyncio.create_task(self._stay_with(agent))
+        works = (self._listen(agent), self._stay_with(agent), self._acknowledge(agent))
+        tasks = [asyncio.create_task(work) for work in works]
         try:
-            await asyncio.wait({reader, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (reader, waiter):
-                task.cancel()
-            results = await asyncio.gather(reader, waiter, return_exceptions=True)
+            results = await end_tasks(tasks)
             self._disconnected()
         for result in results:
             if isinstance(result, Exception):
@@ -312,15 +295,11 @@ class LeaderStream:
         """Count and log a stream that ended by a fault. The next try uses another agent."""
         self._faults += 1
         self._try_the_next()
-        self._events.failed(fault)
-        now = self._clock()
-        if now - self._logged_at < LOG_SECONDS:
-            return
-        self._logged_at = now
+        self.events.failed(fault)
         if fault == "bug":
-            logger.error("%s: the stream of %s failed", self.target.key, agent.pod, exc_info=error)
+            self._log.report(f"the stream of {agent.pod} failed", error)
         else:
-            logger.warning("%s: the stream of %s can't be used: %s", self.target.key, agent.pod, error)
+            self._log.report(f"the stream of {agent.pod} can't be used: {error}")
 
     def _try_the_next(self) -> None:
         self._failures = (self._failures // TRIES + 1) * TRIES - 1
@@ -333,9 +312,7 @@ class LeaderStream:
         """Returns when another agent should be watched, because this one is gone or an earlier one is back."""
         while True:
             first = self.target.candidates[0] == agent
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if first else PREFERENCE_SECONDS):
-                    await self._changed.wait()
+            await wait_until_set(self._changed, None if first else PREFERENCE_SECONDS)
             candidates = self.target.candidates
             if agent not in candidates or self._again:
                 self._changed.set()
@@ -357,65 +334,58 @@ class LeaderStream:
     async def _listen(self, agent: AgentAddress) -> None:
         key = self.target.key
         try:
-            async with self._reach.open("GET", agent, "/v1/stream", self._token) as stream:
+            async with self.reach.open("GET", agent, "/v1/stream", self._token) as stream:
                 await self._read(agent, stream)
             logger.info("%s: the stream of %s ended", key, agent.pod)
-        except ProtocolError as error:
-            self._fault("protocol", agent, error)
-        except Unusable as error:
-            self._fault("unusable", agent, error)
+        except (ProtocolError, Unusable) as error:
+            self._fault("protocol" if isinstance(error, ProtocolError) else "unusable", agent, error)
         except ClusterError as error:
             if isinstance(error, Silent):
                 # The agent accepted the connection but hangs. By now, its peers follow the next agent.
                 self._try_the_next()
             elif isinstance(error, Unauthorized):
-                self._events.unauthorized(key.namespace)
+                self.events.unauthorized(key.namespace)
             logger.log(logging.INFO if self.connected_to else logging.DEBUG, "%s: stream: %s", key, error)
 
     async def _read(self, agent: AgentAddress, stream: PodStream) -> None:
         buffer = LineBuffer()
-        acknowledger = Acknowledger(
-            lambda seq: self._request("POST", agent, "/v1/ack", json.dumps({"seq": seq}).encode())
-        )
         opened, received = self._clock(), 0
-        try:
-            async for chunk in stream.chunks():
-                self._budget.spend(stream.received - received, 0, 0)
-                received = stream.received
-                raws = buffer.feed(chunk)
-                while some := list(islice(raws, LINES_A_TURN)):
-                    async with self._turn:
-                        self._budget.spend(0, len(some), self._record_lines(agent, some, acknowledger))
-                        await asyncio.sleep(0)
-                    await self._wait_for_budget()
+        async for chunk in stream.chunks():
+            self._budget.spend(stream.received - received, 0, 0)
+            received = stream.received
+            raws = buffer.feed(chunk)
+            while some := list(islice(raws, LINES_A_TURN)):
+                async with self.turn:
+                    self._budget.spend(0, len(some), self._record_lines(agent, some))
+                    await asyncio.sleep(0)
                 await self._wait_for_budget()
-                if self.connected_to is None and self._clock() - opened > HELLO_SECONDS:
-                    raise Silent(f"GET {agent.pod}/v1/stream", f"no hello within {HELLO_SECONDS:g} s")
-        finally:
-            acknowledger.stop()
+            await self._wait_for_budget()
+            if self.connected_to is None and self._clock() - opened > HELLO_SECONDS:
+                raise Silent(f"GET {agent.pod}/v1/stream", f"no hello within {HELLO_SECONDS:g} s")
 
     async def _wait_for_budget(self) -> None:
-        """Wait until the leader may send more."""
         while (seconds := self._budget.seconds) > 0:
             self._granted.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._granted.wait()
+            await wait_until_set(self._granted, seconds)
 
-    def _record_lines(self, agent: AgentAddress, raws: Sequence[bytes], acknowledger: Acknowledger) -> int:
+    def _record_lines(self, agent: AgentAddress, raws: Sequence[bytes]) -> int:
         """Record some lines; returns how many of them changed the store. Raises ProtocolError."""
         changes, most_ranks = 0, max(self.target.processes.values(), default=0)
         for raw in raws:
             line = parse_line(raw, most_ranks)
             changes += self._record_line(agent, line)
-            if isinstance(line, ReportLine):
-                acknowledger.acknowledge(line.seq)
-        return changes + self._record_workers()
+            if isinstance(line, ReportLine) and line.seq > self._newest:
+                self._newest = line.seq
+                self._unacknowledged.set()
+        if self.connected_to is not None:
+            workers = tuple(self._workers.values())
+            changes += self._record_view(replace(self._view, workers=workers, left=dict(self._left)))
+        return changes
 
     def _record_line(self, agent: AgentAddress, line: StreamLine) -> bool:
         """Record a line if it is about this job; returns whether the store changed."""
         key, target = self.target.key, self.target
-        job = self._store.version(key, JOBS, key.name)
+        job = self.store.version(key, JOBS, key.name)
         if job is None or job.uid != target.uid:
             # The job is gone. A new job of the same name may exist, and the old job's agents may not report on it.
             return False
@@ -426,91 +396,63 @@ class LeaderStream:
                 self.connected_to, self._connected_at = agent, self._clock()
                 self._workers = {worker.worker: worker for worker in line.workers if worker.worker in target.workers}
                 self._left = {}
-                return self._record_view(StreamView(True, agent.worker, self._now(), tuple(self._workers.values())))
+                return self._record_view(StreamView(True, agent.worker, self.now(), tuple(self._workers.values())))
             case WorkerLine() if line.worker in target.workers:
                 self._workers[line.worker] = line
                 if line.connected:
                     self._left.pop(line.worker, None)
                 else:
-                    self._left.setdefault(line.worker, self._now())
+                    self._left.setdefault(line.worker, self.now())
             case ReportLine(report=report) if report.worker in target.workers and report.attempt <= target.attempt:
-                return self._store.record_report(key, report)
+                return self.store.record_report(key, report)
             case ReportLine():
                 self._passed_over = True
-            case ProgressLine() | EvidenceLine() if not (
-                line.worker in target.workers and line.attempt <= target.attempt
+            case ProgressLine() | EvidenceLine() | OutputLine() if (
+                line.worker not in target.workers or line.attempt > target.attempt
             ):
                 return False
             case ProgressLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
                 most_ranks = target.processes[line.worker]
-                first = self._store.record_progress(key, line, self._now(), most_ranks)
+                first = self.store.record_progress(key, line, self.now(), most_ranks)
                 if first is not None:
-                    self._events.progressed(key, first)
-            case OutputLine() if line.worker in target.workers and line.attempt <= target.attempt:
-                self._events.printed(key, target.uid, line)
+                    self.events.progressed(key, first)
+            case OutputLine():
+                self.events.printed(key, target.uid, line)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
                 # Only the last two attempts' data is kept.
                 if line.request:
-                    self._events.answered(target.uid, line)
+                    self.events.answered(target.uid, line)
                 elif line.attempt >= target.attempt - 1:
-                    self._events.stalled(target.uid, line)
+                    self.events.stalled(target.uid, line)
         return False
-
-    def _record_workers(self) -> bool:
-        """Record the workers that the last lines named."""
-        workers = tuple(self._workers.values())
-        return self.connected_to is not None and self._record_view(
-            replace(self._view, workers=workers, left=dict(self._left))
-        )
 
     def _record_view(self, view: StreamView) -> bool:
         self._view = view
-        return self._store.record_stream(self.target.key, view)
+        return self.store.record_stream(self.target.key, view)
 
     def _disconnected(self) -> None:
-        since, self._connected_at = self._connected_at, None
-        if since is not None and self._clock() - since >= LASTING_SECONDS:
+        if self.connected_to is not None and self._clock() - self._connected_at >= LASTING_SECONDS:
             self._failures = self._faults = 0
         self.connected_to = None
-        self._workers = {}
         if self._view.connected:
-            self._budget.spend(0, 0, self._record_view(StreamView(since=self._now())))
+            self._budget.spend(0, 0, self._record_view(StreamView(since=self.now())))
 
     async def _request(
         self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, body: bytes | None = None
     ) -> None:
         try:
-            async with asyncio.timeout(REQUEST_SECONDS), self._reach.open(method, agent, path, self._token, body):
+            async with asyncio.timeout(REQUEST_SECONDS), self.reach.open(method, agent, path, self._token, body):
                 return
         except TimeoutError as error:
             raise Silent(f"{method} {agent.pod}{path}", f"no answer within {REQUEST_SECONDS:g} s") from error
 
-
-class Acknowledger:
-    """Sends the leader the newest recorded number in the background, one request at a time."""
-
-    def __init__(self, post: Callable[[int], Awaitable[None]]) -> None:
-        self._post = post
-        self._newest = self._acknowledged = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def acknowledge(self, seq: int) -> None:
-        self._newest = max(self._newest, seq)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._send())
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _send(self) -> None:
-        while self._acknowledged < self._newest:
-            seq = self._newest
+    async def _acknowledge(self, agent: AgentAddress) -> None:
+        """Send the agent the number of the newest recorded report, one request at a time."""
+        while await self._unacknowledged.wait():
+            self._unacknowledged.clear()
             try:
-                await self._post(seq)
+                await self._request("POST", agent, "/v1/ack", json.dumps({"seq": self._newest}).encode())
             except ClusterError as error:
                 # The next report or stream is acknowledged again. If no acknowledgement arrives, the agent exits.
-                logger.debug("Reports up to %d not acknowledged: %s", seq, error)
-                return
-            self._acknowledged = seq
+                logger.debug("%s: reports aren't acknowledged: %s", self.target.key, error)
             await asyncio.sleep(ACKNOWLEDGE_SECONDS)

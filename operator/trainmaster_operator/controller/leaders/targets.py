@@ -1,22 +1,21 @@
 """From a job's snapshot, computes which agents to watch, and limits the content and the amount of their reports.
 
 A target limits the data that is kept from a leader to the workers of the spec and of existing pods, and to their ranks.
-
-An agent's port is reached at the pod's address inside the cluster, and through the API server's pod proxy outside of
-the cluster (measured equally fast).
+An agent is reached at its pod's address inside the cluster, and through the API server's pod proxy outside (measured
+equally fast).
 
 A leader has a budget of bytes, lines and changes, which depends on the job's size. A leader that sends more is read
-slowly. That is enough, because unread data stays with the pod, which can't send any more. A change means a change of
-the store: each requests a pass over the job, which costs a hundred times as much as reading the line. A healthy job
-causes a few changes for each worker and attempt, so every attempt adds an allowance. Other changes are rare.
+slowly, so unread data stays with its pod. A change is a change of the store: it requests a pass over the job, which
+costs a hundred times as much as reading the line. A healthy job causes a few changes for each worker and attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from itertools import accumulate
+from typing import Literal
 
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster_operator.controller.apiserver.cluster import Cluster
@@ -101,6 +100,9 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     # Workers that were scaled away may still run. Only jobs of one group are resized.
     most = max(processes.values(), default=0)
     processes = {worker: processes.get(worker, most) for worker in (*processes, *pods)}
+    # Ranks are numbered in the order of the assignment. A worker's number of ranks can't change once the job exists.
+    counts = [processes.get(worker, 0) for worker in newest.workers]
+    places = zip(newest.workers, counts, accumulate(counts), strict=True)
     return StreamTarget(
         key=key,
         uid=job.uid,
@@ -108,21 +110,8 @@ def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
         candidates=tuple(candidates),
         processes=processes,
         assigned=newest.attempt,
-        ranks=_ranks(newest.workers, processes),
+        ranks={worker: range(end - count, end) for worker, count, end in places},
     )
-
-
-def _ranks(workers: Iterable[int], processes: Mapping[int, int]) -> dict[int, range]:
-    """Returns the ranks of each worker, numbered in the order of the assignment.
-
-    A worker's number of ranks can't change once the job exists, so it needn't be read from an annotation.
-    """
-    ranks, first = {}, 0
-    for worker in workers:
-        count = processes.get(worker, 0)
-        ranks[worker] = range(first, first + count)
-        first += count
-    return ranks
 
 
 @dataclass(frozen=True)
@@ -136,55 +125,36 @@ class AgentAddress:
     ip: str | None
 
 
-class Reach(Protocol):
-    """Opens requests to agents. Raises ClusterError."""
+class Reach:
+    """Opens requests to agents, at their pods' addresses or through the API server (`proxy`)."""
 
-    def open(
-        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
-    ) -> AbstractAsyncContextManager[PodStream]: ...
-
-    async def close(self) -> None: ...
-
-
-class ProxyReach:
-    """Reaches agents through the API server."""
-
-    def __init__(self, cluster: Cluster, port: int) -> None:
-        self._cluster = cluster
+    def __init__(self, port: int, *, proxy: Cluster | None = None) -> None:
         self._port = port
-
-    def open(
-        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
-    ) -> AbstractAsyncContextManager[PodStream]:
-        headers = {TOKEN_HEADER: token}
-        return self._cluster.pod_proxy(method, agent.namespace, agent.pod, self._port, path, headers=headers, body=body)
-
-    async def close(self) -> None:
-        return None
-
-
-class DirectReach:
-    """Reaches agents at their pods' addresses."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
+        self._proxy = proxy
         self._http = PodHttp()
 
     @asynccontextmanager
     async def open(
         self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
     ) -> AsyncIterator[PodStream]:
-        request = f"{method} {agent.pod}:{self._port}{path}"
-        if agent.ip is None:
-            raise Unreachable(request, "the pod has no address yet")
-        host = f"[{agent.ip}]" if ":" in agent.ip else agent.ip
-        url = f"http://{host}:{self._port}{path}"
-        async with self._http.open(
-            method, url, request, headers={TOKEN_HEADER: token}, body=body, connect_seconds=CONNECT_SECONDS
-        ) as stream:
+        """Yields an agent's answer. Raises ClusterError."""
+        headers = {TOKEN_HEADER: token}
+        if self._proxy is not None:
+            opening = self._proxy.pod_proxy(
+                method, agent.namespace, agent.pod, self._port, path, headers=headers, body=body
+            )
+        else:
+            request = f"{method} {agent.pod}:{self._port}{path}"
+            if agent.ip is None:
+                raise Unreachable(request, "the pod has no address yet")
+            host = f"[{agent.ip}]" if ":" in agent.ip else agent.ip
+            url = f"http://{host}:{self._port}{path}"
+            opening = self._http.open(method, url, request, headers=headers, body=body, connect_seconds=CONNECT_SECONDS)
+        async with opening as stream:
             yield stream
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._http.close()
 
 
@@ -192,22 +162,13 @@ class DirectReach:
 class _Allowance:
     """Allows `rate` units a second. Unused units are saved up to `most`; `left` can be negative for a while."""
 
-    rate: float
-    most: float
-    left: float
-    at: float
-
-    def refill(self, now: float) -> None:
-        self.left = min(self.most, self.left + max(0.0, now - self.at) * self.rate)
-        self.at = now
+    rate: float = 1.0
+    most: float = 0.0
+    left: float = 0.0
 
     def resize(self, rate: float, most: float) -> None:
         self.left += max(0.0, most - self.most)
         self.rate, self.most = rate, most
-
-    @property
-    def seconds(self) -> float:
-        return max(0.0, -self.left / self.rate)
 
 
 class StreamBudget:
@@ -215,9 +176,8 @@ class StreamBudget:
 
     def __init__(self, workers: int, ranks: int, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._lines = _Allowance(1.0, 0.0, 0.0, clock())
-        self._bytes = _Allowance(1.0, 0.0, 0.0, clock())
-        self._changes = _Allowance(CHANGES_A_SECOND, 0.0, 0.0, clock())
+        self._refilled_at = clock()
+        self._all = self._bytes, self._lines, self._changes = _Allowance(), _Allowance(), _Allowance()
         self._an_attempt = 0.0
         self.resize(workers, ranks)
 
@@ -237,15 +197,19 @@ class StreamBudget:
 
     def spend(self, size: int, lines: int, changes: int) -> None:
         """Count data from a leader."""
-        now = self._clock()
-        for allowance, spent in ((self._bytes, size), (self._lines, lines), (self._changes, changes)):
-            allowance.refill(now)
-            allowance.left -= spent
+        self._refill()
+        self._bytes.left -= size
+        self._lines.left -= lines
+        self._changes.left -= changes
 
     @property
     def seconds(self) -> float:
         """Returns the seconds during which nothing more should be read; `grant_attempt` shortens that time."""
+        self._refill()
+        return max(0.0, *(-allowance.left / allowance.rate for allowance in self._all))
+
+    def _refill(self) -> None:
         now = self._clock()
-        for allowance in (self._bytes, self._lines, self._changes):
-            allowance.refill(now)
-        return max(self._bytes.seconds, self._lines.seconds, self._changes.seconds)
+        for allowance in self._all:
+            allowance.left = min(allowance.most, allowance.left + (now - self._refilled_at) * allowance.rate)
+        self._refilled_at = now

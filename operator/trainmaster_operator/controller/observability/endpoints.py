@@ -13,13 +13,13 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from trainmaster_operator.controller.apiserver.cluster import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
+from trainmaster_operator.controller.apiserver.cluster import ACCESS_REVIEWS, TOKEN_REVIEWS, Cluster, Resource
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden
 from trainmaster_operator.controller.observability.metrics import OperatorMetrics
 from trainmaster_operator.serving import Exposition, HttpServer, application
@@ -27,32 +27,27 @@ from trainmaster_operator.wire.names import group_of
 from trainmaster_operator.wire.values import mapping, text
 
 PATH = "/metrics"
+# Seconds for which positive and negative answers are cached, and limits on their number.
 ADMITTED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
-"""Seconds for which positive and negative answers are cached."""
 MAX_ADMITTED, MAX_REFUSED = 64, 1_024
 MAX_WAITING = 16
 REVIEW_SECONDS = 5.0
+# Seconds between the reviews of two unknown tokens.
 UNKNOWN_SECONDS = 0.05
-"""Seconds between the reviews of two unknown tokens."""
 MAX_TOKEN = 15_000
-Review = Callable[[Resource, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Creates a review of this type with this spec, and returns its status. Raises ClusterError."""
 _log = logging.getLogger(__name__)
 
 
 def probes(*, healthy: Callable[[], str | None], ready: Callable[[], str | None]) -> HttpServer:
     """Returns the server of the probes. `healthy` and `ready` return the problem, or None if there is none."""
 
-    def answering(problem: Callable[[], str | None]) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(_: web.Request) -> web.Response:
-            found = problem()
-            return web.Response(text=(found or "ok") + "\n", status=503 if found else 200)
-
-        return answer
+    async def answer(problem: Callable[[], str | None], _: web.Request) -> web.Response:
+        found = problem()
+        return web.Response(text=(found or "ok") + "\n", status=503 if found else 200)
 
     app = application(most_body=0)
     for path, problem in (("/healthz", healthy), ("/readyz", ready)):
-        app.router.add_get(path, answering(problem))
+        app.router.add_get(path, partial(answer, problem))
     return HttpServer(app)
 
 
@@ -88,8 +83,7 @@ class NotAdmitted(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class _Review:
+class _Review(NamedTuple):
     refusal: tuple[int, str] | None
     until: float
 
@@ -97,13 +91,13 @@ class _Review:
 class Scrapers:
     """Decides who may read the metrics."""
 
-    def __init__(self, review: Review, clock: Callable[[], float] = time.monotonic) -> None:
-        self._review, self._clock = review, clock
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._clock = cluster, clock
         self._admitted: OrderedDict[bytes, _Review] = OrderedDict()
         self._refused: OrderedDict[bytes, _Review] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Review]] = {}
+        # Addresses from which an unknown token is being reviewed, or waits for its review.
         self._waiting: set[str] = set()
-        """Addresses from which an unknown token is being reviewed, or waits for its review."""
         self._turn = asyncio.Lock()
 
     async def require(self, authorization: str, address: str) -> None:
@@ -126,16 +120,14 @@ class Scrapers:
             if key in self._admitted:
                 asking = asyncio.create_task(self._ask(key, token))
             else:
-                self._take_place(address)
+                if address in self._waiting or len(self._waiting) >= MAX_WAITING:
+                    message = "The API server is being asked about other new tokens; try again in a moment."
+                    raise NotAdmitted(429, message)
+                self._waiting.add(address)
                 asking = asyncio.create_task(self._ask_in_turn(key, token, address))
             self._asking[key] = asking
             asking.add_done_callback(lambda _: self._asking.pop(key, None))
         return await asyncio.shield(asking)
-
-    def _take_place(self, address: str) -> None:
-        if address in self._waiting or len(self._waiting) >= MAX_WAITING:
-            raise NotAdmitted(429, "The API server is being asked about other new tokens; try again in a moment.")
-        self._waiting.add(address)
 
     async def _ask_in_turn(self, key: bytes, token: str, address: str) -> _Review:
         try:
@@ -151,26 +143,24 @@ class Scrapers:
             async with asyncio.timeout(REVIEW_SECONDS):
                 refusal = await self._refusal(token)
         except TimeoutError:
-            return self._unknown(f"The API server didn't say within {REVIEW_SECONDS:g} s whether you may.")
+            problem = f"The API server didn't say within {REVIEW_SECONDS:g} s whether you may."
         except Forbidden as error:
             _log.warning("The operator may not ask who reads /metrics (the chart's metrics.requireToken): %s", error)
-            return self._unknown("The operator may not ask the API server about tokens; its log names the right.")
+            problem = "The operator may not ask the API server about tokens; its log names the right."
         except ClusterError as error:
-            return self._unknown(f"The API server can't be asked whether you may: {error}")
-        remembered, other = (self._admitted, self._refused) if refusal is None else (self._refused, self._admitted)
-        other.pop(key, None)
-        seconds = ADMITTED_SECONDS if refusal is None else REFUSED_SECONDS
-        remembered[key] = answer = _Review(refusal, self._clock() + seconds)
-        remembered.move_to_end(key)
-        while len(self._admitted) > MAX_ADMITTED:
-            self._admitted.popitem(last=False)
-        while len(self._refused) > MAX_REFUSED:
-            self._refused.popitem(last=False)
-        return answer
-
-    def _unknown(self, message: str) -> _Review:
-        """Returns an answer that isn't cached."""
-        return _Review((503, message), 0.0)
+            problem = f"The API server can't be asked whether you may: {error}"
+        else:
+            known, other, seconds, most = self._admitted, self._refused, ADMITTED_SECONDS, MAX_ADMITTED
+            if refusal is not None:
+                known, other, seconds, most = self._refused, self._admitted, REFUSED_SECONDS, MAX_REFUSED
+            other.pop(key, None)
+            known[key] = answer = _Review(refusal, self._clock() + seconds)
+            known.move_to_end(key)
+            if len(known) > most:
+                known.popitem(last=False)
+            return answer
+        # This answer isn't cached.
+        return _Review((503, problem), 0.0)
 
     async def _refusal(self, token: str) -> tuple[int, str] | None:
         who = await self._review(TOKEN_REVIEWS, {"token": token})
@@ -184,3 +174,7 @@ class Scrapers:
         if answer.get("allowed") is True:
             return None
         return 403, f"{name} may not get {PATH}: a ClusterRole with the nonResourceURL {PATH} has to allow it."
+
+    async def _review(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        return mapping((await self._cluster.create(resource, "", body)).get("status"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import get_args
 
 from prometheus_client import (
@@ -23,7 +23,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from trainmaster_operator import __version__
@@ -46,14 +46,33 @@ ALL_SECONDS, PHASE_SECONDS = 3600.0, 86_400.0
 _NAMES = ("namespace", "job_name")
 
 
+# The gauges with one series for each job, and how their values are read.
+_FIGURES: Sequence[tuple[str, str, Callable[[JobStatus, Progress], float | None]]] = (
+    ("workers_desired", "Workers of a job's full group.", lambda status, _: status.workers.desired),
+    ("workers_running", "Workers whose ranks are up.", lambda status, _: status.workers.running),
+    ("step", "Steps done, as the operator last wrote it into the status.", lambda _, progress: progress.step),
+    ("total_steps", "Steps in all.", lambda _, progress: progress.total_steps),
+    ("samples_per_second", "Samples a second of all ranks together.", lambda _, progress: progress.samples_per_second),
+    (
+        "goodput_ratio",
+        "Share of a job's time since its start, suspended time apart, that went into new steps.",
+        lambda _, progress: progress.goodput,
+    ),
+)
+
+
 class OperatorMetrics:
     """Holds all metrics. Dashboards and alerts use their names and labels, so these are part of the interface."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.registry = registry = CollectorRegistry()
 
-        def counter(name: str, documentation: str, *labels: str) -> Counter:
-            return Counter(f"trainmaster_{name}", documentation, labels, registry=registry)
+        def counter(name: str, documentation: str, *labels: str, values: Iterable[str] = ()) -> Counter:
+            made = Counter(f"trainmaster_{name}", documentation, labels, registry=registry)
+            # A rate needs a counter that exists before its first increment.
+            for value in values:
+                made.labels(value)
+            return made
 
         def gauge(name: str, documentation: str, *labels: str) -> Gauge:
             return Gauge(f"trainmaster_{name}", documentation, labels, registry=registry)
@@ -61,16 +80,19 @@ class OperatorMetrics:
         def histogram(name: str, documentation: str, buckets: Sequence[float] = FAST) -> Histogram:
             return Histogram(f"trainmaster_{name}", documentation, buckets=buckets, registry=registry)
 
-        self.reconciles = counter("reconciles", "Passes over a job, by outcome.", "result")
+        self.reconciles = counter("reconciles", "Passes over a job, by outcome.", "result", values=RESULTS)
         self.reconcile_seconds = histogram("reconcile_duration_seconds", "Duration of a pass.")
         self.queue_depth = gauge("queue_depth", "Jobs that wait for a pass.")
         self.queue_seconds = histogram("queue_wait_seconds", "How long a job waited for its pass.")
         self.writes = counter("api_writes", "Writes to the API server that succeeded.", "verb", "kind")
         self.jobs = gauge("jobs", "Jobs by phase.", "phase")
         self.restarts = counter(
-            "restarts", "New attempts, by what ended the one before: a failure that counts, or a disruption.", "cause"
+            "restarts",
+            "New attempts, by what ended the one before: a failure that counts, or a disruption.",
+            "cause",
+            values=("failure", "disruption"),
         )
-        self.finished = counter("jobs_finished", "Jobs that ended.", "phase")
+        self.finished = counter("jobs_finished", "Jobs that ended.", "phase", values=TERMINAL_PHASES)
         self.recovery_seconds = histogram(
             "recovery_seconds",
             "From the end of an attempt, as the operator learned of it, until the next one runs.",
@@ -81,28 +103,19 @@ class OperatorMetrics:
             "stream_faults",
             "Streams of leaders that didn't just break, by what was wrong: what was sent, how it was answered, a bug.",
             "fault",
+            values=get_args(Fault),
         )
         self.history_records = counter(
             "records",
             "Records for the history, by outcome: sent, dropped as too much waited, refused by the history.",
             "outcome",
+            values=get_args(Outcome),
         )
         self.watch_restarts = counter("watch_restarts", "How often watching had to be started again.")
         self.unreadable = counter(
             "unreadable_objects", "Versions of objects that can't be read, and of specs that can't be run.", "kind"
         )
         self.leader = gauge("leader", "1 on the replica that leads.")
-        # Create the counters now: a rate needs a counter that exists before its first increment.
-        for result in RESULTS:
-            self.reconciles.labels(result=result)
-        for cause in ("failure", "disruption"):
-            self.restarts.labels(cause=cause)
-        for fault in get_args(Fault):
-            self.stream_faults.labels(fault=fault)
-        for outcome in get_args(Outcome):
-            self.history_records.labels(outcome=outcome)
-        for phase in TERMINAL_PHASES:
-            self.finished.labels(phase=phase)
         ProcessCollector(registry=self.registry)
         version = gauge("build_info", "1, with the version that runs.", "version")
         version.labels(version=__version__).set(1)
@@ -148,109 +161,66 @@ class PerJob(Collector):
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._jobs: Sequence[_ScrapedJob] = ()
+        self._jobs: Sequence[Job] = ()
 
     def observe(self, jobs: Sequence[Job]) -> None:
         """Updates the jobs."""
-        self._jobs = tuple(_ScrapedJob(job.namespace, job.name, job.created_at, job.status) for job in jobs)
+        # The specs, which may be large, aren't needed.
+        self._jobs = tuple(replace(job, spec=None) for job in jobs)
 
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yields the series, made at each scrape."""
-        series, now = _Series(), self._clock()
-        for job in self._jobs:
-            names, status = (job.namespace, job.name), job.status
-            phase, reason, since = _phase(job)
-            age = now - since if phase in TERMINAL_PHASES else 0.0
-            if age <= PHASE_SECONDS:
-                series.phase.add_metric([*names, phase, reason], 1)
-                series.phase_start.add_metric(names, since)
-            if age <= ALL_SECONDS:
-                series.add_counts(names, status)
-                series.add_progress(names, status)
-        yield from series.families()
-
-
-@dataclass(frozen=True)
-class _ScrapedJob:
-    """Holds only the part of a job that the next scrape needs, so that a deleted job's memory is released."""
-
-    namespace: str
-    name: str
-    created_at: float
-    status: JobStatus
-
-
-class _Series:
-    """Holds the families of one scrape."""
-
-    def __init__(self) -> None:
-        self.phase = _gauge(
-            "phase", "1 for the phase that a job is in, with its reason in one word.", "phase", "reason"
-        )
-        self.phase_start = _gauge(
+        phase = _gauge("phase", "1 for the phase that a job is in, with its reason in one word.", "phase", "reason")
+        phase_start = _gauge(
             "phase_start_time_seconds",
             "Since when it is in this phase (seconds since the epoch); Pending, Starting and Restarting are one.",
         )
-        self.restarts = CounterMetricFamily(
+        restarts = CounterMetricFamily(
             "trainmaster_job_restarts",
             "A job's new attempts, by what ended the one before: a failure that counts, or a disruption.",
             labels=[*_NAMES, "cause"],
         )
-        self.last_failure = _gauge(
+        last_failure = _gauge(
             "last_failure_timestamp_seconds",
             "When an attempt ended badly last (seconds since the epoch): why, and who was first.",
             *("reason", "worker", "rank", "node"),
         )
-        self.desired = _gauge("workers_desired", "Workers of a job's full group.")
-        self.running = _gauge("workers_running", "Workers whose ranks are up.")
-        self.step = _gauge("step", "Steps done, as the operator last wrote it into the status.")
-        self.total_steps = _gauge("total_steps", "Steps in all.")
-        self.samples = _gauge("samples_per_second", "Samples a second of all ranks together.")
-        self.goodput = _gauge(
-            "goodput_ratio", "Share of a job's time since its start, suspended time apart, that went into new steps."
-        )
-        self.time = CounterMetricFamily(
+        figures = [(_gauge(name, help), figure) for name, help, figure in _FIGURES]
+        spent = CounterMetricFamily(
             "trainmaster_job_time_seconds", "Where a job's time since its start went.", labels=[*_NAMES, "category"]
         )
-
-    def families(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        yield from vars(self).values()
-
-    def add_counts(self, names: tuple[str, str], status: JobStatus) -> None:
-        """Adds the job's restarts, the reason for the last one, and the number of workers."""
-        self.restarts.add_metric([*names, "failure"], status.restarts)
-        self.restarts.add_metric([*names, "disruption"], status.disruptions)
-        self.desired.add_metric(names, status.workers.desired)
-        self.running.add_metric(names, status.workers.running)
-        failure = status.failures[0] if status.failures else None
-        failed_at = to_seconds(failure.failed_at) if failure is not None else None
-        if failure is not None and failed_at is not None:
-            culprit = [_number(failure.worker), _number(failure.rank), failure.node or ""]
-            self.last_failure.add_metric([*names, failure.reason, *culprit], failed_at)
-
-    def add_progress(self, names: tuple[str, str], status: JobStatus) -> None:
-        """Adds the job's progress, and the accounting of its time."""
-        progress, spent = status.progress or Progress(), status.time_spent
-        figures = (
-            (self.step, progress.step),
-            (self.total_steps, progress.total_steps),
-            (self.samples, progress.samples_per_second),
-            (self.goodput, progress.goodput),
-        )
-        for family, figure in figures:
-            if figure is not None:
-                family.add_metric(names, figure)
-        for category in TIME_CATEGORIES if spent is not None else ():
-            seconds = getattr(spent, category)
-            if seconds:
-                self.time.add_metric([*names, category], seconds)
+        now = self._clock()
+        for job in self._jobs:
+            names, status = (job.namespace, job.name), job.status
+            current, reason, since = _phase(job)
+            age = now - since if current in TERMINAL_PHASES else 0.0
+            if age <= PHASE_SECONDS:
+                phase.add_metric([*names, current, reason], 1)
+                phase_start.add_metric(names, since)
+            if age > ALL_SECONDS:
+                continue
+            restarts.add_metric([*names, "failure"], status.restarts)
+            restarts.add_metric([*names, "disruption"], status.disruptions)
+            failure = status.failures[0] if status.failures else None
+            failed_at = to_seconds(failure.failed_at) if failure is not None else None
+            if failure is not None and failed_at is not None:
+                places = (failure.worker, failure.rank, failure.node)
+                culprit = ("" if value is None else str(value) for value in places)
+                last_failure.add_metric([*names, failure.reason, *culprit], failed_at)
+            for family, figure in figures:
+                if (value := figure(status, status.progress or Progress())) is not None:
+                    family.add_metric(names, value)
+            for category in TIME_CATEGORIES if status.time_spent is not None else ():
+                if seconds := getattr(status.time_spent, category):
+                    spent.add_metric([*names, category], seconds)
+        yield from (phase, phase_start, restarts, last_failure, *(family for family, _ in figures), spent)
 
 
 def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"trainmaster_job_{name}", documentation, labels=[*_NAMES, *labels])
 
 
-def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
+def _phase(job: Job) -> tuple[str, str, float]:
     """Returns the phase, its reason, and the time since which the job has run, waited, been suspended or been over."""
     status = job.status
     phase = status.phase or "Pending"
@@ -268,7 +238,3 @@ def _phase(job: _ScrapedJob) -> tuple[str, str, float]:
     times = [to_seconds(text) for text in moments]
     since = max((moment for moment in times if moment is not None), default=job.created_at)
     return phase, own.reason if own is not None else "", since
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)

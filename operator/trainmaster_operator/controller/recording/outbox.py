@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,11 @@ from trainmaster_operator.api.records import FIGURES, JobRecord, PodPlace, Recor
 from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.kept import MAX_RECORDED_BYTES
+from trainmaster_operator.controller.background import FailureLog
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.values import mapping
 
 logger = logging.getLogger(__name__)
-# Seconds between two log messages about failures; the metrics count all failures.
-LOG_SECONDS = 60.0
 MAX_BYTES = 32 * 1024 * 1024
 # Memory of an entry in bytes, besides its line.
 OVERHEAD = 300
@@ -67,7 +65,7 @@ class Outbox:
 
     def __init__(self, count: Callable[[Outcome, int], None], limit: int = MAX_BYTES) -> None:
         self._count = count
-        self._complaints = Complaints(logger, "The history")
+        self._failures = FailureLog(logger, "The history")
         self._limit = limit
         # The records by number, in order. A plain dict finds its first key slowly after removals from the front.
         self._waiting: OrderedDict[int, WaitingRecord] = OrderedDict()
@@ -145,7 +143,7 @@ class Outbox:
 
     def _drop(self, problem: str) -> None:
         self._count("dropped", 1)
-        self._complaints.say(f"records are dropped: {problem}")
+        self._failures.report(f"records are dropped: {problem}")
 
     def _remove(self, number: int) -> WaitingRecord:
         entry = self._waiting.pop(number)
@@ -155,24 +153,6 @@ class Outbox:
             del self._last[entry.uid]
         self.size -= entry.size
         return entry
-
-
-class Complaints:
-    """Logs failures, once in LOG_SECONDS."""
-
-    def __init__(self, logger: logging.Logger, about: str) -> None:
-        self._logger = logger
-        self._about = about
-        self._logged_at = float("-inf")
-
-    def say(self, sentence: str, error: Exception | None = None) -> None:
-        """Log a message, unless one was logged a moment ago. `error` is a bug of ours, whose traceback is logged."""
-        now = time.monotonic()
-        if now - self._logged_at >= LOG_SECONDS:
-            self._logged_at = now
-            self._logger.log(
-                logging.WARNING if error is None else logging.ERROR, "%s: %s", self._about, sentence, exc_info=error
-            )
 
 
 def line_of(record: Record) -> bytes:

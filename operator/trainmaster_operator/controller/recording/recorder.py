@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any
 
 from trainmaster_operator.api.kept_logs import KeptLog
@@ -23,12 +24,12 @@ from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.controller.apiserver.cluster import JOBS, RECORDED_JOBS, Cluster
 from trainmaster_operator.controller.apiserver.errors import ClusterError
+from trainmaster_operator.controller.background import FailureLog, end_tasks
 from trainmaster_operator.controller.cache.large_jobs import LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey, ProgressView, Versioned, is_newer
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.recording.outbox import (
     MAX_BYTES,
-    Complaints,
     Outbox,
     WaitingRecord,
     facts_of,
@@ -77,7 +78,7 @@ class HistoryRecorder:
     """Records jobs, samples, evidence and logs. `sender` sends the content of the outbox."""
 
     outbox: Outbox
-    sender: Sender | None
+    sender: Sender
     cluster: Cluster
     store: Store
     namespaces: Sequence[str]
@@ -85,7 +86,7 @@ class HistoryRecorder:
     _: KW_ONLY
     seconds: float
     now: Callable[[], float] = time.time
-    _complaints: Complaints = field(default_factory=lambda: Complaints(logger, "The history"), init=False)
+    _failures: FailureLog = field(default_factory=lambda: FailureLog(logger, "The history"), init=False)
     # By uid.
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
     _all_read: bool = field(default=False, init=False)
@@ -95,19 +96,15 @@ class HistoryRecorder:
         """Begin to record and to send. Call this once the store contains all jobs."""
         # Remember all jobs now, because a job may be deleted before it is read.
         for job in self.store.jobs():
-            self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), _identity(job)))
-        sending = [self.sender.run] if self.sender is not None else []
-        for work in (self._read_jobs, self._check, *sending):
-            self._tasks.append(asyncio.create_task(self._forever(work), name=f"history {work.__name__}"))
+            self._known.setdefault(job.uid, _Known(JobKey(job.namespace, job.name), job.identity))
+        works = (self._read_jobs, self._check, self.sender.run)
+        self._tasks = [asyncio.create_task(self._forever(work), name=f"history {work.__name__}") for work in works]
 
     async def close(self) -> None:
         """Send waiting records for a limited time, and end."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.sender is not None:
-            with self._guarded():
-                await self.sender.finish()
+        await end_tasks(self._tasks)
+        with self._guarded():
+            await self.sender.finish()
 
     def written(self, raw: Mapping[str, Any]) -> None:
         """Record a job after a write of its status, from the API server's answer."""
@@ -128,13 +125,13 @@ class HistoryRecorder:
     def kept_evidence(self, job: Job, attempt: int, evidence: str) -> None:
         """Record an attempt's stored evidence."""
         with self._guarded():
-            self._put(EvidenceRecord(self.now(), _identity(job), attempt, evidence))
+            self._put(EvidenceRecord(self.now(), job.identity, attempt, evidence))
 
     def kept_logs(self, job: Job, logs: Mapping[int, KeptLog]) -> None:
         """Record workers' stored logs."""
         with self._guarded():
             for worker, log in logs.items():
-                self._put(LogRecord(self.now(), _identity(job), worker, log))
+                self._put(LogRecord(self.now(), job.identity, worker, log))
 
     def _record_job(self, raw: Mapping[str, Any]) -> None:
         metadata = mapping(raw.get("metadata"))
@@ -176,11 +173,8 @@ class HistoryRecorder:
             view = self._news(known)
             if view is None:
                 return
-            reports = reports_of(view.workers)
-            if len(reports) < MANY_RANKS:
-                line = sample_line(view.at, known.identity, view.attempt, reports)
-            else:
-                line = await self.thread.run(lambda: sample_line(view.at, known.identity, view.attempt, reports))
+            make = partial(sample_line, view.at, known.identity, view.attempt, reports_of(view.workers))
+            line = make() if view.ranks < MANY_RANKS else await self.thread.run(make)
             if self._known.get(known.identity.uid) is known:
                 self.outbox.put(WaitingRecord("sample", known.identity.uid, line))
 
@@ -245,8 +239,4 @@ class HistoryRecorder:
         try:
             yield
         except Exception as error:
-            self._complaints.say("a record can't be made", error)
-
-
-def _identity(job: Job) -> JobIdentity:
-    return JobIdentity(job.namespace, job.name, job.uid)
+            self._failures.report("a record can't be made", error)

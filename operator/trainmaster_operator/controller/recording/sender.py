@@ -13,14 +13,16 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 
 from trainmaster_operator.api.evidence import clean
-from trainmaster_operator.controller.recording.outbox import MAX_LINE, Complaints, Outbox, Outcome, WaitingRecord
+from trainmaster_operator.controller.background import FailureLog
+from trainmaster_operator.controller.recording.outbox import MAX_LINE, Outbox, Outcome, WaitingRecord
 from trainmaster_operator.wire.values import loads, mapping
 
 logger = logging.getLogger(__name__)
@@ -32,29 +34,21 @@ FIRST_RETRY = 0.5
 # Seconds for sending waiting records when the operator stops.
 LAST_SECONDS = 2.0
 MOST_READ = 4_096
-_REFUSED = frozenset({400, 413})
-_HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
-# The caller chooses the first pause; the longest is the same for all.
 LONGEST_RETRY = 30.0
-_AGAIN = frozenset({408, 425, 429})
 MOST_TOKEN_BYTES = 64 * 1024
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+_HEADERS = {"Content-Type": "application/x-ndjson", "Accept-Encoding": "identity"}
+# Statuses of records that will never be accepted, and, besides 5xx, of requests that may succeed a little later.
+_REFUSED, _AGAIN = frozenset({400, 413}), frozenset({408, 425, 429})
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The result of a request: the status (0 if there was no answer), and a description of the problem."""
+class _Answer(NamedTuple):
+    """The result of a request: a description of the problem, if any, and the status (0 if there was no answer)."""
 
-    status: int
-    problem: str = ""
-    # Seconds to wait before the next try, as requested by the server.
+    problem: str
+    status: int = 0
+    # Seconds to wait before the next try, as requested by the history.
     wait: float = 0.0
-    body: bytes = b""
-
-    @property
-    def may_pass(self) -> bool:
-        """Returns whether the same request may succeed a little later."""
-        return self.status == 0 or self.status in _AGAIN or self.status >= 500
 
 
 class UnusableFile(Exception):
@@ -78,11 +72,11 @@ class Sender:
     _batch: Sequence[WaitingRecord] = field(default_factory=lambda: (), init=False)
 
     def __post_init__(self) -> None:
-        self._complaints = Complaints(logger, f"The history at {self.url}")
+        self._failures = FailureLog(logger, f"The history at {self.url}")
 
     async def run(self) -> None:
         """Send until cancelled."""
-        async with open_session(self.answer_seconds) as session:
+        async with self._session() as session:
             while True:
                 # Checking twice a second is cheap, and simpler than a wake-up call.
                 if self.outbox.size < MAX_LINE:
@@ -92,7 +86,7 @@ class Sender:
     async def finish(self) -> None:
         """Send waiting records, for LAST_SECONDS at most."""
         try:
-            async with asyncio.timeout(LAST_SECONDS), open_session(self.answer_seconds) as session:
+            async with asyncio.timeout(LAST_SECONDS), self._session() as session:
                 while (self._batch or len(self.outbox)) and self.leads():
                     await self._send_batch(session)
         except TimeoutError:
@@ -114,31 +108,50 @@ class Sender:
                 break
             if answer.status in _REFUSED:
                 self.count("refused", len(self._batch))
-                self._complaints.say(f"{len(self._batch)} records were refused: {answer.problem}")
+                self._failures.report(f"{len(self._batch)} records were refused: {answer.problem}")
                 break
-            self._complaints.say(f"{answer.problem}; trying again")
-            wait = pause(self.first_retry, tries, answer.wait) if answer.may_pass else self.slow_retry
+            self._failures.report(f"{answer.problem}; trying again")
+            wait = self.slow_retry
+            if answer.status == 0 or answer.status in _AGAIN or answer.status >= 500:
+                backoff = min(self.first_retry * 2.0 ** min(tries, 20), LONGEST_RETRY) * (0.8 + 0.4 * random.random())
+                wait = max(backoff, min(answer.wait, LONGEST_RETRY))
             await asyncio.sleep(wait)
             tries += 1
         self._batch = ()
         self.outbox.done()
 
-    async def _post(self, session: aiohttp.ClientSession, body: bytes) -> Answer:
+    def _session(self) -> aiohttp.ClientSession:
+        # `_post` limits the time: a timeout of aiohttp can lose a cancellation that arrives at the same moment.
+        timeout = aiohttp.ClientTimeout(total=None)
+        return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, timeout=timeout)
+
+    async def _post(self, session: aiohttp.ClientSession, body: bytes) -> _Answer:
         if not self.leads():
-            return Answer(0, "this operator doesn't lead")
+            return _Answer("this operator doesn't lead")
+        url, read = f"{self.url}/v1/records", b""
         try:
-            headers = {**_HEADERS, **read_token(self.token_file, "--history-token-file")}
+            headers = {**_HEADERS, **token_header(self.token_file)}
+            posting = session.post(url, data=body, headers=headers, allow_redirects=False)
+            async with asyncio.timeout(self.answer_seconds), posting as answer:
+                status, asked = answer.status, answer.headers.get("Retry-After", "")
+                while len(read) < MOST_READ and (some := await answer.content.read(MOST_READ - len(read))):
+                    read += some
         except UnusableFile as error:
-            return Answer(0, str(error))
-        answer = await post(session, f"{self.url}/v1/records", body, headers, most_read=MOST_READ)
-        reply = _object(answer.body)
-        if answer.problem and reply.get("message"):
-            return Answer(answer.status, f"{answer.problem}: {clean(reply['message'], 300)}", answer.wait)
-        if answer.status == 401:
-            return Answer(401, "the answer is HTTP 401: --history-token-file hasn't the token that the history takes")
-        if not answer.problem and reply.get("kind") != "Recorded":
-            return Answer(answer.status, "what answers is no history; --history-url has to be the address of one")
-        return answer
+            return _Answer(str(error))
+        except TimeoutError:
+            return _Answer(f"no answer within {self.answer_seconds:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            return _Answer(f"no connection, or no answer of HTTP ({type(error).__name__})")
+        reply, problem = _object(read), f"the answer is HTTP {status}"
+        if 200 <= status < 300:
+            recorded = reply.get("kind") == "Recorded"
+            problem = "" if recorded else "what answers is no history; --history-url has to be the address of one"
+        elif reply.get("message"):
+            problem += f": {clean(reply['message'], 300)}"
+        elif status == 401:
+            problem += ": --history-token-file hasn't the token that the history takes"
+        wait = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 6 else 0.0
+        return _Answer(problem, status, wait)
 
 
 def _object(body: bytes) -> dict[str, object]:
@@ -148,39 +161,7 @@ def _object(body: bytes) -> dict[str, object]:
         return {}
 
 
-def open_session(answer_seconds: float) -> aiohttp.ClientSession:
-    """Returns a session for `post`, which waits `answer_seconds` for each answer to be complete."""
-    return aiohttp.ClientSession(
-        cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, timeout=aiohttp.ClientTimeout(total=answer_seconds)
-    )
-
-
-async def post(
-    session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], *, most_read: int = 0
-) -> Answer:
-    """Send a request, and read at most `most_read` bytes of the answer's body."""
-    try:
-        async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-            status, asked, read = answer.status, answer.headers.get("Retry-After", ""), b""
-            while len(read) < most_read and (some := await answer.content.read(most_read - len(read))):
-                read += some
-    except TimeoutError:
-        return Answer(0, f"no answer within {session.timeout.total:g} s")
-    except (aiohttp.ClientError, OSError) as error:
-        return Answer(0, f"no connection, or no answer of HTTP ({type(error).__name__})")
-    if 200 <= status < 300:
-        return Answer(status, body=read)
-    wait = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 6 else 0.0
-    return Answer(status, f"the answer is HTTP {status}", wait, read)
-
-
-def pause(first: float, tries: int, wait: float = 0.0) -> float:
-    """Returns the seconds until the next try, which double with each try, or are as long as the server requests."""
-    backoff = min(first * 2.0 ** min(tries, 20), LONGEST_RETRY) * (0.8 + 0.4 * random.random())
-    return max(backoff, min(wait, LONGEST_RETRY))
-
-
-def read_token(path: str | None, option: str) -> dict[str, str]:
+def token_header(path: str | None) -> dict[str, str]:
     """Returns the header with a file's bearer token, or no header if no file is given. Raises UnusableFile."""
     if path is None:
         return {}
@@ -188,7 +169,7 @@ def read_token(path: str | None, option: str) -> dict[str, str]:
         with Path(path).open("rb") as file:
             token = file.read(MOST_TOKEN_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnusableFile(f"{option}: {path} can't be read: {error}") from error
+        raise UnusableFile(f"--history-token-file: {path} can't be read: {error}") from error
     if not _TOKEN.fullmatch(token):
-        raise UnusableFile(f"{option}: {path} has to be one token, without spaces")
+        raise UnusableFile(f"--history-token-file: {path} has to be one token, without spaces")
     return {"Authorization": f"Bearer {token}"}

@@ -16,7 +16,7 @@ from trainmaster_operator.controller.apiserver.client import KubernetesCluster
 from trainmaster_operator.controller.apiserver.cluster import PODS
 from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Silent, Unavailable, Unusable
-from trainmaster_operator.controller.leaders.targets import AgentAddress, DirectReach, ProxyReach, Reach
+from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach
 
 NO_CONTENT = answering(b"HTTP/1.1 204 No Content\r\n\r\n")
 # What the kernel and asyncio hold of both sides, with the bodies' bounds far below it.
@@ -37,9 +37,9 @@ async def api_server(server: HostileServer) -> AsyncIterator[KubernetesCluster]:
 
 @asynccontextmanager
 async def reaching(way: str, server: HostileServer) -> AsyncIterator[Reach]:
-    reach = DirectReach(server.port)
+    reach = Reach(server.port)
     async with api_server(server) as cluster:
-        yield reach if way == "direct" else ProxyReach(cluster, server.port)
+        yield reach if way == "direct" else Reach(server.port, proxy=cluster)
         await reach.close()
 
 

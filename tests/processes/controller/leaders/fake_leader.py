@@ -18,7 +18,7 @@ from trainmaster_operator.controller.apiserver.cluster import JOBS
 from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
-from trainmaster_operator.controller.leaders.targets import AgentAddress, DirectReach, StreamTarget
+from trainmaster_operator.controller.leaders.targets import AgentAddress, Reach, StreamTarget
 from trainmaster_operator.wire.names import TOKEN_HEADER
 
 KEY = JobKey(b.NAMESPACE, "bert")
@@ -123,7 +123,7 @@ class World:
         self.store = Store(self.changes.append, KEYS)
         self.store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
         self.streams = LeaderStreams(
-            DirectReach(port),
+            Reach(port),
             self.store,
             KEYS,
             self.events,

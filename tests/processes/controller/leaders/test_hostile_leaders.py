@@ -24,7 +24,7 @@ from trainmaster_operator.controller.leaders import streams
 from trainmaster_operator.controller.leaders.streams import LeaderStreams
 from trainmaster_operator.controller.leaders.targets import (
     AgentAddress,
-    DirectReach,
+    Reach,
     StreamBudget,
     StreamTarget,
     stream_target,
@@ -71,7 +71,7 @@ class World:
         self.events = RecordedEvents()
         self.store = Store(self.changes.append, KEYS)
         self.store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
-        self.reach = DirectReach(pod.port)
+        self.reach = Reach(pod.port)
         self.streams = LeaderStreams(self.reach, self.store, KEYS, self.events)
         self.address = AgentAddress(b.NAMESPACE, "bert-0", "pod-bert-0", 0, pod.address)
 

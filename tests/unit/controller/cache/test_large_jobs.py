@@ -280,7 +280,7 @@ async def test_no_worker_waits_while_large_jobs_are_decided_on() -> None:
         OperatorMetrics(),
         blocking,
         Settings(),
-        kept_by_job=(),
+        forget=(),
         thread=thread,
     )
     for n in range(10):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
 from trainmaster_operator.api.evidence import AttemptEvidence, evidence_key
+from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure, JobStatus, RecoveryTimes
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
@@ -23,6 +24,7 @@ from trainmaster_operator.controller.cache.records import JobKey, Snapshot
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.keeping.config_maps import JobConfigMaps
 from trainmaster_operator.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
+from trainmaster_operator.controller.keeping.logs import PodLogs
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView
 from trainmaster_operator.wire.ranks import RankState, parse_rank_states
 from trainmaster_operator.wire.report import Report
@@ -57,7 +59,7 @@ class World:
         self.keeper = EvidenceKeeper(
             JobConfigMaps(self.cluster, self.keep_output),
             self.store,
-            self.tail,
+            cast(PodLogs, self),
             settle_seconds=self.settle_seconds,
             on_kept=self.record_kept,
         )
@@ -65,8 +67,10 @@ class World:
     def record_kept(self, job: Job, attempt: int, evidence: str) -> None:
         self.recorded.append((job.uid, attempt, evidence))
 
-    async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
-        return self.printed.get(pod.name, f"the end of {pod.name}\n")[-limit:]
+    async def read(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
+        """`PodLogs.read`."""
+        text = self.printed.get(pod.name, f"the end of {pod.name}\n")
+        return KeptLog(tuple(text.removesuffix("\n").split("\n")))
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(KEY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,15 +26,12 @@ from trainmaster_operator.wire.stream import EvidenceLine
 KEY = JobKey(b.NAMESPACE, "bert")
 
 
-async def reached() -> str:
-    return ""
-
-
 @dataclass
 class World:
     spec: dict[str, Any] = field(default_factory=dict)
     keep_output: bool = True
     answer_seconds: float = 5.0
+    problem: str = ""
     cluster: FakeCluster = field(default_factory=FakeCluster)
 
     def __post_init__(self) -> None:
@@ -44,10 +40,13 @@ class World:
         found = store.snapshot(KEY)
         assert found is not None
         self.job = found.job
-        self.keeper = StacksKeeper(JobConfigMaps(self.cluster, self.keep_output), answer_seconds=self.answer_seconds)
+        self.keeper = StacksKeeper(JobConfigMaps(self.cluster, self.keep_output), self._ask, self.answer_seconds)
 
-    def ask(self, request: str = "one", workers: tuple[int, ...] = (0, 1), ask: Callable[[], Any] = reached) -> None:
-        self.keeper.collect(self.job, CollectStacks(request, 1, workers), ask)
+    async def _ask(self, key: JobKey, request: str) -> str:
+        return self.problem
+
+    def ask(self, request: str = "one", workers: tuple[int, ...] = (0, 1)) -> None:
+        self.keeper.collect(KEY, self.job, CollectStacks(request, 1, workers))
 
     def answer(self, worker: int, text: str = "in train", request: str = "one", **fields: Any) -> None:
         ranks = {worker: RankState(step=7, text=text, limit="x", limit_seconds=9.0)}
@@ -99,11 +98,8 @@ async def test_a_worker_with_many_ranks_answers_in_several_lines() -> None:
 
 
 async def test_why_nobody_could_be_asked_is_kept() -> None:
-    async def unreachable() -> str:
-        return "no worker's agent is connected"
-
-    world = World()
-    world.ask(ask=unreachable)
+    world = World(problem="no worker's agent is connected")
+    world.ask()
     kept = await world.until_kept()
     assert (kept.problem, kept.unanswered, kept.ranks) == ("no worker's agent is connected", (0, 1), {})
 

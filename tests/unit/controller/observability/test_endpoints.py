@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.unit.controller.virtual_time import in_virtual_time
-from trainmaster_operator.controller.apiserver.cluster import TOKEN_REVIEWS, Resource
+from trainmaster_operator.controller.apiserver.cluster import TOKEN_REVIEWS, Cluster, Resource
 from trainmaster_operator.controller.apiserver.errors import Unreachable
 from trainmaster_operator.controller.observability.endpoints import (
     ADMITTED_SECONDS,
@@ -30,7 +30,10 @@ class Reviews:
         self.seconds = 0.0
         self.broken = False
 
-    async def __call__(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"status": await self._review(resource, body["spec"])}
+
+    async def _review(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         await asyncio.sleep(self.seconds)
         if self.broken:
             raise Unreachable("tokenreviews", "no answer")
@@ -41,7 +44,7 @@ class Reviews:
 
 
 def scrapers(reviews: Reviews) -> Scrapers:
-    return Scrapers(reviews, asyncio.get_running_loop().time)
+    return Scrapers(cast(Cluster, reviews), asyncio.get_running_loop().time)
 
 
 async def status_of(asked: Scrapers, token: str, address: str = "10.0.0.1") -> int:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -38,11 +38,22 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.recording import recorder as module
 from trainmaster_operator.controller.recording.outbox import Outbox, WaitingRecord
 from trainmaster_operator.controller.recording.recorder import HistoryRecorder
+from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.stream import ProgressLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
 IDENTITY = JobIdentity(b.NAMESPACE, "bert", b.JOB_UID)
+
+
+class Unsent:
+    """Unsent is a sender that sends nothing."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def finish(self) -> None:
+        return None
 
 
 class World:
@@ -54,8 +65,9 @@ class World:
         self.counted: Counter[str] = Counter()
         self.outbox = Outbox(lambda outcome, records: self.counted.update({outcome: records}), limit)
         self.thread = LargeJobThread()
+        sender = cast(Sender, Unsent())
         self.recorder = HistoryRecorder(
-            self.outbox, None, self.cluster, self.store, (), self.thread, seconds=seconds, now=lambda: 5.0
+            self.outbox, sender, self.cluster, self.store, (), self.thread, seconds=seconds, now=lambda: 5.0
         )
 
     def put(self, raw: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class World:
         pod_logs = PodLogs(self.cluster)
         config_maps = JobConfigMaps(self.cluster)
         logs = KeptLogs(config_maps, pod_logs, limit=100_000)
-        evidence = EvidenceKeeper(config_maps, self.store, pod_logs.tail)
+        evidence = EvidenceKeeper(config_maps, self.store, pod_logs)
         self.executor = Executor(
             self.cluster,
             self.store,
