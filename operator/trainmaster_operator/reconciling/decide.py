@@ -99,10 +99,9 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
 
     after = before.with_status(status)
     assignment = desired_assignment(after)
-    asked = collect_stacks(job.status, after)
     return Decision(
         status,
-        (*_actions(after), *(() if asked is None else (asked,))),
+        (*_actions(after), *collect_stacks(job.status, after)),
         events_between(job.status, status, job.spec),
         requeue_after(after, assignment),
     )
@@ -145,22 +144,13 @@ def _actions(situation: Situation) -> Iterator[Action]:
     yield from move_workers(situation)
     assignment = desired_assignment(situation)
     if not scaled_to_zero(situation):
-        assigned = assign(situation, assignment)
-        if assigned is not None:
-            yield assigned
+        yield from assign(situation, assignment)
     yield from apply_children(situation, assignment)
     # The template must contain the new attempt first, because a new pod must not start the old one again.
     yield from backoff.replace_pods(situation)
-    if scaled_to_zero(situation):
-        released = delete_pod_group(situation)
-        if released is not None:
-            yield released
-    elif (looked_for := ensure_agent(situation)) is not None:
-        yield looked_for
+    yield from delete_pod_group(situation) if scaled_to_zero(situation) else ensure_agent(situation)
     if situation.running:
-        woken = touch(situation, assignment)
-        if woken is not None:
-            yield woken
+        yield from touch(situation, assignment)
 
 
 # Minimum wait in seconds. It prevents a busy loop if a time has passed without any effect.
@@ -180,7 +170,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         lifecycle.active_deadline_at(situation),
         lifecycle.expires_at(situation.job),
         stuck_pods.next_check_at(situation),
-        next_look_at(situation) if not situation.terminal else None,
+        next_look_at(situation),
         next_touch_at(situation, assignment) if not situation.terminal else None,
         names_first_pods_at(situation),
         backoff.restart_at(situation) if status.phase == "Restarting" else None,

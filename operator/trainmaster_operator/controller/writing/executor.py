@@ -68,7 +68,6 @@ from trainmaster_operator.reconciling.decision import (
     DeleteJob,
     DeletePod,
     EnsureAgent,
-    PodRef,
     ReportWorkload,
     Touch,
 )
@@ -263,10 +262,10 @@ class Executor:
         else:
             await annotating
 
-    async def _annotate(self, key: JobKey, pods: Sequence[PodRef], annotations: dict[str, str]) -> None:
+    async def _annotate(self, key: JobKey, pods: Sequence[PodView], annotations: dict[str, str]) -> None:
         slots = asyncio.Semaphore(CONCURRENT_PATCHES)
 
-        async def annotate(pod: PodRef) -> None:
+        async def annotate(pod: PodView) -> None:
             body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
             async with slots:
                 try:

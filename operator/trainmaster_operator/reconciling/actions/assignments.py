@@ -7,11 +7,13 @@ agents haven't seen the attempt are touched after TOUCH_SECONDS, and then at gro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.reconciling.decision import Assign, PodRef, Touch
+from trainmaster_operator.reconciling.decision import Assign, Touch
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.reconciling.policies.opening import is_unordered
 from trainmaster_operator.rendering import first_assignment, processes_by_worker, rank_grace_seconds, stable_hosts
 from trainmaster_operator.wire.assignment import Assignment, master_port
@@ -70,20 +72,16 @@ def _names_first_pods(situation: Situation) -> bool:
     return at is not None and at <= situation.now
 
 
-def assign(situation: Situation, assignment: Assignment) -> Assign | None:
-    """Returns the assignment for all living pods whose annotation differs, or None.
+def assign(situation: Situation, assignment: Assignment) -> Iterator[Assign]:
+    """Yields the assignment for all living pods whose annotation differs, if there are any.
 
     Pods that are about to be replaced are left out, because the kubelet's status would conflict with the deletion.
     """
-    pods = [
-        pod
-        for pod in situation.pods.values()
-        if is_alive(pod)
-        and pod.uid not in situation.crash_looping | situation.displaced
-        and not _has(situation, pod, assignment)
-        and not is_ahead(pod.assignment, assignment)
-    ]
-    return Assign(assignment, _references(pods)) if pods else None
+    replaced = situation.crash_looping | situation.displaced
+    pods = [pod for pod in situation.living.values() if pod.uid not in replaced]
+    pods = [pod for pod in pods if not (_has(situation, pod, assignment) or is_ahead(pod.assignment, assignment))]
+    if pods:
+        yield Assign(assignment, _by_worker(pods))
 
 
 def _has(situation: Situation, pod: PodView, assignment: Assignment) -> bool:
@@ -103,10 +101,11 @@ def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
     return present.attempt > desired.attempt or (present.state == "Hold" and desired.state == "Run")
 
 
-def touch(situation: Situation, assignment: Assignment) -> Touch | None:
-    """Returns the pods to touch, because their agents should have seen the assignment by now."""
+def touch(situation: Situation, assignment: Assignment) -> Iterator[Touch]:
+    """Yields the pods to touch, because their agents should have seen the assignment by now."""
     due = [pod for pod in _unseen(situation, assignment) if touch_at(situation, pod) <= situation.now]
-    return Touch(_references(due)) if due else None
+    if due:
+        yield Touch(_by_worker(due))
 
 
 def next_touch_at(situation: Situation, assignment: Assignment) -> float | None:
@@ -141,9 +140,8 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     seen = {worker.uid for worker in stream if worker.seen >= assignment.attempt}
     return [
         pod
-        for worker, pod in situation.pods.items()
-        if is_alive(pod)
-        and pod.uid not in seen
+        for worker, pod in situation.living.items()
+        if pod.uid not in seen
         and worker in assigned
         and worker not in situation.reports
         and pod.assignment == assignment
@@ -179,20 +177,14 @@ def _is_planned(situation: Situation) -> bool:
     """Returns whether the ranks stop because of a plan, or of a disruption that leaves them time to save."""
     if situation.running or situation.status.phase is None:
         return False
-    failure = situation.last_failure
-    broken = (
-        failure is not None
-        and failure.attempt == situation.status.attempt
-        and known_reason(failure.reason).strength is not Strength.DISRUPTION
-    )
+    failure, status = situation.last_failure, situation.status
+    if failure is None:
+        return True
+    if failure.attempt == status.attempt:
+        return known_reason(failure.reason).strength is Strength.DISRUPTION
     # If one of the attempt's pods must be replaced, the ranks have never formed a group.
-    unmet = (
-        failure is not None
-        and failure.attempt < situation.status.attempt
-        and not frozenset(situation.status.replacing_pod_uids).isdisjoint(situation.status.pod_uids)
-    )
-    return not broken and not unmet
+    return failure.attempt > status.attempt or {*status.replacing_pod_uids}.isdisjoint(status.pod_uids)
 
 
-def _references(pods: list[PodView]) -> tuple[PodRef, ...]:
-    return tuple(PodRef(pod.name, pod.uid) for pod in sorted(pods, key=lambda pod: pod.worker))
+def _by_worker(pods: list[PodView]) -> tuple[PodView, ...]:
+    return tuple(sorted(pods, key=lambda pod: pod.worker))

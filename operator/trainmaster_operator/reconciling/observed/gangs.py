@@ -21,7 +21,6 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     Observed,
     PodSetAdmission,
     WorkloadView,
-    is_alive,
 )
 from trainmaster_operator.rendering import GANG_APIS, Placement, has_pod_group, scheduler_of, worker_layout
 
@@ -34,14 +33,12 @@ WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
 
 def workload_child(job: Job, observed: Observed) -> ChildView | None:
     """Returns the job's own Workload among its children."""
-    return next(
-        (
-            child
-            for child in observed.children
-            if child.kind == WORKLOAD_KIND and child.owner_uid == job.uid and child.name == job.name
-        ),
-        None,
-    )
+    return _own_child(job, observed, WORKLOAD_KIND)
+
+
+def _own_child(job: Job, observed: Observed, kind: str | None) -> ChildView | None:
+    children = (child for child in observed.children if (child.kind, child.name) == (kind, job.name))
+    return next((child for child in children if child.owner_uid == job.uid), None)
 
 
 def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
@@ -85,9 +82,9 @@ def lacks_placement(job: Job, observed: Observed) -> bool:
     return workload is None or bool(missing_flavors(workload, observed))
 
 
-def placements(workload: WorkloadView, observed: Observed) -> tuple[tuple[str, Placement], ...]:
+def placements(workload: WorkloadView, observed: Observed) -> dict[str, Placement]:
     """Returns the labels and tolerations that an admission's known flavors add to each group's pods."""
-    return tuple((part.name, _placement(part, observed)) for part in workload.pod_sets)
+    return {part.name: _placement(part, observed) for part in workload.pod_sets}
 
 
 def _placement(part: PodSetAdmission, observed: Observed) -> Placement:
@@ -114,15 +111,7 @@ def pod_group_kind(situation: Situation) -> str | None:
 
 def pod_group(situation: Situation) -> ChildView | None:
     """Returns the job's own PodGroup."""
-    kind = pod_group_kind(situation)
-    return next(
-        (
-            child
-            for child in situation.observed.children
-            if child.kind == kind and child.owner_uid == situation.job.uid and child.name == situation.job.name
-        ),
-        None,
-    )
+    return _own_child(situation.job, situation.observed, pod_group_kind(situation))
 
 
 def lacks_pod_group(situation: Situation) -> bool:
@@ -137,13 +126,12 @@ def waits_for_nodes(situation: Situation) -> bool:
     """Returns whether no pod of the gang has a node yet, and nothing but the scheduler delays this."""
     if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
         return False
-    return not any(is_alive(pod) and pod.node is not None for pod in situation.pods.values())
+    return not any(pod.node is not None for pod in situation.living.values())
 
 
 def scheduled_at(situation: Situation) -> float | None:
     """Returns when the last of the gang's pods got its node."""
     if situation.spec.scheduling.gang is None:
         return None
-    pods = (situation.pods.get(worker) for worker in situation.workers)
-    times = [pod.scheduled_at for pod in pods if pod is not None and is_alive(pod)]
+    times = (pod.scheduled_at for worker, pod in situation.living.items() if worker in situation.workers)
     return max((at for at in times if at is not None and at <= situation.now), default=None)

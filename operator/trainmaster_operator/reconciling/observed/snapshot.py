@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster_operator.api.v1alpha1 import Failure, JobSpec, JobStatus
 from trainmaster_operator.api.v1alpha1.names import JobIdentity
 from trainmaster_operator.rendering import AgentConfigMap
 from trainmaster_operator.wire.assignment import Assignment
@@ -88,6 +88,11 @@ class ContainerView:
     end: ContainerEnd | None = None
     last_end: ContainerEnd | None = None
 
+    @property
+    def latest_end(self) -> ContainerEnd | None:
+        """Returns the container's last end."""
+        return self.end or self.last_end
+
 
 @dataclass(frozen=True)
 class PodView:
@@ -121,19 +126,49 @@ class PodView:
     init_containers: tuple[ContainerView, ...] = ()
 
     @property
+    def alive(self) -> bool:
+        """Returns whether the pod may still train, because it isn't terminating and hasn't ended."""
+        return not self.deleting and self.phase not in ("Failed", "Succeeded")
+
+    @property
     def container_runs(self) -> bool:
         """Returns whether the worker's container runs."""
         return self.worker_container is not None and self.worker_container.state == "running"
 
+    @property
+    def started_at(self) -> float | None:
+        """Returns when the worker's running container started."""
+        return None if self.worker_container is None else self.worker_container.started_at
+
+    @property
+    def known_ends(self) -> tuple[ContainerEnd, ...]:
+        """Returns the ends of the worker's container that the kubelet still shows, newest first."""
+        container = self.worker_container
+        ends = (container.end, container.last_end) if container is not None else ()
+        return tuple(end for end in ends if end is not None)
+
+    @property
+    def latest_end(self) -> ContainerEnd | None:
+        """Returns the last end of the worker's container."""
+        return next(iter(self.known_ends), None)
+
+    @property
+    def ends(self) -> int:
+        """Returns how often the worker's container has ended.
+
+        `restartCount` counts starts after the first, so it is one less while the container waits for its next start
+        (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
+        """
+        restarts = 0 if self.worker_container is None else self.worker_container.restarts
+        return restarts if self.container_runs or self.latest_end is None else restarts + 1
+
 
 def termination_reports(pod: PodView) -> tuple[Report, ...]:
     """Returns the reports in the termination messages of a worker's container, with the pod's own worker and uid."""
-    container = pod.worker_container
-    ends = (container.last_end, container.end) if container is not None else ()
     return tuple(
         end.report._replace(worker=pod.worker, uid=end.report.uid or pod.uid)
-        for end in ends
-        if end is not None and end.report is not None
+        for end in reversed(pod.known_ends)
+        if end.report is not None
     )
 
 
@@ -264,47 +299,28 @@ _WELL = (
 )
 
 
-def count_ends(container: ContainerView) -> int:
-    """Returns how often the container has ended.
-
-    `restartCount` counts starts after the first, so it is one less while the container waits for its next start
-    (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
-    """
-    if container.state == "running":
-        return container.restarts
-    return container.restarts + (1 if latest_end(container) is not None else 0)
-
-
-def latest_end(container: ContainerView | None) -> ContainerEnd | None:
-    """Returns the container's last end."""
-    if container is None:
-        return None
-    return container.end or container.last_end
-
-
-def is_unresponsive_report(reason: str, exit_code: int | None) -> bool:
+def is_unresponsive_report(report: Report | Failure) -> bool:
     """Returns whether a report means that an agent doesn't answer. Unlike an end, it contains no exit code."""
-    return reason == "AgentLost" and exit_code is None
+    return report.reason == "AgentLost" and report.exit_code is None
 
 
-def explained(report: Report, container: ContainerView | None, kill_message: str) -> Report:
+def explained(report: Report, pod: PodView, kill_message: str) -> Report:
     """Returns the report with its cause.
 
     A restarted agent knows only that its predecessor was lost. The cause is in the container's status or the kubelet's
     message. An agent that the kubelet stopped may have been healthy but unreachable. If an agent reports by exiting,
     its report is about the previous end, not its own.
     """
-    if kill_message and _ended_by(report, latest_end(container)):
+    if kill_message and _ended_by(report, pod.latest_end):
         error = "\n".join(filter(None, (report.error, kill_message, _WELL if report.state == "Stopped" else "")))
         report = report._replace(state="Failed", reason="AgentLost", culprit=True, error=error)
-    ends = (container.end, container.last_end) if container is not None else ()
-    killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)
+    killed = next((end for end in pod.known_ends if end.report is None and end.reason == "OOMKilled"), None)
     return report if killed is None else report._replace(reason="OOMKilled", exit_code=killed.exit_code)
 
 
 def _ended_by(report: Report, end: ContainerEnd | None) -> bool:
     """Returns whether a report is about a container's last end, which the kubelet caused."""
-    if end is None or is_unresponsive_report(report.reason, report.exit_code):
+    if end is None or is_unresponsive_report(report):
         return False
     if end.report is None:
         return report.reason == "AgentLost"
@@ -319,8 +335,3 @@ def reason_of(end: ContainerEnd) -> str:
     return REASON_BY_EXIT_CODE.get(
         end.exit_code, "AgentLost" if end.exit_code in (EXIT_FINISHED, EXIT_KILLED) else "Error"
     )
-
-
-def is_alive(pod: PodView) -> bool:
-    """Returns whether a pod may still train, because it isn't terminating and hasn't ended."""
-    return not pod.deleting and pod.phase not in ("Failed", "Succeeded")

@@ -209,7 +209,7 @@ def _respond(
     lived = since(situation.now, status.attempt_start_time)
     wait = 0.0 if anew else backoff.delay(situation.spec, response.answer, cause=cause, restarts=restarts, lived=lived)
     nodes = with_failure(situation, cause)
-    moving = cause.node is not None and cause.node in nodes.avoided
+    moving = cause.node is not None and cause.node in nodes.apply(status).avoided_nodes
     waiting: tuple[PodView, ...] = ()
     if backoff.is_limited(cause.reason, counted=counted):
         waiting = backoff.outlasting(situation, desired_workers(situation), status.attempt, situation.now + wait)
@@ -217,12 +217,12 @@ def _respond(
     going |= frozenset(replacing)
     left = anew or members_left(situation, going, ready_ranks(situation))
     cause = cause.model_copy(update={"not_continued": left if isinstance(left, str) and left else None})
-    change = nodes.change | StatusChange(
+    change = nodes | StatusChange(
         restarts=restarts,
         disruptions=status.disruptions + (0 if counted else 1),
         failures=_with_failure_recorded(situation, cause, counted=counted, at=at),
         next_attempt_time=to_text(situation.now + wait) if wait > 0 else None,
-        startup_start_time=_startup_begins_after(situation, wait),
+        startup_start_time=to_text(situation.now + wait) if status.scheduling_backoffs else None,
     )
     if not isinstance(left, str):
         return opened(situation, left, change | continued(situation, left, going))
@@ -260,23 +260,18 @@ def _replacing(situation: Situation, cause: Failure, waiting: Iterable[PodView],
     return list(dict.fromkeys([*moved, *(pod.uid for pod in waiting)]))
 
 
-def _startup_begins_after(situation: Situation, wait: float) -> str | None:
-    """Returns when the next attempt's startup begins, if this differs from the start of the attempt."""
-    return to_text(situation.now + wait) if situation.status.scheduling_backoffs else None
-
-
 def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
     silent = backoff.silent(situation, cause.attempt)
     awaited = f"for a report of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
-    wait = backoff.settling_seconds(situation, cause.attempt)
+    until = to_text(situation.now + backoff.settling_seconds(situation, cause.attempt))
     return Transition(
         "Restarting",
         "DeterminingCause",
         f"attempt {cause.attempt} ended: {cause.message}; waiting {awaited}",
         StatusChange(
             failures=_with_failure_recorded(situation, cause, counted=False, provisional=True),
-            next_attempt_time=to_text(situation.now + wait),
-            startup_start_time=_startup_begins_after(situation, wait),
+            next_attempt_time=until,
+            startup_start_time=until if situation.status.scheduling_backoffs else None,
         ),
     )
 
@@ -298,7 +293,7 @@ def _correct(situation: Situation, before: Situation, cause: Failure, failure: F
     if response.answer == "Fail":
         return _fail_for(before, cause, response, failure.failed_at)
     counted = response.answer == "Restart"
-    change = with_failure(before, cause).change | StatusChange(
+    change = with_failure(before, cause) | StatusChange(
         restarts=before.status.restarts + (1 if counted else 0),
         disruptions=before.status.disruptions + (0 if counted else 1),
         failures=_with_failure_recorded(before, cause, counted=counted, at=failure.failed_at, step=failure.step),
@@ -314,7 +309,7 @@ def _without(situation: Situation, failure: Failure) -> Situation:
     """Returns the situation without the newest failure and its effect on the counts."""
     status = situation.status
     uncounted = not failure.counted and not failure.provisional
-    change = without_failure(situation, failure).change | StatusChange(
+    change = without_failure(situation, failure) | StatusChange(
         failures=status.failures[1:],
         restarts=max(status.restarts - (1 if failure.counted else 0), 0),
         disruptions=max(status.disruptions - (1 if uncounted else 0), 0),
@@ -351,8 +346,7 @@ def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bo
 
 def _is_own_deletion(failure: Failure, cause: Failure) -> bool:
     """Returns whether a pod is gone only because the operator deleted it for its silent agent."""
-    silent = is_unresponsive_report(failure.reason, failure.exit_code) and cause.worker == failure.worker
-    return silent and cause.reason == "PodDeleted"
+    return is_unresponsive_report(failure) and cause.worker == failure.worker and cause.reason == "PodDeleted"
 
 
 def _with_failure_recorded(
@@ -364,22 +358,15 @@ def _with_failure_recorded(
     at: str | None = None,
     step: int | None = None,
 ) -> list[Failure]:
-    failure = Failure(
-        attempt=cause.attempt,
-        reason=cause.reason,
-        message=cause.message[:MAX_MESSAGE_CHARACTERS],
-        worker=cause.worker,
-        rank=cause.rank,
-        pod=cause.pod,
-        node=cause.node,
-        exit_code=cause.exit_code,
-        counted=counted,
-        provisional=provisional or None,
-        not_continued=cause.not_continued,
-        failed_at=at or cause.failed_at,
-        step=step if step is not None else _furthest_step(situation, cause.attempt),
-    )
-    return [failure, *situation.status.failures][:MAX_FAILURES]
+    recorded = {
+        "message": cause.message[:MAX_MESSAGE_CHARACTERS],
+        "counted": counted,
+        "provisional": provisional or None,
+        "failed_at": at or cause.failed_at,
+        "step": step if step is not None else _furthest_step(situation, cause.attempt),
+        "recovery": None,
+    }
+    return [cause.model_copy(update=recorded), *situation.status.failures][:MAX_FAILURES]
 
 
 def _furthest_step(situation: Situation, attempt: int) -> int | None:

@@ -15,11 +15,10 @@ from dataclasses import replace
 from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.reconciling.policies import startup
 from trainmaster_operator.reconciling.policies.attempts import held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
-from trainmaster_operator.reconciling.policies.opening import open_attempt
+from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt
 from trainmaster_operator.reconciling.transition import NEW_STARTUP, StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
@@ -32,9 +31,7 @@ def resize(situation: Situation) -> Transition | None:
     if situation.spec.elastic is None or not situation.running:
         return None
     current, wanted = _asked_for(situation), set(desired_workers(situation))
-    if current == wanted:
-        return None
-    if not current - wanted and not _can_grow(situation):
+    if current == wanted or (current < wanted and not _can_grow(situation)):
         return None
     message = f"from {len(current)} to {len(wanted)} workers; the ranks save a checkpoint and stop"
     until = to_text(situation.now + rank_grace_seconds(situation.spec))
@@ -46,9 +43,7 @@ def reopen_resized(situation: Situation) -> Transition | None:
     if situation.status.phase != "Restarting" or not situation.status.resizing:
         return None
     waiting = situation.now < (restart_at(situation) or 0.0)
-    if waiting and not all(_has_left(situation, worker) for worker in situation.members.present):
-        return None
-    if alone_until(situation) is not None:
+    if (waiting and not has_stopped(situation)) or alone_until(situation) is not None:
         return None
     able = scheduled_workers(situation)
     return _open_with(situation, able, "Resized") if is_enough(situation, able) else None
@@ -86,20 +81,18 @@ def grow_at(situation: Situation) -> float | None:
     """Returns when the job may be resized, or None if it has the requested workers."""
     if situation.spec.elastic is None or not situation.running:
         return None
-    if _asked_for(situation) == set(desired_workers(situation)):
+    if _asked_for(situation) == {*desired_workers(situation)}:
         return None
     return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
 
 
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:
     """Returns the workers whose pods live on a node, in rank order. Spares replace lost workers."""
-    nowhere = frozenset(pod.uid for pod in situation.pods.values() if is_alive(pod) and pod.node is None)
-    pods = ((worker, situation.pods.get(worker)) for worker in next_workers(situation, without=nowhere))
-    return tuple(
-        worker
-        for worker, pod in pods
-        if pod is not None and is_alive(pod) and pod.node is not None and pod.uid not in situation.leaving
-    )
+    nowhere = frozenset(pod.uid for pod in situation.living.values() if pod.node is None)
+    placed = {
+        worker for worker, pod in situation.living.items() if pod.node is not None and pod.uid not in situation.leaving
+    }
+    return tuple(worker for worker in next_workers(situation, without=nowhere) if worker in placed)
 
 
 def _open_with(situation: Situation, able: tuple[int, ...], reason: str) -> Transition:
@@ -112,26 +105,13 @@ def _can_grow(situation: Situation) -> bool:
     at = grow_at(situation)
     if at is None or situation.now < at or situation.status.phase != "Running":
         return False
-    containers = [
-        situation.pods[worker].worker_container
-        for worker in desired_workers(situation)
-        if worker in situation.pods
-        and is_alive(situation.pods[worker])
-        and situation.pods[worker].uid not in situation.leaving
-    ]
-    running = [container for container in containers if container is not None and container.state == "running"]
-    return len(running) == len(desired_workers(situation))
+    pods = [situation.living.get(worker) for worker in desired_workers(situation)]
+    return all(pod is not None and pod.container_runs and pod.uid not in situation.leaving for pod in pods)
 
 
 def _asked_for(situation: Situation) -> set[int]:
     """Returns the attempt's workers without absent workers that the user no longer wants."""
     return set(situation.workers) - (situation.members.absent - set(desired_workers(situation)))
-
-
-def _has_left(situation: Situation, worker: int) -> bool:
-    report = situation.reports.get(worker)
-    ended = report is not None and report.state in ("Stopped", "Failed", "Finished")
-    return ended or worker not in situation.pods
 
 
 def is_enough(situation: Situation, able: tuple[int, ...]) -> bool:

@@ -14,7 +14,6 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Phase
 from trainmaster_operator.reconciling.observed.lineup import desired_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import count_ends, is_alive
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
 
@@ -28,7 +27,7 @@ def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) ->
 def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
     """Returns the change that opens the next attempt. Pods whose places are taken by spares are then replaced."""
     replaced = situation.leaving | situation.unresponsive | going
-    left_out = [pod for worker, pod in situation.pods.items() if worker not in workers and is_alive(pod)]
+    left_out = [pod for worker, pod in situation.living.items() if worker not in workers]
     workers = in_rank_order(situation, workers)
     return pods_recorded(situation, workers) | StatusChange(
         attempt=situation.status.attempt + 1,
@@ -52,12 +51,18 @@ def opening_phase(situation: Situation, workers: Iterable[int]) -> Phase:
 
 def have_nodes(situation: Situation, workers: Iterable[int]) -> bool:
     """Returns whether each of these workers has a living pod on a node."""
-    return all(_has_node(situation, worker) for worker in workers)
+    pods = [situation.living.get(worker) for worker in workers]
+    return all(pod is not None and pod.node is not None for pod in pods)
 
 
-def _has_node(situation: Situation, worker: int) -> bool:
-    pod = situation.pods.get(worker)
-    return pod is not None and is_alive(pod) and pod.node is not None
+def has_stopped(situation: Situation) -> bool:
+    """Returns whether the ranks of every present worker have ended or never started, or its agent doesn't run."""
+    pods = [situation.pods.get(worker) for worker in situation.members.present]
+    reports = [situation.reports.get(worker) for worker in situation.members.present]
+    return all(
+        (report is not None and (report.ended or report.state == "Waiting")) or pod is None or not pod.container_runs
+        for report, pod in zip(reports, pods, strict=True)
+    )
 
 
 def worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
@@ -71,7 +76,7 @@ def pods_recorded(situation: Situation, workers: tuple[int, ...]) -> StatusChang
     """Returns the change that records the attempt's workers, their pods, and how often each container has ended."""
     pods = [situation.pods[worker] for worker in workers]
     first = situation.status.attempt == 1 and situation.running and not situation.worker_uids
-    ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
+    ends = [pod.ends for pod in pods]
     return StatusChange(
         worker_order=worker_order(situation, workers),
         pod_uids=[pod.uid for pod in pods],
@@ -96,18 +101,8 @@ def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, 
     if situation.spec.scheduling.topology is None:
         return workers
     domains = {worker: _domain(situation, worker) for worker in workers}
-    first: dict[str, int] = {}
-    for worker in sorted(workers):
-        domain = domains[worker]
-        if domain is not None:
-            first.setdefault(domain, worker)
-    last = max(workers, default=0) + 1
-
-    def place(worker: int) -> tuple[int, int]:
-        domain = domains[worker]
-        return (last if domain is None else first[domain], worker)
-
-    return tuple(sorted(workers, key=place))
+    first = {domain: worker for worker, domain in sorted(domains.items(), reverse=True)}
+    return tuple(sorted(workers, key=lambda worker: (domains[worker] is None, first[domains[worker]], worker)))
 
 
 def is_unordered(situation: Situation) -> bool:

@@ -23,7 +23,7 @@ from trainmaster_operator.reconciling.observed.gangs import (
     workload_child,
 )
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView
 from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Transition
 from trainmaster_operator.rendering import scheduler_of
 from trainmaster_operator.wire.names import HASH_ANNOTATION
@@ -112,8 +112,8 @@ def _report(child: ChildView, condition: WorkloadCondition, release: str | None 
 def _are_ready(situation: Situation) -> bool:
     if situation.status.phase == "Suspended":
         return False
-    pods = [situation.pods.get(worker) for worker in situation.members.present]
-    return bool(pods) and all(pod is not None and is_alive(pod) and pod.ready for pod in pods)
+    pods = [situation.living.get(worker) for worker in situation.members.present]
+    return bool(pods) and all(pod is not None and pod.ready for pod in pods)
 
 
 def _is_unknown(situation: Situation) -> bool:

@@ -14,7 +14,7 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.reconciling.observed.lineup import can_open, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.backoff import restart_at
-from trainmaster_operator.reconciling.policies.opening import open_attempt
+from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
@@ -37,10 +37,10 @@ def reopen_stopped(situation: Situation) -> Transition | None:
     """Opens the next attempt when all ranks have stopped. After their grace period, `attempts.reopen` opens it."""
     if situation.status.phase != "Restarting" or not situation.status.stopping:
         return None
-    if not all(_has_left(situation, worker) for worker in situation.members.present):
-        return None
     workers = next_workers(situation)
-    return open_attempt(situation, workers, "AttemptOpened") if can_open(situation, workers) else None
+    if not has_stopped(situation) or not can_open(situation, workers):
+        return None
+    return open_attempt(situation, workers, "AttemptOpened")
 
 
 def end_back_off(situation: Situation) -> Transition | None:
@@ -67,11 +67,3 @@ def _asked(situation: Situation) -> tuple[str, str] | None:
     if request is not None and request != status.restart_request:
         return "RestartRequested", "a restart was requested"
     return None
-
-
-def _has_left(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's ranks have ended or never started, or its agent doesn't run."""
-    report, pod = situation.reports.get(worker), situation.pods.get(worker)
-    if report is not None and (report.ended or report.state == "Waiting"):
-        return True
-    return pod is None or not pod.container_runs

@@ -17,7 +17,6 @@ import zlib
 from trainmaster_operator.api.times import since, to_seconds, to_text
 from trainmaster_operator.reconciling.observed.lineup import desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.reconciling.policies.attempts import held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.elastic import is_enough, scheduled_workers
@@ -86,7 +85,7 @@ def begins_at(situation: Situation) -> float | None:
         return None
     if status.scheduling_backoff or status.resizing or status.stopping:
         return None
-    pods = [pod for worker in next_workers(situation) if (pod := situation.pods.get(worker)) and is_alive(pod)]
+    pods = [pod for worker in next_workers(situation) if (pod := situation.living.get(worker)) is not None]
     placed = scheduled_workers(situation)
     if is_enough(situation, placed):
         return None

@@ -12,7 +12,6 @@ from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
@@ -79,8 +78,8 @@ def _for_nowhere(situation: Situation) -> Transition | None:
     """Opens the next attempt without workers whose pods have lacked a node for too long."""
     if situation.now < max(_given_up_at(situation), restart_at(situation) or 0.0):
         return None
-    pods = (situation.pods.get(worker) for worker in desired_workers(situation))
-    nowhere = frozenset(pod.uid for pod in pods if pod is not None and is_alive(pod) and pod.node is None)
+    desired = desired_workers(situation)
+    nowhere = frozenset(pod.uid for worker, pod in situation.living.items() if worker in desired and pod.node is None)
     workers = next_workers(situation, without=nowhere)
     if set(workers) <= {*situation.workers} or not can_open(situation, workers, without=nowhere):
         return None

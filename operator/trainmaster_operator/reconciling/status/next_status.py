@@ -13,7 +13,7 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster_operator.reconciling.observed.lineup import desired_workers, ready_spares
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
-from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster_operator.reconciling.policies.quarantine import forgive
 from trainmaster_operator.reconciling.policies.startup import gravest_problem
 from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
@@ -107,7 +107,7 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     if opened and change.continues is not None:
         # The remaining workers keep training.
         return _counts(situation.with_status(change.apply(situation.status)), replace(transition, change=NO_CHANGE))
-    alive = [worker for worker, pod in situation.pods.items() if is_alive(pod)]
+    alive = [worker for worker, pod in situation.pods.items() if pod.alive]
     finished = frozenset() if opened else situation.finished
     up = frozenset() if opened else situation.up - finished
     failed = {worker for worker, report in situation.reports.items() if report.state in ("Failed", "Stopped")}

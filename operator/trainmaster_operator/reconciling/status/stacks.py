@@ -6,6 +6,8 @@ If the operator ends between the two steps, the user must repeat the request.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trainmaster_operator.api.times import since, to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import JobStatus, StacksRequest
 from trainmaster_operator.api.v1alpha1.names import Phase
@@ -26,11 +28,8 @@ def due_stacks(situation: Situation, phase: Phase | None) -> StacksRequest | Non
 
 def next_stacks_at(situation: Situation) -> float | None:
     """Returns when a request can be sent that came too soon after the previous request."""
-    return (
-        situation.now + _wait_for_stacks(situation)
-        if _is_new_request(situation) and _wait_for_stacks(situation) > 0
-        else None
-    )
+    wait = _wait_for_stacks(situation) if _is_new_request(situation) else 0.0
+    return situation.now + wait if wait > 0 else None
 
 
 def _is_new_request(situation: Situation) -> bool:
@@ -47,9 +46,8 @@ def _wait_for_stacks(situation: Situation) -> float:
     return max(INTERVAL - since(situation.now, asked.asked_at), 0.0)
 
 
-def collect_stacks(before: JobStatus, situation: Situation) -> CollectStacks | None:
-    """Returns the action for a request that is new in the status."""
+def collect_stacks(before: JobStatus, situation: Situation) -> Iterator[CollectStacks]:
+    """Yields the action for a request that is new in the status."""
     request = situation.status.stacks_request
-    if request is None or request == before.stacks_request:
-        return None
-    return CollectStacks(request.id, situation.status.attempt, situation.members.present)
+    if request is not None and request != before.stacks_request:
+        yield CollectStacks(request.id, situation.status.attempt, situation.members.present)

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeSpent
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
-from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
 from trainmaster_operator.reconciling.transition import StatusChange, condition
 from trainmaster_operator.wire.ranks import RankProgress
@@ -198,7 +198,7 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
 
 def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> None:
     """Books the time until every worker's pod was created (category `first`), had a node, and ran."""
-    pods = [pod for worker in before.workers if (pod := before.pods.get(worker)) is not None and is_alive(pod)]
+    pods = [pod for worker in before.workers if (pod := before.pods.get(worker)) is not None and pod.alive]
     if len(pods) < len(before.workers) and (before.status.phase == "Restarting" or not before.worker_uids):
         # Pods are missing. If the attempt had all its pods before, the missing ones were just lost.
         books.book(first, stop)
