@@ -209,7 +209,7 @@ def _unseen_pods(snapshot: Snapshot) -> Collection[Uids]:
     status, observed = snapshot.job.status, snapshot.observed
     if status.phase not in ATTEMPT_PHASES:
         return ()
-    seen = snapshot.listed_pods.union(observed.gone, (pod.uid for pod in observed.pods))
+    seen = {*observed.listed_pods, *observed.gone, *(pod.uid for pod in observed.pods)}
     unseen = frozenset(filter(None, status.pod_uids)) - seen
     return (unseen,) if unseen else ()
 

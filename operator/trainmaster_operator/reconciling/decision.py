@@ -83,7 +83,7 @@ class DeleteChild:
 class WorkloadCondition:
     """A condition that the operator sets on the job's Workload."""
 
-    type: Literal["Finished", "PodsReady", "Requeued"]
+    type: Literal["Finished", "PodsReady", "Requeued", "QuotaReserved", "Admitted"]
     status: bool
     reason: str
     message: str
@@ -95,7 +95,7 @@ class ReportWorkload:
 
     name: str
     uid: str
-    conditions: tuple[WorkloadCondition, ...]
+    condition: WorkloadCondition
     release: str | None = None
 
 

@@ -463,7 +463,7 @@ async def test_giving_quota_back_clears_the_admission_and_keeps_the_rest() -> No
     conditions = [condition("QuotaReserved", "True"), condition("Admitted", "True"), condition("Evicted", "True")]
     cluster.put(WORKLOADS, workload("job", *conditions, admission={"clusterQueue": "q"}, requeueState={"count": 1}))
     requeued = WorkloadCondition("Requeued", True, "Preempted", "for bigger")
-    await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", (requeued,), "for bigger"), 1_795_233_600.0)
+    await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", requeued, "for bigger"), 1_795_233_600.0)
     status = (await cluster.get(whole(WORKLOADS), b.NAMESPACE, "bert"))["status"]
     held = {item["type"]: item["status"] for item in status["conditions"]}
     assert held == {"QuotaReserved": "False", "Admitted": "False", "Evicted": "True", "Requeued": "True"}
@@ -477,11 +477,11 @@ async def test_a_workload_that_was_replaced_gets_no_update() -> None:
     cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     cluster.put(WORKLOADS, workload("job"))
     finished = WorkloadCondition("Finished", True, "Succeeded", "done")
-    await report_workload(cluster, store, KEY, ReportWorkload("bert", "another", (finished,)), 0.0)
+    await report_workload(cluster, store, KEY, ReportWorkload("bert", "another", finished), 0.0)
     assert (await cluster.get(WORKLOADS, b.NAMESPACE, "bert"))["status"]["conditions"] == []
     cluster.fail("patch status", "workloads", Conflict("patch", "changed", status=409))
     with pytest.raises(Conflict):
-        await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", (finished,)), 0.0)
+        await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", finished), 0.0)
 
 
 async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -94,15 +95,12 @@ class JobObjects:
             return
         if read.invalid is not None:
             self._unreadable.report(JOBS, raw, read.invalid.message, of="generation")
-        record.job = Job(
-            namespace=key.namespace,
-            name=key.name,
-            uid=of.uid,
+        record.job = _job(
+            key,
+            metadata,
             generation=of.generation,
-            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
             spec=read.spec,
             status=status,
-            deleting=metadata.get("deletionTimestamp") is not None,
             invalid=read.invalid,
             large=large,
             restart_request=clean(annotation(metadata, RESTART_ANNOTATION), MAX_REQUEST) or None,
@@ -120,15 +118,12 @@ class JobObjects:
         # The operator writes only the conditions of such a status, which may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
         record.parsed = record.without_spec = None
-        record.job = Job(
-            namespace=key.namespace,
-            name=key.name,
-            uid=text(metadata.get("uid"), 64),
-            generation=whole(metadata.get("generation")) or 1,
-            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+        record.job = _job(
+            key,
+            metadata,
+            generation=spec_version(metadata).generation,
             spec=None,
-            status=readable_part(record.raw_status),
-            deleting=metadata.get("deletionTimestamp") is not None,
+            status=_readable_part(record.raw_status),
             unreadable=f"{problem}, so nothing is done to the job; correct it, or delete the job and create it again",
         )
         self._changed(key)
@@ -169,9 +164,24 @@ class Unreadable:
             logger.error("%s %s can't be used: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)
 
 
-def readable_part(raw: Mapping[str, Any]) -> JobStatus:
+def _job(key: JobKey, metadata: Mapping[str, Any], **fields: Any) -> Job:
+    return Job(
+        namespace=key.namespace,
+        name=key.name,
+        uid=text(metadata.get("uid"), 64),
+        created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+        deleting=metadata.get("deletionTimestamp") is not None,
+        **fields,
+    )
+
+
+def _readable_part(raw: Mapping[str, Any]) -> JobStatus:
     """Returns the readable part of an unreadable status: the conditions, so that a condition can be added."""
-    return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
+    conditions: list[Condition] = []
+    for item in mappings(raw.get("conditions")):
+        with suppress(ValidationError):
+            conditions.append(Condition.model_validate(item))
+    return JobStatus(conditions=conditions)
 
 
 def first_problem(error: ValueError) -> str:
@@ -185,10 +195,3 @@ def first_problem(error: ValueError) -> str:
 def unforeseen(what: str, error: Exception) -> str:
     """Returns the message about an object that no reader could handle."""
     return f"the {what} can't be read ({one_line(repr(error)[:300])})"
-
-
-def _condition(raw: Mapping[str, Any]) -> Condition | None:
-    try:
-        return Condition.model_validate(raw)
-    except ValidationError:
-        return None

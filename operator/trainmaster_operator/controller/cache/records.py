@@ -52,16 +52,14 @@ class JobKey:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True)
-class SpecVersion:
+class SpecVersion(NamedTuple):
     """Identifies a version of a job's spec, by the job's uid and generation."""
 
     uid: str
     generation: int
 
 
-@dataclass(frozen=True)
-class ReadSpec:
+class ReadSpec(NamedTuple):
     """Holds a spec that was read, or the problem with it."""
 
     spec: JobSpec | None
@@ -112,11 +110,8 @@ class LookupResults:
     def merge(self, more: LookupResults) -> bool:
         """Merge new results into these; returns whether anything changed."""
         before = [each.copy() for each in vars(self).values()]
-        self.domains.update(more.domains)
-        self.flavors.update(more.flavors)
-        self.priorities.update(more.priorities)
-        self.kills.update(more.kills)
-        self.listed_pods.update(more.listed_pods)
+        for name, found in vars(more).items():
+            getattr(self, name).update(found)
         return before != [*vars(self).values()]
 
 
@@ -128,8 +123,6 @@ class Snapshot:
     observed: Observed
     version: Versioned
     raw_status: Mapping[str, Any]
-    # Uids of listed pods that no watch had shown.
-    listed_pods: frozenset[str]
 
 
 class ProgressView(NamedTuple):
@@ -278,8 +271,7 @@ class Record:
 
     def remove_pod(self, pod: Pod) -> bool:
         """Remember a removed pod; returns whether the pod belonged to the job."""
-        owned = self.owns(pod, self.own_sets())
-        if owned:
+        if owned := self.owns(pod, self.own_sets()):
             self.gone[pod.view.worker] = pod
         return owned
 
@@ -290,20 +282,9 @@ class Record:
         self.refusals = kept
         return dropped
 
-    def forget_job(self) -> None:
-        """Forget the deleted job; its objects may still exist."""
-        self.job = self.job_version = self.parsed = self.without_spec = None
-        self.raw_status = {}
-        self.reports.clear()
-        self.reported_attempts.clear()
-        self.progress.clear()
-        self.recoveries.clear()
-        self.progress_attempt, self.progress_at = 0, None
-        self.stream = StreamView()
-        self.refusals.clear()
-        self.gone.clear()
-        self.former_sets.clear()
-        self.lookups = LookupResults()
+    def without_job(self) -> Record:
+        """Returns the record of a deleted job, whose objects may still exist."""
+        return Record(since=self.since, pods=self.pods, children=self.children)
 
     def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
         """Returns `decide`'s input; None without a job. `listed` contains the kinds whose objects are all known."""
@@ -323,15 +304,12 @@ class Record:
             progress_attempt=self.progress_attempt,
             progress_at=self.progress_at,
             stream=self.stream,
-            domains=dict(self.lookups.domains),
-            flavors=dict(self.lookups.flavors),
-            priorities=dict(self.lookups.priorities),
-            kills=dict(self.lookups.kills),
+            **{name: found.copy() for name, found in vars(self.lookups).items()},
             listed=listed,
             refused_writes=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
             gone={pod.view.uid: pod.view for pod in self.gone.values()},
         )
-        return Snapshot(job, observed, self.job_version, self.raw_status, frozenset(self.lookups.listed_pods))
+        return Snapshot(job, observed, self.job_version, self.raw_status)
 
 
 def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:

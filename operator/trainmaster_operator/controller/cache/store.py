@@ -35,8 +35,9 @@ from trainmaster_operator.controller.cache.records import (
     Versioned,
     is_newer,
 )
-from trainmaster_operator.controller.cache.views import child_view, controller_of, job_name_of, owner_uid, pod_view
+from trainmaster_operator.controller.cache.views import child_view, controller_of, label, owner_uid, pod_view
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
+from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine
 from trainmaster_operator.wire.values import mapping, text
@@ -94,15 +95,15 @@ class Store:
 
     def _upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         metadata = mapping(raw.get("metadata"))
-        version = _version(metadata)
-        if version.uid in self._tombstones or not self.wants(resource, metadata):
+        key, version = _key(resource, metadata), _version(metadata)
+        if key is None or version.uid in self._tombstones or not self.wants(resource, metadata):
             return
         if resource == JOBS:
-            self._upsert_job(raw, metadata, version)
+            self._upsert_job(key, raw, version)
         elif resource == PODS:
-            self._upsert_pod(raw, metadata, version)
-        else:
-            self._upsert_child(resource, raw, metadata, version)
+            self._upsert_pod(key, raw, version)
+        elif resource.child_kind in CHILDREN:
+            self._upsert_child(key, resource, raw, version)
 
     def wants(self, resource: Resource, metadata: Mapping[str, Any]) -> bool:
         """Returns whether an object may belong to a job; other objects are never stored.
@@ -113,7 +114,7 @@ class Store:
         """
         if resource == JOBS:
             return True
-        key = self._key(resource, metadata)
+        key = _key(resource, metadata)
         if key is None:
             return False
         if self.version(key, resource, text(metadata.get("name"))) is not None:
@@ -126,7 +127,7 @@ class Store:
     def delete(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         """Remove an object that a watch reports as deleted. `raw` only needs the metadata."""
         metadata = mapping(mapping(raw).get("metadata"))
-        key = self._key(resource, metadata)
+        key = _key(resource, metadata)
         if key is not None:
             if resource == PODS and raw.get("status"):
                 # The object's last change may arrive only with the deletion.
@@ -142,7 +143,7 @@ class Store:
             return
         news = True
         if resource == JOBS:
-            record.forget_job()
+            record = self._records[key] = record.without_job()
         elif resource == PODS:
             news = record.remove_pod(record.pods.pop(name))
         else:
@@ -316,10 +317,6 @@ class Store:
             return None
         return ProgressView(record.progress_attempt, record.progress_at, record.progress)
 
-    def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
-        name = text(metadata.get("name")) if resource == JOBS else job_name_of(metadata)
-        return JobKey(text(metadata.get("namespace")), name) if name else None
-
     def _known(self, key: JobKey) -> Record:
         """Returns a job's record for reading, or an empty record if the job isn't known."""
         return self._records.get(key, _NOTHING)
@@ -327,10 +324,7 @@ class Store:
     def _record(self, key: JobKey) -> Record:
         return self._records.setdefault(key, Record())
 
-    def _upsert_job(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
-        key = self._key(JOBS, metadata)
-        if key is None:
-            return
+    def _upsert_job(self, key: JobKey, raw: Mapping[str, Any], version: Versioned) -> None:
         record = self._record(key)
         known = record.job_version
         if known is not None and not is_newer(version, known):
@@ -338,7 +332,7 @@ class Store:
         if known is not None and known.uid != version.uid:
             # It was deleted and created again between two events.
             self._remember_deleted(known.uid)
-            record.forget_job()
+            record = self._records[key] = record.without_job()
         record.job_version = version
         self._jobs.set_job(key, record, raw)
 
@@ -346,7 +340,7 @@ class Store:
         """Insert or update a job, even if only its name is known."""
         whole_object = mapping(raw)
         metadata = mapping(whole_object.get("metadata"))
-        key, version = self._key(JOBS, metadata), _version(metadata)
+        key, version = _key(JOBS, metadata), _version(metadata)
         if key is None:
             return
         record = self._record(key)
@@ -355,10 +349,9 @@ class Store:
             record.job_version = version
             self._jobs.set_unreadable(key, record, whole_object, problem)
 
-    def _upsert_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
-        key = self._key(PODS, metadata)
+    def _upsert_pod(self, key: JobKey, raw: Mapping[str, Any], version: Versioned) -> None:
         view = pod_view(raw, self._keys)
-        if key is None or view is None:
+        if view is None:
             return
         record = self._record(key)
         known = record.pods.get(view.name)
@@ -367,7 +360,7 @@ class Store:
         if known is not None and known.version.uid != version.uid:
             # It was deleted and created again between two events.
             record.remove_pod(known)
-        pod = record.pods[view.name] = Pod(view, version, owner_uid(metadata))
+        pod = record.pods[view.name] = Pod(view, version, owner_uid(mapping(raw.get("metadata"))))
         sets = record.own_sets()
         owned, was_owned = record.owns(pod, sets), known is not None and record.owns(known, sets)
         if owned:
@@ -375,12 +368,7 @@ class Store:
         if owned != was_owned or (owned and known is not None and known.view != view):
             self._changed(key)
 
-    def _upsert_child(
-        self, resource: Resource, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned
-    ) -> None:
-        key = self._key(resource, metadata)
-        if key is None or resource.child_kind not in CHILDREN:
-            return
+    def _upsert_child(self, key: JobKey, resource: Resource, raw: Mapping[str, Any], version: Versioned) -> None:
         record = self._record(key)
         view = child_view(resource.child_kind, raw, self._keys)
         known = record.children.get((resource.child_kind, view.name))
@@ -400,6 +388,11 @@ class Store:
         self._tombstones[uid] = None
         while len(self._tombstones) > TOMBSTONES:
             self._tombstones.popitem(last=False)
+
+
+def _key(resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
+    name = text(metadata.get("name")) if resource == JOBS else label(metadata, JOB_NAME_LABEL)
+    return JobKey(text(metadata.get("namespace")), name) if name else None
 
 
 def _version(metadata: Mapping[str, Any]) -> Versioned:

@@ -31,7 +31,6 @@ from trainmaster_operator.wire.names import (
     ASSIGNMENT_ANNOTATION,
     FIELD_MANAGER,
     HASH_ANNOTATION,
-    JOB_NAME_LABEL,
     TOUCHED_ANNOTATION,
 )
 from trainmaster_operator.wire.report import Report
@@ -43,7 +42,6 @@ MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31
 Raw = Mapping[str, Any]
 # Limit in characters on a message of a scheduler, a kubelet or Kueue. Longer messages would fill memory and the status.
 MAX_MESSAGE = 1_000
-MAX_COUNT = 2**31
 
 
 def parse_time(value: object) -> float | None:
@@ -75,11 +73,6 @@ def label(metadata: Raw, name: str) -> str:
 def annotation(metadata: Raw, name: str) -> object:
     """Returns an annotation's value, of any length; None if there is none."""
     return mapping(metadata.get("annotations")).get(name)
-
-
-def job_name_of(metadata: Raw) -> str | None:
-    """Returns the name of a child's or pod's job, from its label."""
-    return label(metadata, JOB_NAME_LABEL) or None
 
 
 def controller_of(metadata: Raw) -> Raw:
@@ -260,7 +253,7 @@ def workload_view(raw: Raw) -> WorkloadView:
     checks = mappings(status.get("admissionChecks"))
     assigned = mappings(mapping(status.get("admission")).get("podSetAssignments"))
     return WorkloadView(
-        counts=tuple((text(item.get("name")) or "main", _count(item, 1)) for item in mappings(spec.get("podSets"))),
+        counts=tuple((text(item.get("name")) or "main", _count(item)) for item in mappings(spec.get("podSets"))),
         active=spec.get("active") is not False,
         reserved=reserved.get("status") == "True",
         admitted=admitted.get("status") == "True",
@@ -274,15 +267,11 @@ def workload_view(raw: Raw) -> WorkloadView:
 
 def _admitted(raw: Raw, checks: Iterable[Raw]) -> PodSetAdmission:
     name = text(raw.get("name")) or "main"
-    updates = [
-        update
-        for check in checks
-        for update in mappings(check.get("podSetUpdates"))
-        if text(update.get("name")) == name
-    ]
+    updates = [update for check in checks for update in mappings(check.get("podSetUpdates"))]
+    updates = [update for update in updates if text(update.get("name")) == name]
     return PodSetAdmission(
         name=name,
-        count=whole(raw.get("count"), MAX_COUNT),
+        count=whole(raw.get("count"), MAX_INT32),
         flavors=tuple(sorted({text(flavor) for flavor in mapping(raw.get("flavors")).values()} - {""})),
         node_selector=_merged(updates, "nodeSelector"),
         tolerations=tuple(one for update in updates for one in mappings(update.get("tolerations"))),
@@ -291,9 +280,9 @@ def _admitted(raw: Raw, checks: Iterable[Raw]) -> PodSetAdmission:
     )
 
 
-def _count(raw: Raw, default: int) -> int:
-    count = whole(raw.get("count"), MAX_COUNT)
-    return default if count is None else count
+def _count(raw: Raw) -> int:
+    count = whole(raw.get("count"), MAX_INT32)
+    return 1 if count is None else count
 
 
 def _merged(updates: Iterable[Raw], field: str) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -52,26 +52,11 @@ SELECTORS = {
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 
 
-class WatchedTypes:
-    """Holds the watched types: some are always watched, others while the cluster serves them and a job uses them."""
-
-    def __init__(self, always: Collection[Resource] = WATCHED) -> None:
-        self.always = tuple(always)
-        self._optional: list[Resource] = []
-
-    def __iter__(self) -> Iterator[Resource]:
-        return iter((*self.always, *self._optional))
-
-    def add(self, resource: Resource) -> bool:
-        """Add an optional type; returns whether it is new."""
-        if resource in self._optional:
-            return False
-        self._optional.append(resource)
-        return True
-
-    def discard(self, resource: Resource) -> None:
-        """Remove an optional type that is no longer served."""
-        self._optional = [served for served in self._optional if served != resource]
+async def read_all(cluster: Cluster, store: Store, resource: Resource, namespace: str | None) -> None:
+    """Read all objects of a type into the store. Raises ClusterError."""
+    async for page in cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, "")):
+        for item in page:
+            store.upsert(resource, item)
 
 
 @dataclass(eq=False)
@@ -80,7 +65,8 @@ class Resync:
 
     cluster: Cluster
     store: Store
-    watched: WatchedTypes
+    # `GangWatcher` adds types while the cluster serves them and a job uses them.
+    watched: list[Resource]
     namespaces: Sequence[str]
     _: KW_ONLY
     interval: float
@@ -91,12 +77,9 @@ class Resync:
 
         Raises ClusterError, such as NotFound while the custom resource isn't installed.
         """
-        for resource in self.watched.always:
+        for resource in self.watched:
             for namespace in self.namespaces or (None,):
-                pages = self.cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
-                async for page in pages:
-                    for item in page:
-                        self.store.upsert(resource, item)
+                await read_all(self.cluster, self.store, resource, namespace)
 
     def soon(self) -> None:
         """Request a sweep."""
@@ -121,7 +104,7 @@ class Resync:
 
     async def sweep(self) -> None:
         """Compare once. If a list fails, the next sweep repeats it."""
-        for resource in self.watched:
+        for resource in tuple(self.watched):
             for namespace in self.namespaces or (None,):
                 try:
                     await self._sweep(resource, namespace)

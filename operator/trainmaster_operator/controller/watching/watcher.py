@@ -109,7 +109,8 @@ class Watcher:
     async def watch_once(self) -> BaseException | None:
         """Watch until an error ends the watch; returns the error."""
         try:
-            await self._require_served()
+            # Check all types at once, so that they are watched at about the same time as jobs, whose status names pods.
+            await asyncio.gather(*map(self._require_served, self.resources))
         except (ClusterError, Unserved) as error:
             return error
         loop = asyncio.get_running_loop()
@@ -122,23 +123,18 @@ class Watcher:
         )
         return await kopf.run()
 
-    async def _require_served(self) -> None:
-        """Raises Unserved if the API server doesn't serve a type that will be watched, or ClusterError."""
-        # Check all types at once, so that they are watched at about the same time as jobs, whose status names pods.
-        await asyncio.gather(*map(self._require, self.resources))
-
-    async def _require(self, resource: Resource) -> None:
+    async def _require_served(self, resource: Resource) -> None:
+        """Raises Unserved if the API server doesn't serve a type, or ClusterError."""
         try:
             await anext(self.cluster.pages(resource, *self.namespaces[:1], metadata_only=True), None)
         except NotFound as error:
             # 404 means that the type isn't served; a list without objects is a success.
             raise Unserved(resource) from error
-        tries = 1
-        while not await self.cluster.discovers(resource):
-            if tries >= DISCOVERY_TRIES:
-                raise Unserved(resource)
-            tries += 1
+        for _ in range(DISCOVERY_TRIES):
+            if await self.cluster.discovers(resource):
+                return
             await asyncio.sleep(DISCOVERY_WAIT)
+        raise Unserved(resource)
 
     def _hand_over_to(self, loop: asyncio.AbstractEventLoop) -> Callable[[WatchEvent], None]:
         def hand_over(event: WatchEvent) -> None:
@@ -298,24 +294,23 @@ class KopfThread:
 
         kopf.on.login(registry=registry)(login)
         for resource in self.resources:
-            kopf.on.event(
+            event = kopf.on.event(
                 group=resource.group, version=resource.version, plural=resource.plural, registry=registry, id="receive"
-            )(self._handler(resource))
+            )
+            event(partial(self._receive, resource))
         return registry
 
-    def _handler(self, resource: Resource) -> Any:
-        async def receive(event: kopf.RawEvent, **_: Any) -> None:
-            self.receive((event["type"], resource, dict(event["object"])))
-
-        return receive
+    async def _receive(self, resource: Resource, /, *, event: kopf.RawEvent, **_: Any) -> None:
+        self.receive((event["type"], resource, dict(event["object"])))
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
         settings.peering.standalone = True
         settings.scanning.disabled = True
-        settings.persistence.diffbase_storage = _NoDiffBase()
-        settings.persistence.progress_storage = _NoProgress()
+        settings.persistence.diffbase_storage = _NoDiffBase([])
+        # Event handlers aren't retried.
+        settings.persistence.progress_storage = kopf.MultiProgressStorage([])
         # kopf runs a task for each object that has an event. A short idle time keeps thousands of tasks from piling up.
         settings.queueing.idle_timeout = 0.2
         settings.queueing.exit_timeout = 0.5
@@ -325,7 +320,7 @@ class KopfThread:
         # Only a few retries before kopf is restarted, because they hide an unreachable API server from the watcher.
         settings.networking.error_backoffs = (0.2, 0.5, 1, 2)
         for resource, selector in SELECTORS.items():
-            settings.watching.label_selectors[_selects(resource)] = selector
+            settings.watching.label_selectors[partial(_is_served_as, resource)] = selector
         return settings
 
 
@@ -335,42 +330,13 @@ def _log_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     logger.debug("kopf: %s: %r", context.get("message"), context.get("exception"))
 
 
-def _selects(resource: Resource) -> Callable[[Any], bool]:
-    def check(found: Any) -> bool:
-        return bool(found.group == resource.group and found.plural == resource.plural)
-
-    return check
+def _is_served_as(resource: Resource, found: kopf.Resource) -> bool:
+    return (found.group, found.plural) == (resource.group, resource.plural)
 
 
-class _NoDiffBase(kopf.DiffBaseStorage):
-    """Keeps no earlier state of an object, because event handlers don't need that state."""
+class _NoDiffBase(kopf.MultiDiffBaseStorage):
+    """Keeps and copies no earlier state of an object, because event handlers don't need that state."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
         del body, extra_fields
         return kopf.BodyEssence()
-
-    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        del body
-        return None
-
-    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        del body, patch, essence
-
-
-class _NoProgress(kopf.ProgressStorage):
-    """Keeps no retries of handlers, because event handlers aren't retried."""
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        return None
-
-    def purge(self, **_: Any) -> None:
-        return None
-
-    def touch(self, **_: Any) -> None:
-        return None
-
-    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
-        return essence

@@ -54,6 +54,7 @@ from trainmaster_operator.controller.writing.status import (
     EventRecorder,
     is_only_progress,
     merge_patch,
+    read_again,
     report_workload,
     to_wire,
     with_conditions,
@@ -166,7 +167,7 @@ class Executor:
             answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
         except (Conflict, Invalid):
             # Invalid means that the job was replaced by another of the same name, because the uid is immutable.
-            await self._read_job_again(key, uid)
+            await read_again(self.cluster, self.store, key, JOBS, key.name, uid)
             raise
         except NotFound:
             self.store.remove(JOBS, key, key.name, uid)
@@ -175,12 +176,6 @@ class Executor:
         self.store.upsert(JOBS, answer)
         self.written(answer)
         return True, None
-
-    async def _read_job_again(self, key: JobKey, uid: str) -> None:
-        try:
-            self.store.upsert(JOBS, await self.cluster.get(JOBS, key.namespace, key.name))
-        except NotFound:
-            self.store.remove(JOBS, key, key.name, uid)
 
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
         """Carry out applies and assignments together, StatefulSets after objects that pods mount; the rest in order."""
@@ -286,41 +281,29 @@ class Executor:
         await _all_or_first_failure(annotate(pod) for pod in pods)
 
     async def _delete_pod(self, key: JobKey, action: DeletePod) -> None:
-        try:
-            live = await self.cluster.get(PODS, key.namespace, action.pod.name)
-        except NotFound:
-            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
+        name, uid = action.pod.name, action.pod.uid
+        known = self.store.version(key, PODS, name)
+        live = await read_again(self.cluster, self.store, key, PODS, name, uid)
+        if live is None:
             return
-        metadata = live["metadata"]
-        if metadata.get("uid") != action.pod.uid:
-            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
-            self.store.upsert(PODS, live)
-            return
-        known = self.store.version(key, PODS, action.pod.name)
-        if known is None or known.resource_version != metadata.get("resourceVersion"):
+        version = str(live["metadata"].get("resourceVersion"))
+        if known is None or known.resource_version != version:
             # The pod differs from the pod that was decided on, so decide again before destroying anything.
-            self.store.upsert(PODS, live)
-            raise Conflict(
-                f"delete Pod {key.namespace}/{action.pod.name}", "the pod has changed since it was decided on"
-            )
+            raise Conflict(f"delete Pod {key.namespace}/{name}", "the pod has changed since it was decided on")
         if action.force and not await self._is_stranded(live, action):
-            logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, action.pod.name)
+            logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, name)
             return
         snapshot = self.store.snapshot(key)
         if snapshot is not None and not action.force:
-            await self.evidence.before_deletion(key, snapshot, action.pod.uid)
-        logger.info("%s: deleting pod %s: %s", key, action.pod.name, action.reason)
+            await self.evidence.before_deletion(key, snapshot, uid)
+        logger.info("%s: deleting pod %s: %s", key, name, action.reason)
+        grace_seconds = 0 if action.force else None
         try:
             await self.cluster.delete(
-                PODS,
-                key.namespace,
-                action.pod.name,
-                uid=action.pod.uid,
-                resource_version=str(metadata.get("resourceVersion")),
-                grace_seconds=0 if action.force else None,
+                PODS, key.namespace, name, uid=uid, resource_version=version, grace_seconds=grace_seconds
             )
         except NotFound:
-            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
+            self.store.remove(PODS, key, name, uid)
 
     async def _is_stranded(self, pod: dict[str, Any], action: DeletePod) -> bool:
         node = str(pod.get("spec", {}).get("nodeName") or "")
@@ -330,33 +313,26 @@ class Executor:
         resource = CHILDREN[action.kind]
         known = self.store.version(key, resource, action.name)
         version = known.resource_version if known is not None else None
-        changed: Conflict | None = None
         try:
-            try:
-                await self.cluster.delete(
-                    resource, key.namespace, action.name, uid=action.uid, resource_version=version
-                )
-            except Conflict as error:
-                changed = error
-            # A finalizer may keep the child for a while.
-            self.store.upsert(resource, await self.cluster.get(resource, key.namespace, action.name))
+            await self.cluster.delete(resource, key.namespace, action.name, uid=action.uid, resource_version=version)
         except NotFound:
             self.store.remove(resource, key, action.name, action.uid)
-        if changed is not None:
-            raise changed
+            return
+        except Conflict:
+            await read_again(self.cluster, self.store, key, resource, action.name, action.uid)
+            raise
+        # A finalizer may keep the child for a while.
+        await read_again(self.cluster, self.store, key, resource, action.name, action.uid)
 
     async def _delete_job(self, key: JobKey, action: DeleteJob) -> None:
+        live = await read_again(self.cluster, self.store, key, JOBS, key.name, action.uid)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return
+        phase, version = mapping(live.get("status")).get("phase"), live["metadata"]["resourceVersion"]
+        if phase not in TERMINAL_PHASES:
+            raise Conflict(f"delete {JOBS.kind} {key}", f"the job's phase is {phase}, it hasn't ended")
         try:
-            live = await self.cluster.get(JOBS, key.namespace, key.name)
-            if live["metadata"].get("uid") != action.uid or live["metadata"].get("deletionTimestamp"):
-                self.store.upsert(JOBS, live)
-                return
-            phase = (live.get("status") or {}).get("phase")
-            if phase not in TERMINAL_PHASES:
-                raise Conflict(f"delete {JOBS.kind} {key}", f"the job's phase is {phase}, it hasn't ended")
-            await self.cluster.delete(
-                JOBS, key.namespace, key.name, uid=action.uid, resource_version=live["metadata"]["resourceVersion"]
-            )
+            await self.cluster.delete(JOBS, key.namespace, key.name, uid=action.uid, resource_version=version)
         except NotFound:
             self.store.remove(JOBS, key, key.name, action.uid)
 

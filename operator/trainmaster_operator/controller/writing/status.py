@@ -21,11 +21,11 @@ from typing import Any
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.times import to_whole_text
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobStatus
-from trainmaster_operator.controller.apiserver.cluster import EVENTS, GANGS, Cluster
+from trainmaster_operator.controller.apiserver.cluster import EVENTS, GANGS, Cluster, RawObject, Resource
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.reconciling.decision import JobEvent, ReportWorkload
+from trainmaster_operator.reconciling.decision import JobEvent, ReportWorkload, WorkloadCondition
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.values import mapping, mappings
 
@@ -76,30 +76,37 @@ def is_only_progress(patch: Mapping[str, Any]) -> bool:
     return bool(patch) and patch.keys() <= PROGRESS_FIELDS
 
 
+async def read_again(
+    cluster: Cluster, store: Store, key: JobKey, resource: Resource, name: str, uid: str
+) -> RawObject | None:
+    """Read an object into the store; returns None if it is gone or another object has its name. Raises ClusterError."""
+    try:
+        live = await cluster.get(resource, key.namespace, name)
+    except NotFound:
+        store.remove(resource, key, name, uid)
+        return None
+    is_same = live["metadata"].get("uid") == uid
+    if not is_same:
+        store.remove(resource, key, name, uid)
+    store.upsert(resource, live)
+    return live if is_same else None
+
+
 async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: ReportWorkload, now: float) -> None:
     """Set a Workload's conditions; a release also clears the admission. Raises Conflict if Kueue wrote meanwhile."""
-    try:
-        live = await cluster.get(WORKLOADS, key.namespace, action.name)
-    except NotFound:
-        store.remove(WORKLOADS, key, action.name, action.uid)
+    live = await read_again(cluster, store, key, WORKLOADS, action.name, action.uid)
+    if live is None:
         return
     metadata, status = mapping(live.get("metadata")), mapping(live.get("status"))
-    if metadata.get("uid") != action.uid:
-        store.remove(WORKLOADS, key, action.name, action.uid)
-        store.upsert(WORKLOADS, live)
-        return
-    wanted: dict[str, tuple[bool, str, str]] = {
-        one.type: (one.status, one.reason, one.message) for one in action.conditions
-    }
-    patch: dict[str, Any] = {}
+    wanted, patch = [action.condition], dict[str, Any]()
     if action.release is not None:
         # QuotaReserved and Admitted become false with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
-        wanted["QuotaReserved"] = (False, "Pending", action.release)
-        wanted["Admitted"] = (False, "NoReservation", "The workload has no reservation")
+        wanted.append(WorkloadCondition("QuotaReserved", False, "Pending", action.release))
+        wanted.append(WorkloadCondition("Admitted", False, "NoReservation", "The workload has no reservation"))
         patch["admission"] = None
     conditions = list(mappings(status.get("conditions")))
-    for kind, (holds, reason, message) in wanted.items():
-        conditions = _with(conditions, kind, "True" if holds else "False", reason, message, metadata, now)
+    for condition in wanted:
+        conditions = _with(conditions, condition, metadata.get("generation", 1), now)
     body = {
         "metadata": {"uid": action.uid, "resourceVersion": metadata.get("resourceVersion")},
         "status": {**patch, "conditions": conditions},
@@ -108,24 +115,19 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
 
 
 def _with(
-    conditions: list[Mapping[str, Any]],
-    kind: str,
-    status: str,
-    reason: str,
-    message: str,
-    metadata: Mapping[str, Any],
-    now: float,
+    conditions: list[Mapping[str, Any]], wanted: WorkloadCondition, generation: int, now: float
 ) -> list[Mapping[str, Any]]:
     """Returns the conditions with one of them set. Its time changes only if its status changes."""
-    old = next((item for item in conditions if item.get("type") == kind), None)
-    moved = old is None or old.get("status") != status
+    old = next((item for item in conditions if item.get("type") == wanted.type), None)
+    status = "True" if wanted.status else "False"
+    since = old.get("lastTransitionTime") if old is not None and old.get("status") == status else to_whole_text(now)
     new = {
-        "type": kind,
+        "type": wanted.type,
         "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": to_whole_text(now) if moved or old is None else old.get("lastTransitionTime"),
-        "observedGeneration": metadata.get("generation", 1),
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "lastTransitionTime": since,
+        "observedGeneration": generation,
     }
     return [new if item is old else item for item in conditions] if old is not None else [*conditions, new]
 

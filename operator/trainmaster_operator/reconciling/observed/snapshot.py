@@ -6,7 +6,7 @@ operator's own failed writes. Times are floats in seconds since the epoch. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -285,6 +285,8 @@ class Observed:
     # Kueue's flavors and priorities, by name; None if they can't be read.
     flavors: Mapping[str, Flavor | None] = field(default_factory=dict)
     priorities: Mapping[str, int | None] = field(default_factory=dict)
+    # Uids of listed pods that no watch had shown.
+    listed_pods: Set[str] = frozenset()
     # Kinds beyond the built-in ones whose objects have been listed. A missing child of such a kind doesn't exist.
     listed: frozenset[str] = frozenset()
 

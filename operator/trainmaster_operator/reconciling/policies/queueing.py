@@ -106,7 +106,7 @@ def _differs(child: ChildView, apply: Apply) -> bool:
 
 
 def _report(child: ChildView, condition: WorkloadCondition, release: str | None = None) -> ReportWorkload:
-    return ReportWorkload(child.name, child.uid, (condition,), release)
+    return ReportWorkload(child.name, child.uid, condition, release)
 
 
 def _are_ready(situation: Situation) -> bool:
