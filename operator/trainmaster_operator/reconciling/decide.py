@@ -45,7 +45,7 @@ from trainmaster_operator.reconciling.policies import (
 from trainmaster_operator.reconciling.policies.quarantine import move_workers
 from trainmaster_operator.reconciling.policies.queueing import queued, workload_actions
 from trainmaster_operator.reconciling.status.events import events_between
-from trainmaster_operator.reconciling.status.next_status import failed_at_once, left_alone, next_status, unreadable
+from trainmaster_operator.reconciling.status.next_status import next_status, unreadable, with_invalid_spec
 from trainmaster_operator.reconciling.status.progress import progress_due_at
 from trainmaster_operator.reconciling.status.stacks import collect_stacks, next_stacks_at
 from trainmaster_operator.reconciling.transition import Transition
@@ -95,7 +95,11 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
         return _decide_invalid(job, job.invalid or InvalidSpec("the spec can't be read"), observed, now)
 
     before = survey(job, job.spec, observed, now, settings)
-    status = job.status if before.terminal else next_status(before, _next(before))
+    status = job.status
+    if not before.terminal:
+        # The last policy, `advance`, always answers.
+        answers = (transition for policy in POLICIES if (transition := policy(before)) is not None)
+        status = next_status(before, next(answers))
 
     after = before.with_status(status)
     assignment = desired_assignment(after)
@@ -118,17 +122,13 @@ def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: flo
     """Decides on a job whose spec is invalid or can't be parsed."""
     status = job.status
     if status.phase not in TERMINAL_PHASES:
-        status = (left_alone if is_accepted(job, observed) else failed_at_once)(job, invalid, now)
+        status = with_invalid_spec(job, invalid, now, is_accepted=is_accepted(job, observed))
     expires = lifecycle.expires_at(dataclasses.replace(job, status=status))
-    if expires is not None and now >= expires:
+    if expires is None:
+        return Decision(status, events=events_between(job.status, status, None))
+    if now >= expires:
         return Decision(status, (DeleteJob(job.uid),))
-    wait = None if expires is None else expires - now
-    return Decision(status, events=events_between(job.status, status, None), requeue_after=wait)
-
-
-def _next(situation: Situation) -> Transition:
-    """Returns the answer of the first policy that has one. The last policy, `advance`, always answers."""
-    return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
+    return Decision(status, events=events_between(job.status, status, None), requeue_after=expires - now)
 
 
 def _actions(situation: Situation) -> Iterator[Action]:
@@ -159,13 +159,8 @@ SHORTEST_WAIT = 0.05
 
 def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
     """Returns the seconds until the earliest time at which a policy may answer differently, or None."""
-    due = min(_times(situation, assignment), default=None)
-    return None if due is None else max(due - situation.now, SHORTEST_WAIT)
-
-
-def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
     now, status = situation.now, situation.status
-    candidates = [
+    times = (
         startup.due_at(situation),
         lifecycle.active_deadline_at(situation),
         lifecycle.expires_at(situation.job),
@@ -185,14 +180,15 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         _unreported_until(situation),
         progress_due_at(situation),
         next_stacks_at(situation) if not situation.terminal else None,
-    ]
-    yield from (at for at in candidates if at is not None and at > now)
+    )
+    due = min((at for at in times if at is not None and at > now), default=None)
+    return None if due is None else max(due - now, SHORTEST_WAIT)
 
 
 def _unreported_until(situation: Situation) -> float | None:
     """Returns when the next worker without a report counts as up."""
     if situation.status.phase not in ("Pending", "Starting") or situation.observed.stream.connected:
         return None
-    waits = [situation.unreported_seconds(worker) for worker in situation.workers]
-    left = [UP_WITHOUT_REPORT_SECONDS - wait for wait in waits if 0 < wait < UP_WITHOUT_REPORT_SECONDS]
-    return situation.now + min(left) if left else None
+    waits = (situation.unreported_seconds(worker) for worker in situation.workers)
+    longest = max((wait for wait in waits if 0 < wait < UP_WITHOUT_REPORT_SECONDS), default=None)
+    return None if longest is None else situation.now + UP_WITHOUT_REPORT_SECONDS - longest

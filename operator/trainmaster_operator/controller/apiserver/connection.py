@@ -32,6 +32,11 @@ from trainmaster_operator.kubeconfig import (
 
 logger = logging.getLogger(__name__)
 
+NO_TOKEN = (
+    f"this pod has no service account's token ({SERVICE_TOKEN_FILENAME}) and no kubeconfig: set the pod's "
+    "automountServiceAccountToken to true"
+)
+NO_CONFIG = "no kubeconfig at ~/.kube/config: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"
 # Called with a request's path, and whether it is a watch.
 Requested = Callable[[str, bool], None]
 
@@ -123,7 +128,8 @@ async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
     config.connection_pool_maxsize = 0
     # With trust_env aiohttp looks for ~/.netrc in a thread at every request, which adds at least 0.3 ms to each write.
     config.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
-    if kubeconfig is None and context is None and _has_service_account():
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    if kubeconfig is None and context is None and in_pod and _has_token():
         try:
             load_incluster_config(client_configuration=config)
             check_certificates("the pod's service account", config.ssl_ca_cert, None, None)
@@ -135,7 +141,7 @@ async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
     try:
         found = read_kubeconfig(kubeconfig, context)
         if found is None:
-            raise ConnectionSettingsError(_nothing_found())
+            raise ConnectionSettingsError(NO_TOKEN if in_pod else NO_CONFIG)
         await _load(found, config)
     except KubeconfigError as error:
         raise ConnectionSettingsError(str(error)) from error
@@ -162,6 +168,10 @@ async def _load(found: Kubeconfig, config: Configuration) -> None:
         raise KubeconfigError(f"kubeconfig {found.path}: proxy-url: the operator uses no SOCKS proxy; give one of HTTP")
 
 
+def _has_token() -> bool:
+    return Path(SERVICE_TOKEN_FILENAME).exists()
+
+
 @dataclass
 class _Renewal:
     """Runs the credentials plugin again when the credentials expire. The client awaits `renew` before each request."""
@@ -181,16 +191,3 @@ class _Renewal:
                 logger.warning("No new credentials: %s", error)
                 return
             config.api_key["BearerToken"] = f"Bearer {self.credentials.token}"
-
-
-def _has_service_account() -> bool:
-    return Path(SERVICE_TOKEN_FILENAME).exists() and "KUBERNETES_SERVICE_HOST" in os.environ
-
-
-def _nothing_found() -> str:
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return (
-            f"this pod has no service account's token ({SERVICE_TOKEN_FILENAME}) and no kubeconfig: set the pod's "
-            "automountServiceAccountToken to true"
-        )
-    return "no kubeconfig at ~/.kube/config: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"

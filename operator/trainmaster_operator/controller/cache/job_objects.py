@@ -24,7 +24,7 @@ from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
 from trainmaster_operator.controller.apiserver.cluster import JOBS, Resource
 from trainmaster_operator.controller.apiserver.kept import LARGE_SPEC_BYTES, MAX_STATUS_BYTES
-from trainmaster_operator.controller.cache.records import JobKey, ReadSpec, Record, SpecVersion, spec_version
+from trainmaster_operator.controller.cache.records import JobKey, ReadSpec, Record, SpecVersion, read_spec, spec_version
 from trainmaster_operator.controller.cache.views import annotation, parse_time
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.limits import MAX_REQUEST
@@ -66,7 +66,11 @@ class JobObjects:
             read = ReadSpec(record.job.spec, record.job.invalid)
         else:
             record.without_spec = None
-            read = record.parse(raw, key.name, of)
+            if record.parsed == of and record.job is not None:
+                read = ReadSpec(record.job.spec, record.job.invalid)
+            else:
+                read = read_spec(raw, key.name)
+            record.parsed = of
         self._set(key, record, raw, of, read, large=large)
 
     def set_spec(self, key: JobKey, record: Record, of: SpecVersion, read: ReadSpec) -> None:

@@ -27,7 +27,6 @@ from trainmaster_operator.reconciling.observed.snapshot import (
 )
 from trainmaster_operator.reconciling.transition import MAX_MESSAGE_CHARACTERS
 from trainmaster_operator.rendering import worker_layout
-from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report, merge
@@ -185,13 +184,6 @@ class Record:
         child = self.children.get((resource.child_kind, name))
         return child[1] if child else None
 
-    def parse(self, raw: Mapping[str, Any], name: str, of: SpecVersion) -> ReadSpec:
-        """Returns the job's spec, or the problem with it. Each generation is parsed once."""
-        if self.parsed == of and self.job is not None:
-            return ReadSpec(self.job.spec, self.job.invalid)
-        self.parsed = of
-        return read_spec(raw, name)
-
     def merge_report(self, report: Report) -> bool:
         """Merge a report into the known report of its worker and attempt; returns whether that report changed."""
         known = self.reports.get((report.attempt, report.worker))
@@ -275,13 +267,6 @@ class Record:
             self.gone[pod.view.worker] = pod
         return owned
 
-    def drop_refusals(self, reason: str) -> bool:
-        """Forget the refusals for this reason, which no longer applies; returns whether there were any."""
-        kept = {action: refusal for action, refusal in self.refusals.items() if refusal.problem.reason != reason}
-        dropped = len(kept) < len(self.refusals)
-        self.refusals = kept
-        return dropped
-
     def without_job(self) -> Record:
         """Returns the record of a deleted job, whose objects may still exist."""
         return Record(since=self.since, pods=self.pods, children=self.children)
@@ -290,10 +275,7 @@ class Record:
         """Returns `decide`'s input; None without a job. `listed` contains the kinds whose objects are all known."""
         if self.job is None or self.job_version is None:
             return None
-        job = self.job
-        pods = [
-            replace(view, assignment=None) if _is_anothers(view.assignment, job) else view for view in self.own_pods()
-        ]
+        pods = [_without_anothers(view, self.job) for view in self.own_pods()]
         observed = Observed(
             since=self.since,
             children=tuple(view for _, (view, _) in sorted(self.children.items())),
@@ -309,7 +291,7 @@ class Record:
             refused_writes=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
             gone={pod.view.uid: pod.view for pod in self.gone.values()},
         )
-        return Snapshot(job, observed, self.job_version, self.raw_status)
+        return Snapshot(self.job, observed, self.job_version, self.raw_status)
 
 
 def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
@@ -340,6 +322,7 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
     return True
 
 
-def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
-    """Returns whether an assignment was signed for another job. Any client that may patch a pod can copy one there."""
-    return assignment is not None and assignment.job != job.uid
+def _without_anothers(view: PodView, job: Job) -> PodView:
+    """Drops an assignment that was signed for another job. Any client that may patch a pod can copy one there."""
+    is_anothers = view.assignment is not None and view.assignment.job != job.uid
+    return replace(view, assignment=None) if is_anothers else view

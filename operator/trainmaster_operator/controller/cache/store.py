@@ -262,7 +262,10 @@ class Store:
         is_news = resource.child_kind not in self._listed
         self._listed |= {resource.child_kind}
         for key, record in list(self._records.items()):
-            if record.drop_refusals("NotInstalled") or is_news:
+            refused = [action for action, one in record.refusals.items() if one.problem.reason == "NotInstalled"]
+            for action in refused:
+                del record.refusals[action]
+            if refused or is_news:
                 self._changed(key)
 
     def record_lookups(self, key: JobKey, found: LookupResults) -> None:

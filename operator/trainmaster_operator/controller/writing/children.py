@@ -16,8 +16,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +68,7 @@ class ChildWriter:
         found = (child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name))
         known = next(found, None)
         try:
-            async with self._with_what_pods_need(key.namespace, resource, manifest):
+            async with await self._what_pods_need(key.namespace, resource, manifest):
                 if known is None:
                     answer = await self._create(key, resource, name, manifest, snapshot.job.uid)
                 else:
@@ -82,21 +82,15 @@ class ChildWriter:
                 raise
             raise _as_written(error) from error
 
-    @asynccontextmanager
-    async def _with_what_pods_need(
+    async def _what_pods_need(
         self, namespace: str, resource: Resource, manifest: Mapping[str, Any]
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Provide the objects that a StatefulSet's pods need in the namespace, while the StatefulSet is written."""
         if resource != STATEFUL_SETS or _makes_no_pods(manifest):
-            yield
-            return
+            return nullcontext()
         await self._agents_secrets.make(namespace)
         agent = agent_source(manifest["spec"]["template"])
-        if agent is None:
-            yield
-            return
-        async with self._agents.provided(namespace, agent.name):
-            yield
+        return nullcontext() if agent is None else self._agents.provided(namespace, agent.name)
 
     async def _create(
         self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str

@@ -75,7 +75,7 @@ from trainmaster_operator.reconciling.decision import (
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView, RefusedWrite
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
-from trainmaster_operator.wire.values import mapping, mappings
+from trainmaster_operator.wire.values import mapping, mappings, text
 
 logger = logging.getLogger(__name__)
 # Seconds until a refused write is repeated: the first wait, which doubles up to the longest. Quotas are freed in
@@ -290,7 +290,9 @@ class Executor:
         if known is None or known.resource_version != version:
             # The pod differs from the pod that was decided on, so decide again before destroying anything.
             raise Conflict(f"delete Pod {key.namespace}/{name}", "the pod has changed since it was decided on")
-        if action.force and not await self._is_stranded(live, action):
+        node = text(mapping(live.get("spec")).get("nodeName"))
+        lost_after, now = action.lost_after, self.now()
+        if action.force and node and not await is_lost(self.cluster, node, lost_after=lost_after, now=now):
             logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, name)
             return
         snapshot = self.store.snapshot(key)
@@ -304,10 +306,6 @@ class Executor:
             )
         except NotFound:
             self.store.remove(PODS, key, name, uid)
-
-    async def _is_stranded(self, pod: dict[str, Any], action: DeletePod) -> bool:
-        node = str(pod.get("spec", {}).get("nodeName") or "")
-        return not node or await is_lost(self.cluster, node, lost_after=action.lost_after, now=self.now())
 
     async def _delete_child(self, key: JobKey, action: DeleteChild) -> None:
         resource = CHILDREN[action.kind]

@@ -11,7 +11,7 @@ the next attempt waits for it or continues without it, and its pod is replaced a
 
 from __future__ import annotations
 
-from trainmaster_operator.api.times import since, to_seconds
+from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.reconciling.decision import DeletePod
 from trainmaster_operator.reconciling.observed.lineup import alone_until
 from trainmaster_operator.reconciling.observed.situation import Situation
@@ -53,8 +53,8 @@ def next_check_at(situation: Situation) -> float | None:
 
 def _silent_until(situation: Situation) -> float:
     failure = situation.last_failure
-    waited = since(situation.now, failure.failed_at if failure is not None else None)
-    return situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+    lost_after = situation.spec.failure_policy.nodes.lost_after_seconds
+    return situation.after(failure.failed_at if failure is not None else None, lost_after)
 
 
 def _absent_and_silent(situation: Situation) -> list[PodView]:

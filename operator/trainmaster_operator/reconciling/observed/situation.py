@@ -86,6 +86,24 @@ class Situation:
         """Returns whether the current attempt should run, as opposed to being held."""
         return self.status.phase in RUN_PHASES
 
+    @property
+    def starting(self) -> bool:
+        return self.status.phase in ("Pending", "Starting", "Restarting")
+
+    @property
+    def stops_as_planned(self) -> bool:
+        """Returns whether the job is being resized, restarted on request, or has given up its nodes for a while."""
+        return bool(self.status.resizing or self.status.stopping or self.status.scheduling_backoff)
+
+    @property
+    def is_cause_open(self) -> bool:
+        """Returns whether the operator waits for a better cause of the last failure before it ends the job."""
+        return self.last_failure is not None and bool(self.last_failure.provisional)
+
+    def after(self, moment: str | None, seconds: float) -> float:
+        """Returns the time `seconds` after a time in the status. If that is in the future, it counts as now."""
+        return self.now - since(self.now, moment) + seconds
+
     @cached_property
     def living(self) -> Mapping[int, PodView]:
         """Returns the pods that may still train."""

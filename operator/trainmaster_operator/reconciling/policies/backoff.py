@@ -130,7 +130,7 @@ def replace(situation: Situation) -> Transition | None:
     status, failure = situation.status, situation.last_failure
     if failure is None or failure.provisional or not is_limited(failure.reason, counted=failure.counted):
         return None
-    if status.phase == "Restarting" and not (status.resizing or status.stopping or status.scheduling_backoff):
+    if status.phase == "Restarting" and not situation.stops_as_planned:
         ended, workers = status.attempt, desired_workers(situation)
     elif status.phase in ("Pending", "Starting"):
         ended, workers = status.attempt - 1, situation.workers
@@ -169,8 +169,7 @@ def restart_at(situation: Situation) -> float | None:
     """Returns when a waiting restart may begin. A clock that was set back doesn't lengthen the wait."""
     failure = situation.last_failure
     if failure is not None and failure.provisional:
-        wait = settling_seconds(situation, failure.attempt)
-        return min((to_seconds(failure.failed_at) or situation.now) + wait, situation.now + wait)
+        return situation.after(failure.failed_at, settling_seconds(situation, failure.attempt))
     at = to_seconds(situation.status.next_attempt_time)
     if at is None:
         return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmaster_operator.api.times import since, to_text
+from trainmaster_operator.api.times import to_text
 from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies import startup
@@ -51,11 +51,7 @@ def reopen_resized(situation: Situation) -> Transition | None:
 
 def shrink(situation: Situation) -> Transition | None:
     """Opens the next attempt with fewer workers, because a worker's pod has had no node for too long."""
-    if situation.spec.elastic is None or situation.status.phase not in ("Pending", "Starting", "Restarting"):
-        return None
-    failure = situation.last_failure
-    if failure is not None and failure.provisional and failure.attempt == situation.status.attempt:
-        # The job may still end.
+    if situation.spec.elastic is None or not situation.starting or situation.is_cause_open:
         return None
     if situation.unresponsive or alone_until(situation) is not None:
         # The unresponsive worker's pod will be deleted soon. After that, the worker isn't available.
@@ -71,8 +67,7 @@ def shrink(situation: Situation) -> Transition | None:
 
 def shrink_at(situation: Situation) -> float:
     """Returns when a missing worker is left out, which is never later than the time at which the job would fail."""
-    waited = since(situation.now, held_since(situation))
-    due = situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+    due = situation.after(held_since(situation), situation.spec.failure_policy.nodes.lost_after_seconds)
     fails = startup.due_at(situation)
     return due if fails is None else min(due, fails)
 
@@ -83,7 +78,7 @@ def grow_at(situation: Situation) -> float | None:
         return None
     if _asked_for(situation) == {*desired_workers(situation)}:
         return None
-    return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
+    return situation.after(situation.status.attempt_start_time, GROW_AFTER)
 
 
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def falls_back_at(situation: Situation) -> float | None:
         return None
     if has_formed(situation):
         return None
-    return situation.now - since(situation.now, situation.status.attempt_start_time) + FORMED_WITHIN
+    return situation.after(situation.status.attempt_start_time, FORMED_WITHIN)
 
 
 def join(situation: Situation) -> Transition | None:
@@ -118,9 +118,9 @@ def retries_at(situation: Situation) -> float | None:
     """Returns the next time at which ranks may join or restart, or a spare may take an absent worker's place."""
     times = [due for _, due in _failed_to_join(situation) if due is not None]
     if _lacks_ranks(situation) and _recovers(situation):
-        times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + RECOVERED_WITHIN)
+        times.append(situation.after(situation.status.attempt_start_time, RECOVERED_WITHIN))
     if _lacks_ranks(situation) and situation.has_spares:
-        times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + JOINED_WITHIN)
+        times.append(situation.after(situation.status.attempt_start_time, JOINED_WITHIN))
     return min((due for due in times if due > situation.now), default=None)
 
 

@@ -45,10 +45,9 @@ def reopen_stopped(situation: Situation) -> Transition | None:
 
 def end_back_off(situation: Situation) -> Transition | None:
     """Ends a back-off on request, if the next attempt waits only for the back-off."""
-    status, failure = situation.status, situation.last_failure
-    if status.phase != "Restarting" or status.resizing or status.stopping or status.scheduling_backoff:
+    if situation.status.phase != "Restarting" or situation.stops_as_planned or situation.is_cause_open:
         return None
-    if situation.now >= (restart_at(situation) or 0.0) or (failure is not None and failure.provisional):
+    if situation.now >= (restart_at(situation) or 0.0):
         return None
     asked = _asked(situation)
     if asked is None:

@@ -8,7 +8,7 @@ half to end the node's pods.
 
 from __future__ import annotations
 
-from trainmaster_operator.api.times import since, to_text
+from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
@@ -23,19 +23,14 @@ JOINED_WITHIN = 5.0
 
 def stand_in(situation: Situation) -> Transition | None:
     """Opens the next attempt with spares in the places of missing workers."""
-    status, failure = situation.status, situation.last_failure
-    if not situation.has_spares or status.phase not in ("Pending", "Starting", "Restarting"):
-        return None
-    if status.resizing or status.stopping or status.scheduling_backoff:
-        return None
-    if failure is not None and failure.provisional:
+    if not (situation.has_spares and situation.starting) or situation.stops_as_planned or situation.is_cause_open:
         return None
     return _for_silent(situation) or _for_nowhere(situation)
 
 
 def stands_in_at(situation: Situation) -> float | None:
     """Returns when a missing worker is replaced by a spare."""
-    if not situation.has_spares or situation.status.phase not in ("Pending", "Starting", "Restarting"):
+    if not (situation.has_spares and situation.starting):
         return None
     times = [_given_up_at(situation)]
     if situation.running:
@@ -87,5 +82,4 @@ def _for_nowhere(situation: Situation) -> Transition | None:
 
 
 def _given_up_at(situation: Situation) -> float:
-    waited = since(situation.now, held_since(situation))
-    return situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+    return situation.after(held_since(situation), situation.spec.failure_policy.nodes.lost_after_seconds)

@@ -65,7 +65,7 @@ class StartProblem:
 
 def unrecoverable(situation: Situation) -> Transition | None:
     """Fails the job at once for a problem that waiting can't solve."""
-    if not _is_starting(situation):
+    if not situation.starting:
         return None
     problem = next((item for item in start_problems(situation) if item.is_unrecoverable), None)
     return None if problem is None else fail(situation, problem.reason, problem.message)
@@ -80,15 +80,13 @@ def deadline(situation: Situation) -> Transition | None:
     gang = situation.spec.scheduling.gang
     if gang is not None and waits_for_nodes(situation):
         limit = f"the gang had no nodes within {gang.timeout_seconds} s (scheduling.gang.timeoutSeconds)"
-    problem = gravest_problem(situation)
-    if problem is not None:
-        return fail(situation, problem.reason, f"{limit}: {problem.message}")
-    return fail(situation, "StartupDeadlineExceeded", f"{limit}: {_missing(situation)}")
+    problem = gravest_problem(situation) or StartProblem("StartupDeadlineExceeded", _missing(situation))
+    return fail(situation, problem.reason, f"{limit}: {problem.message}")
 
 
 def due_at(situation: Situation) -> float | None:
     """Returns when the job fails if its ranks aren't up by then, or None."""
-    if not _is_starting(situation):
+    if not situation.starting:
         return None
     began = began_at(situation)
     if began is None:
@@ -139,10 +137,6 @@ def start_problems(situation: Situation) -> Iterator[StartProblem]:
 def is_quota(problem: RefusedWrite) -> bool:
     """Returns whether a write was refused by a full ResourceQuota (plugin/pkg/admission/resourcequota)."""
     return "exceeded quota" in problem.message
-
-
-def _is_starting(situation: Situation) -> bool:
-    return situation.status.phase in ("Pending", "Starting", "Restarting")
 
 
 def _children(situation: Situation) -> Iterator[StartProblem]:

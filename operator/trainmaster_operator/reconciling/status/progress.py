@@ -86,8 +86,7 @@ def _news_at(situation: Situation) -> str | None:
 
     Every pass calls this, so it doesn't read the progress of each rank. A job may have thousands of ranks.
     """
-    observed, published = situation.observed, situation.status.progress
-    at = observed.progress_at
+    observed, published, at = situation.observed, situation.status.progress, situation.observed.progress_at
     if observed.progress_attempt != situation.status.attempt or at is None or not any(observed.progress.values()):
         return None
     reported_at = to_text(at)
@@ -131,9 +130,8 @@ def with_recovery(situation: Situation, status: JobStatus) -> list[Failure]:
 def _repeated_steps(situation: Situation, failure: Failure) -> int | None:
     """Returns the number of steps repeated after a failure, or None if ranks report no steps."""
     ranks = (rank for ranks in situation.observed.progress.values() for rank in ranks.values())
-    begun = [
-        rank.start_step if rank.start_step is not None else rank.step - 1 for rank in ranks if rank.step is not None
-    ]
+    steps = ((rank.start_step, rank.step) for rank in ranks if rank.step is not None)
+    begun = [step - 1 if start is None else start for start, step in steps]
     return max((failure.step or 0) - min(begun), 0) if begun else None
 
 
