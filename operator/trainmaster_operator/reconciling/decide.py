@@ -11,22 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
-from trainmaster_operator.reconciling.actions import stuck_pods
-from trainmaster_operator.reconciling.actions.assignments import (
-    assign,
-    desired_assignment,
-    names_first_pods_at,
-    next_touch_at,
-    touch,
-)
-from trainmaster_operator.reconciling.actions.children import (
-    apply_children,
-    delete_pod_group,
-    ensure_agent,
-    next_look_at,
-    scaled_to_zero,
-)
-from trainmaster_operator.reconciling.actions.stuck_pods import delete_silent_pods, delete_stuck_pods
+from trainmaster_operator.reconciling.actions import assignments, children, stuck_pods
 from trainmaster_operator.reconciling.decision import Action, Decision, DeleteJob
 from trainmaster_operator.reconciling.observed.lineup import alone_until, saves_until
 from trainmaster_operator.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation, survey
@@ -102,7 +87,7 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
         status = next_status(before, next(answers))
 
     after = before.with_status(status)
-    assignment = desired_assignment(after)
+    assignment = assignments.desired_assignment(after)
     return Decision(
         status,
         (*_actions(after), *collect_stacks(job.status, after)),
@@ -139,18 +124,21 @@ def _actions(situation: Situation) -> Iterator[Action]:
     yield from workload_actions(situation)
     if situation.status.attempt == 0:
         return
-    yield from delete_stuck_pods(situation)
-    yield from delete_silent_pods(situation)
+    yield from stuck_pods.delete_stuck_pods(situation)
+    yield from stuck_pods.delete_silent_pods(situation)
     yield from move_workers(situation)
-    assignment = desired_assignment(situation)
-    if not scaled_to_zero(situation):
-        yield from assign(situation, assignment)
-    yield from apply_children(situation, assignment)
+    assignment = assignments.desired_assignment(situation)
+    if not children.scaled_to_zero(situation):
+        yield from assignments.assign(situation, assignment)
+    yield from children.apply_children(situation, assignment)
     # The template must contain the new attempt first, because a new pod must not start the old one again.
     yield from backoff.replace_pods(situation)
-    yield from delete_pod_group(situation) if scaled_to_zero(situation) else ensure_agent(situation)
+    if children.scaled_to_zero(situation):
+        yield from children.delete_pod_group(situation)
+    else:
+        yield from children.ensure_agent(situation)
     if situation.running:
-        yield from touch(situation, assignment)
+        yield from assignments.touch(situation, assignment)
 
 
 # Minimum wait in seconds. It prevents a busy loop if a time has passed without any effect.
@@ -165,9 +153,9 @@ def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
         lifecycle.active_deadline_at(situation),
         lifecycle.expires_at(situation.job),
         stuck_pods.next_check_at(situation),
-        next_look_at(situation),
-        next_touch_at(situation, assignment) if not situation.terminal else None,
-        names_first_pods_at(situation),
+        children.next_look_at(situation),
+        assignments.next_touch_at(situation, assignment) if not situation.terminal else None,
+        assignments.names_first_pods_at(situation),
         backoff.restart_at(situation) if status.phase == "Restarting" else None,
         scheduling_backoff.begins_at(situation),
         saves_until(situation) if status.phase == "Restarting" else None,

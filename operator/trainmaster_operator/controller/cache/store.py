@@ -5,8 +5,7 @@ frozen views. Everything runs in the event loop's thread, so there are no locks.
 
 **Staleness.** The watch lags behind our own writes. Therefore each write's answer is recorded like a watch event, and
 an object is only replaced by a newer one. resourceVersions are compared as integers (official since Kubernetes 1.35,
-KEP-5504; etcd's revisions always were integers). After `status.attempt = 2` was written, no pass sees 1 again, however
-late the watch is.
+KEP-5504). After `status.attempt = 2` was written, no pass sees 1 again, however late the watch is.
 
 **Deletions.** A deleted uid never returns, even if a late event still shows the object. A relist after 410 misses
 deletions, so `resync` regularly compares the store with a list (mark and sweep).

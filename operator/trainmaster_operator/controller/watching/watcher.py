@@ -3,14 +3,11 @@
 kopf lists, watches, reconnects and re-authenticates in a separate thread and event loop (`KopfThread`). The `Watcher`
 supervises kopf:
 
-- A watch error other than 410 ends kopf, which is then restarted after a jittered back-off. The store keeps its
-  content. The new lists bring missed changes, and `restarted` requests a sweep, because a list doesn't show deletions.
+- A watch error other than 410 ends kopf, which is then restarted after a jittered back-off. The new lists bring missed
+  changes. A list shows no deletions, so `listed` and `restarted` request sweeps.
 - kopf reads discovery only once, at its start, and never watches a type that is missing there. A real API server serves
   a type a moment before discovery names it, because two controllers update discovery (apiextensions-apiserver's for the
-  group's document, kube-aggregator's for the list of groups). So before kopf starts, the watcher waits until each type
-  can be listed and is in the discovery documents that kopf will read.
-- A list shows no deletions. `listed` is called when kopf has listed a type and begins to watch it, even if the list is
-  empty. A sweep after that finds earlier deletions, and the watch shows later ones.
+  group's document, kube-aggregator's for the list of groups). So the watcher waits for both before kopf starts.
 
 kopf's documentation advises against sharing a loop with it ("Embedding"), for good reasons:
 
@@ -20,10 +17,8 @@ kopf's documentation advises against sharing a loop with it ("Embedding"), for g
   if they share kopf's loop, and for 11 to 29 ms if kopf has its own thread (the slowest of 100 waits; at most 194 to
   612 and 53 to 152 ms). For single changes, there is no difference (docs/architecture.md, "What of kopf is used").
 
-There are only `on.event` handlers, so kopf writes no finalizers or annotations. kopf's storages, which would copy and
-compare every object, are replaced by storages that keep nothing. Namespaces are given by name and aren't discovered. If
-a namespace doesn't exist yet, its lists and watches are empty until it is created. So the operator needs no permission
-for namespaces or custom resource definitions.
+There are only `on.event` handlers, so kopf writes no finalizers or annotations, and its storages keep nothing.
+Namespaces are given by name, so the operator needs no permission for namespaces or custom resource definitions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """A job's children are first written by a create, and later by server-side apply.
 
-- **Create.** An unknown child is written by a create, which fails if an object with its name exists. So another owner's
-  object is never overwritten, even if it was created a moment ago.
-- **Apply.** Like an update, an apply contains the uid and the resourceVersion that were decided on. It fails if the
-  object was changed, deleted or recreated since then, so a deposed leader's late write fails.
-- After either failure, the object is read. If only its status has changed, it is applied again. If anything else
-  differs, the job is decided on again. No write is repeated without a read.
+- **Create.** An unknown child is written by a create, so another owner's object is never overwritten.
+- **Apply.** An apply contains the uid and the resourceVersion that were decided on, so a deposed leader's late write
+  fails. After a failure, the object is read. If only its status has changed, it is applied again, or else the job is
+  decided on again.
 - **Ownership of fields.** An apply removes fields that the manager's last *apply* contained and this one doesn't. The
   fields of a create belong to another entry of `metadata.managedFields` and would never be removed (for example, the
   node selector of an earlier Kueue flavor). So before the first apply, that entry is declared to be an apply, as

@@ -2,8 +2,8 @@
 
 A StatefulSet replaces a pod only after the old one is gone, which a dead kubelet never reports. So a pod is deleted by
 force if its grace period ended `nodes.lostAfterSeconds` ago and a live read of its node shows that the node is lost.
-Processes that still run there can't join a later attempt, because its assignment doesn't contain their pod's uid. A
-worker that trains alone doesn't need its peers, so its pod is deleted only after its agent must have stopped the ranks.
+Processes that still run there can't join a later attempt, because its assignment lacks their pod's uid. The pod of a
+worker that trains alone is deleted only after its agent must have stopped the ranks.
 
 A worker whose agent hangs, or that has lost its network, looks healthy to Kubernetes. If its peers report it as silent,
 the next attempt waits for it or continues without it, and its pod is replaced after `nodes.lostAfterSeconds`.

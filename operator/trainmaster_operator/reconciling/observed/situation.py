@@ -1,15 +1,13 @@
 """A situation holds the facts about one job at one moment, computed once for all policies.
 
 `survey` combines the status with the observations: the workers, their pods, and each worker's report on the current
-attempt. Agents report by streams and termination messages (`Report`). If a container ended without a report, the
-container's status is used.
+attempt. Agents report by streams and termination messages (`Report`), or else the container's status is used.
 
 **Matching ends and attempts.** An agent serves many attempts, so an end without a message doesn't show its attempt.
 When an attempt opens, the status records how often each worker's container has ended, so that no old end counts again.
-A new end belongs to the attempt if it is clearly later than the opening, or later than the agent's own report on the
-attempt, which uses the same clock. An end within CLOCK_SLACK could belong to the previous attempt, so the operator
-waits for the report that the restarted agent finds and sends. The operator also waits if the kubelet's probe killed an
-agent that hadn't reported on the attempt. That agent hung before the attempt opened, and joins after its restart.
+A new end belongs to the attempt if it is clearly later than the opening or the agent's own report on the attempt. An
+end within CLOCK_SLACK could belong to the previous attempt, so the operator waits for the restarted agent's report. It
+also waits if the kubelet's probe killed an agent that hadn't reported on the attempt, because that agent hung before.
 """
 
 from __future__ import annotations

@@ -110,18 +110,16 @@ def end_attempt(
 
 def reattribute(situation: Situation) -> Transition | None:
     """Replaces the recorded cause of an attempt that just ended, if a stronger one appears."""
-    failure = situation.last_failure
-    if failure is None or (
-        since(situation.now, failure.failed_at) >= backoff.SETTLE_SECONDS and not failure.provisional
-    ):
+    failure, held = situation.last_failure, situation.status.phase == "Restarting"
+    if failure is None or failure.attempt != situation.status.attempt - (0 if held else 1):
         return None
-    held = situation.status.phase == "Restarting"
-    if failure.attempt != situation.status.attempt - (0 if held else 1):
+    if since(situation.now, failure.failed_at) >= backoff.SETTLE_SECONDS and not failure.provisional:
         return None
     cause = cause_of(situation, failure.attempt)
     if cause is None or known_reason(cause.reason).strength <= known_reason(failure.reason).strength:
         return None
-    if held and _is_own_deletion(failure, cause):
+    # The pod may be gone only because the operator deleted it for its silent agent.
+    if held and cause.reason == "PodDeleted" and cause.worker == failure.worker and is_unresponsive_report(failure):
         return None
     before = _without(situation, failure)
     if held:
@@ -131,28 +129,20 @@ def reattribute(situation: Situation) -> Transition | None:
 
 def reopen(situation: Situation) -> Transition | None:
     """Opens the next attempt when the back-off is over and every worker has a living pod."""
-    if (
-        situation.status.phase != "Restarting"
-        or situation.status.resizing
-        or situation.now < (backoff.restart_at(situation) or 0.0)
-    ):
+    status, failure = situation.status, situation.last_failure
+    if status.phase != "Restarting" or status.resizing or situation.now < (backoff.restart_at(situation) or 0.0):
         return None
-    failure = situation.last_failure
     if failure is not None and failure.provisional:
         return _fail_for(_without(situation, failure), failure, _response(situation, failure), at=failure.failed_at)
     workers = next_workers(situation)
-    if not can_open(situation, workers):
-        return None
-    return open_attempt(situation, workers, "AttemptOpened")
+    return open_attempt(situation, workers, "AttemptOpened") if can_open(situation, workers) else None
 
 
 def held_since(situation: Situation) -> str | None:
     """Returns when the job's current wait began, which is the start of the attempt or the time of the failure."""
-    status = situation.status
-    failure = situation.last_failure
-    if not situation.running and failure is not None and failure.attempt == status.attempt:
-        return failure.failed_at
-    return status.attempt_start_time
+    status, failure = situation.status, situation.last_failure
+    held = not situation.running and failure is not None and failure.attempt == status.attempt
+    return failure.failed_at if held and failure is not None else status.attempt_start_time
 
 
 def advance(situation: Situation) -> Transition:
@@ -172,30 +162,22 @@ def advance(situation: Situation) -> Transition:
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
         change = pods_recorded(situation, workers)
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
-        return Transition(
-            "Running",
-            "AllRanksUp",
-            f"attempt {status.attempt}: all ranks are up",
-            change | NEW_STARTUP,
-        )
+        message = f"attempt {status.attempt}: all ranks are up"
+        return Transition("Running", "AllRanksUp", message, change | NEW_STARTUP)
     # The pods of a later attempt are recorded when it opens, even without nodes.
     if status.phase == "Pending" and are_placed and (situation.worker_uids or change):
         return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", change)
     return replace(waiting, change=change)
 
 
-def fail(situation: Situation, reason: str, message: str, change: StatusChange | None = None) -> Transition:
+def fail(situation: Situation, reason: str, message: str, change: StatusChange = NO_CHANGE) -> Transition:
     """Returns the transition to a failed job."""
     ended = NO_WAIT | StatusChange(completion_time=to_text(situation.now), replacing_pod_uids=[])
-    return Transition("Failed", reason, message, (change or NO_CHANGE) | ended)
+    return Transition("Failed", reason, message, change | ended)
 
 
 def _respond(
-    situation: Situation,
-    cause: Failure,
-    at: str | None = None,
-    going: frozenset[str] = frozenset(),
-    anew: str = "",
+    situation: Situation, cause: Failure, at: str | None = None, going: frozenset[str] = frozenset(), anew: str = ""
 ) -> Transition:
     """Opens a new attempt, waits for one, or ends the job."""
     response = _response(situation, cause)
@@ -229,10 +211,9 @@ def _respond(
     message = f"attempt {cause.attempt} ended: {cause.message}" + (f"; {left}" if left else "")
     if situation.unresponsive:
         message += "; its pod is replaced if it doesn't answer"
-    trains_until = alone_until(situation)
-    if trains_until is not None:
-        seconds = trains_until - situation.now
-        message += f"; its unreachable ranks may keep training for {seconds:.0f} s, so the next attempt waits"
+    if (until := alone_until(situation)) is not None:
+        seconds = f"{until - situation.now:.0f} s"
+        message += f"; its unreachable ranks may keep training for {seconds}, so the next attempt waits"
     if moving:
         message += f"; node {cause.node} is avoided from now on"
     if waiting:
@@ -282,9 +263,8 @@ def _fail_for(situation: Situation, cause: Failure, response: FailureResponse, a
         disruptions=situation.status.disruptions,
         failures=_with_failure_recorded(situation, cause, counted=False, at=at),
     )
-    reason = response.reason or cause.reason
     message = f"attempt {cause.attempt} failed: {response.message or cause.message}"
-    return fail(situation, reason, message, change)
+    return fail(situation, response.reason or cause.reason, message, change)
 
 
 def _correct(situation: Situation, before: Situation, cause: Failure, failure: Failure) -> Transition:
@@ -342,11 +322,6 @@ def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bo
     if status.continues is None or failure.attempt != status.attempt - 1 or has_formed(situation):
         return False
     return known_reason(cause.reason).strength is Strength.PEER or cause.worker in situation.ended_before
-
-
-def _is_own_deletion(failure: Failure, cause: Failure) -> bool:
-    """Returns whether a pod is gone only because the operator deleted it for its silent agent."""
-    return is_unresponsive_report(failure) and cause.worker == failure.worker and cause.reason == "PodDeleted"
 
 
 def _with_failure_recorded(

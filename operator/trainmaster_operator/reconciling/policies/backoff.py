@@ -3,16 +3,14 @@
 **Restarts.** `delay` computes the wait of a counted restart from `failurePolicy.backoff`. `restart_at` returns when the
 next attempt may open.
 
-**The kubelet's crash back-off** delays some containers for longer than a new pod takes. Without a stream, every failure
-is reported by a container's exit. The kubelet restarts a container at once the first time, then 10, 20, 40 … 300 s
-after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff). After ten minutes of running, the count is reset. The
-kubelet counts for each container of each pod uid, so a new pod starts from zero.
+**The kubelet's crash back-off** delays some containers for longer than a new pod takes. The kubelet restarts a
+container at once the first time, then 10, 20, 40 … 300 s after its end (kubernetes: pkg/kubelet/kuberuntime,
+doBackOff). It counts for each pod uid and starts from zero after ten minutes of running.
 
-So `replace` replaces pods within a restart. The attempt is held, the pods are listed in `status.replacingPodUIDs` and
-deleted, and the next attempt opens when the new pods exist. This costs neither a restart nor a disruption. It applies
-if an agent exited to report an attempt that is over, or if a container that had worked ended without a report (its
-agent was killed). If a container never reported and hadn't run for WORKED_SECONDS, its image or command may be wrong,
-so the back-off stays. Each end of a container that had worked costs a restart, so the budget limits replacements.
+So `replace` replaces pods within a restart, which costs neither a restart nor a disruption: the attempt is held, the
+pods are deleted, and the next attempt opens when the new pods exist. It applies if an agent exited to report an attempt
+that is over, or if a container that had worked ended without a report (its agent was killed). If a container never
+reported and hadn't run for WORKED_SECONDS, its image or command may be wrong, so the back-off stays.
 """
 
 from __future__ import annotations

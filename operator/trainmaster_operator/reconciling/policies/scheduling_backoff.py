@@ -1,13 +1,10 @@
 """Scheduling backoff prevents deadlocks: a job with too few nodes gives up its nodes for a while.
 
-Without a gang scheduler each pod is created and scheduled by itself, so two jobs can each hold half of the
-accelerators, or of a ResourceQuota, forever. If a job holds nodes while some of its pods have had no node for a fifth
-of `startupSeconds`, it is scaled to zero, waits, and tries again. (The default is three minutes, and a cluster
-autoscaler needs two to four for a node.) The same happens if a quota prevents some pods. The waits grow.
-Jitter from the job's uid is added to all times, so that the same two jobs don't collide again. `startupSeconds` keeps
-running, and no attempt opens before all pods have nodes.
-
-An elastic job shrinks instead, if the workers with nodes are enough.
+Without a gang scheduler, two jobs can each hold half of the accelerators, or of a ResourceQuota, forever. If a job
+holds nodes while some of its pods have had no node for a fifth of `startupSeconds` (three minutes by default; a cluster
+autoscaler needs two to four), or a quota prevents some pods, it is scaled to zero, waits, and tries again. The waits
+grow, with jitter from the job's uid, so that the same two jobs don't collide again. No attempt opens before all pods
+have nodes. An elastic job shrinks instead, if the workers with nodes are enough.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster_operator.api.json_codec import MAX_DEPTH, decode
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unusable
+from trainmaster_operator.controller.cache import job_objects
 from trainmaster_operator.controller.cache import store as store_module
-from trainmaster_operator.controller.cache.records import JobKey, Record
+from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.watching.resync import WATCHED, Resync
 from trainmaster_operator.controller.writing.status import with_conditions
@@ -80,7 +81,7 @@ def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(mo
         ],
     }
     with monkeypatch.context() as patched:
-        patched.setattr(Record, "parse", broken)
+        patched.setattr(job_objects, "read_spec", broken)
         store.upsert(JOBS, cluster.put(JOBS, b.job()))
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
