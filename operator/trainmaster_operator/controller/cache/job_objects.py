@@ -113,7 +113,7 @@ class JobObjects:
         if known is None or known.uid != of.uid:
             # Pods may be known before their job.
             record.merge_all_termination_reports()
-        record.drop_old_reports()
+        record.drop_reports({attempt for attempt in record.reported_attempts if record.is_past(attempt)})
         self._changed(key)
 
     def set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:

@@ -194,7 +194,7 @@ class Record:
         if report.attempt not in self.reported_attempts:
             self.reported_attempts.add(report.attempt)
             if len(self.reported_attempts) > REPORTED_ATTEMPTS:
-                self._drop_reports({min(self.reported_attempts)})
+                self.drop_reports({min(self.reported_attempts)})
         return True
 
     def own_sets(self) -> dict[str, tuple[str, range]]:
@@ -252,11 +252,8 @@ class Record:
         """Returns whether an attempt is too old for decisions."""
         return self.job is not None and attempt < self.job.status.attempt - 1
 
-    def drop_old_reports(self) -> None:
-        """Drop the reports of attempts that are too old for decisions."""
-        self._drop_reports({attempt for attempt in self.reported_attempts if self.is_past(attempt)})
-
-    def _drop_reports(self, attempts: Set[int]) -> None:
+    def drop_reports(self, attempts: Set[int]) -> None:
+        """Drop the reports of these attempts."""
         if attempts:
             self.reported_attempts -= attempts
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}

@@ -27,12 +27,7 @@ from trainmaster_operator.rendering import AgentConfigMap
 from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_VOLUME
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_INDEX
-from trainmaster_operator.wire.names import (
-    ASSIGNMENT_ANNOTATION,
-    FIELD_MANAGER,
-    HASH_ANNOTATION,
-    TOUCHED_ANNOTATION,
-)
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, FIELD_MANAGER, HASH_ANNOTATION, TOUCHED_ANNOTATION
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import ProtocolError, decimal, loads, mapping, mappings, text, whole
 

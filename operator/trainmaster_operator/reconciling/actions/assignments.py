@@ -41,7 +41,7 @@ def desired_assignment(situation: Situation) -> Assignment:
         attempt=attempt,
         workers=situation.workers,
         hosts=_hosts(situation),
-        uids=_uids(situation) if attempt > 1 or _names_first_pods(situation) else None,
+        uids=_uids(situation),
         port=master_port(situation.job.uid, attempt),
         processes=_processes(situation),
         # The code of the open attempt; if the status has none, no attempt was opened yet.
@@ -65,11 +65,6 @@ def names_first_pods_at(situation: Situation) -> float | None:
         return None
     reported = [min(situation.reports[worker].at, situation.now) for worker in situation.finished]
     return min(reported) + FINISHED_SECONDS if reported else None
-
-
-def _names_first_pods(situation: Situation) -> bool:
-    at = names_first_pods_at(situation)
-    return at is not None and at <= situation.now
 
 
 def assign(situation: Situation, assignment: Assignment) -> Iterator[Assign]:
@@ -96,9 +91,9 @@ def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
 
     Within an attempt Hold is always newer than Run, because a held attempt never continues.
     """
-    if present is None or present.attempt < desired.attempt:
-        return False
-    return present.attempt > desired.attempt or (present.state == "Hold" and desired.state == "Run")
+    if present is None or present.attempt != desired.attempt:
+        return present is not None and present.attempt > desired.attempt
+    return present.state == "Hold" and desired.state == "Run"
 
 
 def touch(situation: Situation, assignment: Assignment) -> Iterator[Touch]:
@@ -131,9 +126,7 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     """
     opened = to_seconds(situation.status.attempt_start_time)
     in_template = assignment.attempt == 1 and situation.spec.scheduling.topology is None
-    if in_template or assignment.state == "Hold" or opened is None:
-        return []
-    if situation.now - opened > TOUCH_FOR_SECONDS:
+    if in_template or assignment.state == "Hold" or opened is None or situation.now - opened > TOUCH_FOR_SECONDS:
         return []
     assigned = frozenset(situation.workers)
     stream = situation.observed.stream.workers if assignment.code is None else ()
@@ -159,8 +152,11 @@ def _hosts(situation: Situation) -> tuple[str, ...]:
     )
 
 
-def _uids(situation: Situation) -> tuple[str, ...]:
+def _uids(situation: Situation) -> tuple[str, ...] | None:
     """Returns the uids of the attempt's pods, or "" for an absent worker, whose ranks any pod may prepare."""
+    names_at = names_first_pods_at(situation)
+    if situation.status.attempt <= 1 and (names_at is None or names_at > situation.now):
+        return None
     uids = zip(situation.workers, situation.status.pod_uids, strict=False)
     return tuple("" if worker in situation.members.absent else uid or "" for worker, uid in uids)
 

@@ -122,7 +122,7 @@ def workload_manifest(situation: Situation) -> Manifest | None:
 
 
 def _inputs(situation: Situation, assignment: Assignment, replicas: Mapping[str, int]) -> Inputs:
-    asked, observed = situation.asked, situation.observed
+    asked, observed = situation.job.spec, situation.observed
     workload = admission(situation.job, asked, observed) if asked is not None else None
     return {
         "job": situation.identity,

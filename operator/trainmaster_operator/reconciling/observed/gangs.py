@@ -15,13 +15,7 @@ import json
 from typing import TYPE_CHECKING
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
-from trainmaster_operator.reconciling.observed.snapshot import (
-    ChildView,
-    Job,
-    Observed,
-    PodSetAdmission,
-    WorkloadView,
-)
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodSetAdmission, WorkloadView
 from trainmaster_operator.rendering import GANG_APIS, Placement, has_pod_group, scheduler_of, worker_layout
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     is_unresponsive_report,
     reason_of,
 )
+from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.rendering import GroupLayout, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
@@ -51,6 +52,7 @@ class Situation:
     `layout` lists the groups. `workers` are the global indexes of the current attempt's workers, in rank order.
     """
 
+    # `job.spec` is the user's own spec. In `spec`, the number of workers is the one that Kueue admitted.
     job: Job
     spec: JobSpec
     observed: Observed
@@ -61,11 +63,6 @@ class Situation:
     pods: Mapping[int, PodView]
     # The last report of each worker on the current attempt.
     reports: Mapping[int, Report] = field(default_factory=dict)
-
-    @property
-    def asked(self) -> JobSpec | None:
-        """Returns the user's original spec. In `spec`, the number of workers is the one that Kueue admitted."""
-        return self.job.spec
 
     @property
     def status(self) -> JobStatus:
@@ -104,7 +101,6 @@ class Situation:
 
     @cached_property
     def living(self) -> Mapping[int, PodView]:
-        """Returns the pods that may still train."""
         return {worker: pod for worker, pod in self.pods.items() if pod.alive}
 
     def healthy_pod(self, worker: int, without: frozenset[str] = frozenset()) -> PodView | None:
@@ -117,7 +113,6 @@ class Situation:
 
     @cached_property
     def members(self) -> Members:
-        """Returns the current attempt's workers and ranks that are in its group."""
         return Members.of(self.workers, self.layout, self.status.absent_ranks)
 
     @cached_property
@@ -146,13 +141,7 @@ class Situation:
         return has_spares(self.layout)
 
     @property
-    def keeps_output(self) -> bool:
-        """Returns whether the workers' output may be published."""
-        return self.settings.keep_logs and self.spec.run_policy.keep_logs
-
-    @property
     def last_failure(self) -> Failure | None:
-        """Returns the newest failure or disruption."""
         return self.status.failures[0] if self.status.failures else None
 
     @cached_property
@@ -297,11 +286,6 @@ class Situation:
         connected = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
         return not (stream.connected and (connected or stream.leader == worker))
 
-    def has_joined(self, worker: int) -> bool:
-        """Returns whether a present worker has reported that its ranks are in the current attempt's group."""
-        report = self.reports.get(worker)
-        return (report is not None and report.state == "Running") or worker in self.finished
-
     def with_status(self, status: JobStatus) -> Situation:
         """Returns a situation with equal observations and a new status."""
         return survey(replace(self.job, status=status), self.spec, self.observed, self.now, self.settings)
@@ -344,18 +328,20 @@ class Situation:
             return False
         return known is None or known.at > end.finished_at
 
-    def _had_begun_attempt(self, pod: PodView, end: ContainerEnd) -> bool:
-        """Returns whether a pod's agent had reported on the current attempt before its container ended."""
-        finished, current = end.finished_at, self.status.attempt
-        return finished is not None and any(
-            report.uid == pod.uid and report.attempt == current and report.at <= finished
-            for report in self.observed.reports
-        )
+    def _is_of_attempt(self, pod: PodView, end: ContainerEnd, known: Report | None) -> bool:
+        """Returns whether a container's end certainly belongs to the current attempt."""
+        attempt, opened = self.status.attempt, to_seconds(self.status.attempt_start_time)
+        if attempt == 1 or end.finished_at is None:
+            return attempt == 1
+        is_later = opened is not None and end.finished_at > opened + CLOCK_SLACK
+        if is_later and not self._stalled_before_attempt(pod, known):
+            return True
+        of_agent = (report for report in self.observed.reports if (report.uid, report.attempt) == (pod.uid, attempt))
+        return any(report.at <= end.finished_at for report in of_agent)
 
     def _kill_message(self, pod: PodView) -> str:
         """Returns the kubelet's message on the last end of a pod's container, if the kubelet killed it."""
-        end = pod.latest_end
-        at = end.finished_at if end is not None else None
+        at = pod.latest_end.finished_at if pod.latest_end is not None else None
         return (self.observed.kills.get((pod.uid, at)) or "") if at is not None else ""
 
     def _is_from_worker(self, report: Report, attempt: int) -> bool:
@@ -375,15 +361,7 @@ class Situation:
             return None
         if pod.ends <= self.restart_counts.get(pod.worker, 0):
             return None
-        opened = to_seconds(self.status.attempt_start_time)
-        certain = self.status.attempt == 1 or (
-            opened is not None
-            and end.finished_at is not None
-            and end.finished_at > opened + CLOCK_SLACK
-            and not self._stalled_before_attempt(pod, known)
-        )
-        certain = certain or self._had_begun_attempt(pod, end)
-        if attempt != (self.status.attempt if certain else self.status.attempt - 1):
+        if attempt != (self.status.attempt if self._is_of_attempt(pod, end, known) else self.status.attempt - 1):
             return None
         return Report(
             attempt=attempt,
@@ -439,7 +417,5 @@ def active_seconds(situation: Situation) -> float:
 
 def suspended_since(status: JobStatus) -> str | None:
     """Returns the time of the suspension, while the job is suspended."""
-    return next(
-        (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
-        None,
-    )
+    suspended = condition(status.conditions, "Suspended")
+    return suspended.last_transition_time if suspended is not None and suspended.status == "True" else None

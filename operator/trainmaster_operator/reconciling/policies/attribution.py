@@ -48,6 +48,21 @@ HARDWARE = re.compile(
     r"|Input/output error",
     re.IGNORECASE,
 )
+# How a worker ended, by the reason. Some sentences end with its exit code.
+_ENDS: Mapping[str, str] = {
+    "OOMKilled": "was killed for memory (OOMKilled)",
+    "Hung": "made no progress (Hung)",
+    "PeerLost": "lost its connection to a peer",
+    "MasterUnreachable": "couldn't reach rank 0",
+    "LaunchError": "couldn't start its program",
+    "PreflightMismatch": "has a different environment than its peers",
+    "Stopped": "was stopped from outside",
+}
+_ENDS_WITH_CODE: Mapping[str, str] = {
+    "Signal": "was killed",
+    "AgentLost": "was lost: its agent or container ended",
+    "Diverged": "diverged",
+}
 MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 300
 
@@ -163,7 +178,8 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     details = [f"rank {report.rank}"] if report.rank is not None else []
     details += [f"pod {name}", *([f"node {node}"] if node else [])]
     lines = _last_lines(report.error.splitlines())
-    if not situation.keeps_output and reason not in _WITHOUT_OUTPUT:
+    keeps_output = situation.settings.keep_logs and situation.spec.run_policy.keep_logs
+    if not keeps_output and reason not in _WITHOUT_OUTPUT:
         # If output isn't kept, only the words that show a failure of the machine are used.
         found = HARDWARE.search(lines)
         lines = found[0] if found else ""
@@ -182,31 +198,12 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
 
 
 def _how_it_ended(report: Report, reason: str) -> str:
+    if reason == "Signal" and report.signal is not None:
+        return f"was killed by signal {report.signal}"
+    if reason == "AgentLost" and report.exit_code is None:
+        return "was lost: its agent doesn't answer"
     code = "" if report.exit_code is None else f" with exit code {report.exit_code}"
-    match reason:
-        case "OOMKilled":
-            return "was killed for memory (OOMKilled)"
-        case "Signal":
-            return f"was killed by signal {report.signal}" if report.signal is not None else f"was killed{code}"
-        case "Hung":
-            return "made no progress (Hung)"
-        case "AgentLost" if report.exit_code is None:
-            return "was lost: its agent doesn't answer"
-        case "AgentLost":
-            return f"was lost: its agent or container ended{code}"
-        case "PeerLost":
-            return "lost its connection to a peer"
-        case "MasterUnreachable":
-            return "couldn't reach rank 0"
-        case "LaunchError":
-            return "couldn't start its program"
-        case "PreflightMismatch":
-            return "has a different environment than its peers"
-        case "Diverged":
-            return f"diverged{code}"
-        case "Stopped":
-            return "was stopped from outside"
-    return f"ended{code}"
+    return _ENDS.get(reason) or _ENDS_WITH_CODE.get(reason, "ended") + code
 
 
 def _last_lines(lines: Iterable[str]) -> str:

@@ -118,7 +118,8 @@ def _sentence(names: str, what: str) -> str:
 
 def has_formed(situation: Situation) -> bool:
     """Returns whether every present worker has reported that its ranks train in the current attempt."""
-    return all(situation.has_joined(worker) for worker in situation.members.present)
+    joined = {worker for worker, report in situation.reports.items() if report.state == "Running"}
+    return situation.finished | joined >= {*situation.members.present}
 
 
 def ready_ranks(situation: Situation) -> frozenset[int]:

@@ -26,8 +26,8 @@ def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) ->
 
 def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
     """Returns the change that opens the next attempt. Pods whose places are taken by spares are then replaced."""
-    replaced = situation.leaving | situation.unresponsive | going
-    left_out = [pod for worker, pod in situation.living.items() if worker not in workers]
+    replaced = situation.leaving | situation.unresponsive | going if situation.has_spares else frozenset[str]()
+    left_out = [pod.uid for worker, pod in situation.living.items() if worker not in workers]
     workers = in_rank_order(situation, workers)
     return pods_recorded(situation, workers) | StatusChange(
         attempt=situation.status.attempt + 1,
@@ -40,7 +40,7 @@ def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str
         stopping=None,
         code_digest=situation.code_digest,
         restart_request=situation.job.restart_request,
-        replacing_pod_uids=[pod.uid for pod in left_out if situation.has_spares and pod.uid in replaced],
+        replacing_pod_uids=[uid for uid in left_out if uid in replaced],
     )
 
 
@@ -100,22 +100,14 @@ def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, 
     """Returns the workers ordered by domain, then by index. Workers without a domain come last."""
     if situation.spec.scheduling.topology is None:
         return workers
-    domains = {worker: _domain(situation, worker) for worker in workers}
+    nodes = {worker: pod.node or "" for worker, pod in situation.pods.items()}
+    domains = {worker: situation.observed.domains.get(nodes.get(worker, "")) for worker in workers}
     first = {domain: worker for worker, domain in sorted(domains.items(), reverse=True)}
     return tuple(sorted(workers, key=lambda worker: (domains[worker] is None, first[domains[worker]], worker)))
 
 
 def is_unordered(situation: Situation) -> bool:
     """Returns whether the first attempt's order isn't known yet, so that its ranks must wait."""
-    status = situation.status
-    return (
-        situation.spec.scheduling.topology is not None
-        and status.attempt <= 1
-        and status.phase in (None, "Pending")
-        and not situation.worker_uids
-    )
-
-
-def _domain(situation: Situation, worker: int) -> str | None:
-    pod = situation.pods.get(worker)
-    return None if pod is None or pod.node is None else situation.observed.domains.get(pod.node)
+    if situation.spec.scheduling.topology is None or situation.worker_uids:
+        return False
+    return situation.status.attempt <= 1 and situation.status.phase in (None, "Pending")

@@ -19,13 +19,7 @@ from trainmaster_operator.reconciling.policies.startup import gravest_problem
 from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
 from trainmaster_operator.reconciling.status.stacks import due_stacks
 from trainmaster_operator.reconciling.status.time_spent import book_time
-from trainmaster_operator.reconciling.transition import (
-    NO_CHANGE,
-    StatusChange,
-    Transition,
-    condition,
-    with_condition,
-)
+from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition, condition, with_condition
 from trainmaster_operator.wire.names import JOB_UID_LABEL
 
 INVALID_SPEC = "InvalidSpec"

@@ -62,7 +62,8 @@ def newest_progress(situation: Situation) -> Progress | None:
         furthest_step=old.furthest_step,
         total_steps=first.total_steps,
         epoch=first.epoch,
-        loss=_readable(first.loss),
+        # Up to 17 digits are hard to read.
+        loss=float(f"{first.loss:.6g}") if first.loss is not None and math.isfinite(first.loss) else None,
         samples_per_second=_finite(sum(samples)) if samples else None,
         eta_seconds=_eta(first),
         section=first.section,
@@ -91,11 +92,6 @@ def _news_at(situation: Situation) -> str | None:
         return None
     reported_at = to_text(at)
     return None if published is not None and published.reported_at == reported_at else reported_at
-
-
-def _readable(value: float | None) -> float | None:
-    """Returns a number rounded to six digits, because up to 17 digits are hard to read."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
 def _finite(value: float) -> float | None:

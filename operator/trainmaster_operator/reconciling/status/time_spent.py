@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeSpent
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
-from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
 from trainmaster_operator.reconciling.transition import StatusChange, condition
 from trainmaster_operator.wire.ranks import RankProgress
@@ -194,7 +193,8 @@ def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> 
     books.book(first, min(_latest(pod.created_at for pod in pods), stop))
     scheduled = (None if pod.node is None else pod.scheduled_at or pod.created_at for pod in pods)
     books.book("schedule", min(_latest(scheduled), stop))
-    books.book("pull", min(_latest(_started_at(pod) for pod in pods), stop))
+    started = (pod.started_at or (pod.latest_end.started_at if pod.latest_end else None) for pod in pods)
+    books.book("pull", min(_latest(started), stop))
 
 
 def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
@@ -306,10 +306,6 @@ def _up_at(before: Situation, worker: int) -> float | None:
     if report is not None and report.ended:
         return report.at
     return 0.0 if worker in before.up else None
-
-
-def _started_at(pod: PodView) -> float | None:
-    return pod.started_at or (pod.latest_end.started_at if pod.latest_end is not None else None)
 
 
 def _latest(times: Iterable[float | None]) -> int:
