@@ -78,8 +78,6 @@ class Store:
         """Returns all existing jobs."""
         return (record.job for record in list(self._records.values()) if record.job is not None)
 
-    # Objects of the API server.
-
     def upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         """Insert or update an object from a watch, a list or the answer to a write. Never raises."""
         try:
@@ -183,8 +181,6 @@ class Store:
             if view.agent is not None
         )
 
-    # Agents' reports.
-
     def record_report(self, key: JobKey, report: Report) -> bool:
         """Record a worker's report from the stream; returns whether the report is new."""
         record = self._records.get(key)
@@ -229,8 +225,6 @@ class Store:
         self._changed(key)
         return True
 
-    # Refused writes.
-
     def refusal(self, key: JobKey, action: str) -> Refusal | None:
         """Returns the current refusal of an action of this job."""
         return self._known(key).refusals.get(action)
@@ -254,8 +248,6 @@ class Store:
         if record is not None and record.refusals.pop(action, None) is not None:
             self._changed(key)
 
-    # Listed types and lookups.
-
     def record_listed(self, resource: Resource) -> None:
         """Record that all objects of an optional type are known, and repeat writes refused for lack of the type."""
         is_news = resource.child_kind not in self._listed
@@ -272,8 +264,6 @@ class Store:
         record = self._records.get(key)
         if record is not None and record.lookups.merge(found):
             self._changed(key)
-
-    # Large jobs, whose specs are read separately.
 
     def is_large(self, key: JobKey) -> bool:
         """Returns whether the job is decided on in the thread for large jobs."""
@@ -297,8 +287,6 @@ class Store:
             problem = unforeseen("job", error)
             self._unreadable.report(JOBS, record.without_spec, problem, error)
             self._jobs.set_unreadable(key, record, record.without_spec, problem)
-
-    # Reading.
 
     def snapshot(self, key: JobKey) -> Snapshot | None:
         """Returns `decide`'s input; None if the job doesn't exist.

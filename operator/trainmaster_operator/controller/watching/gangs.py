@@ -100,17 +100,15 @@ class GangWatcher:
         try:
             for namespace in self.namespaces or (None,):
                 await read_all(self.cluster, self.store, resource, namespace)
-        except (NotFound, Forbidden) as error:
-            logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
+        except ClusterError as error:
+            level = logging.DEBUG if isinstance(error, NotFound | Forbidden) else logging.WARNING
+            logger.log(level, "%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
             if isinstance(error, NotFound):
                 # The type isn't served, so all of its objects were deleted too.
                 if resource in self.watched:
                     self.watched.remove(resource)
                 for key, name, version in known:
                     self.store.remove(resource, key, name, version.uid)
-            return False
-        except ClusterError as error:
-            logger.warning("%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
             return False
         if resource not in self.watched:
             self.watched.append(resource)
@@ -120,5 +118,4 @@ class GangWatcher:
 
 def gang_resource(spec: JobSpec | None) -> Resource | None:
     """Returns the type of object that a job's gang scheduler needs."""
-    scheduler = scheduler_of(spec) if spec is not None else None
-    return GANGS.get(scheduler) if scheduler is not None else None
+    return None if spec is None else GANGS.get(scheduler_of(spec) or "")

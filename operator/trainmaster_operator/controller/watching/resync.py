@@ -130,12 +130,12 @@ class Resync:
         """Compare one object of the list; objects that remain in `known` at the end are deleted."""
         place = (text(metadata.get("namespace")), text(metadata.get("name")))
         entry = known.pop(place, None)
-        if entry is not None and entry[1].uid == metadata.get("uid"):
-            if entry[1].resource_version == metadata.get("resourceVersion"):
+        if entry is None:
+            if not self.store.wants(resource, metadata):
                 return
-        elif entry is not None:
+        elif entry[1].uid != metadata.get("uid"):
             self.store.remove(resource, entry[0], place[1], entry[1].uid)
-        if entry is None and not self.store.wants(resource, metadata):
+        elif entry[1].resource_version == metadata.get("resourceVersion"):
             return
         try:
             self.store.upsert(resource, await self.cluster.get(resource, *place))

@@ -15,7 +15,6 @@ import socket
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.api.printable import one_line
@@ -132,19 +131,6 @@ def _with(
     return [new if item is old else item for item in conditions] if old is not None else [*conditions, new]
 
 
-@dataclass
-class _RecordedEvent:
-    name: str
-    count: int
-    at: float
-
-
-@dataclass
-class _Budget:
-    tokens: float
-    at: float
-
-
 class EventRecorder:
     """Records events. Never raises: if an event can't be written, that is logged, and the job continues."""
 
@@ -152,8 +138,10 @@ class EventRecorder:
         self._cluster = cluster
         self._clock = clock
         self._instance = socket.gethostname()
-        self._recorded: OrderedDict[tuple[str, str, str], _RecordedEvent] = OrderedDict()
-        self._budgets: OrderedDict[str, _Budget] = OrderedDict()
+        # By the job's uid, the reason and the message: the event's name, count and last time.
+        self._recorded: OrderedDict[tuple[str, str, str], tuple[str, int, float]] = OrderedDict()
+        # By the job's uid: the number of events that it may still have, and the time of the last one.
+        self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def record(self, job: Job, event: JobEvent) -> None:
         """Write an event, or increment the count of an equal earlier event."""
@@ -161,14 +149,12 @@ class EventRecorder:
         # kubectl prints messages unchanged in a table, so a message must be one line.
         message = one_line(event.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
         place = (job.uid, event.reason, message)
-        recorded = self._recorded.get(place)
+        name, count, at = self._recorded.get(place, ("", 0, 0.0))
         try:
-            if recorded is not None and now - recorded.at < REPEAT_SECONDS:
-                recorded.count += 1
-                recorded.at = now
-                await self._cluster.patch(
-                    EVENTS, job.namespace, recorded.name, {"count": recorded.count, "lastTimestamp": to_whole_text(now)}
-                )
+            if count and now - at < REPEAT_SECONDS:
+                self._recorded[place] = name, count + 1, now
+                body = {"count": count + 1, "lastTimestamp": to_whole_text(now)}
+                await self._cluster.patch(EVENTS, job.namespace, name, body)
                 return
             if not self._spend(job.uid, now):
                 logger.info("Event not recorded, %s has had too many: %s %s", job.name, event.reason, message)
@@ -182,20 +168,17 @@ class EventRecorder:
         except ClusterError as error:
             logger.warning("Event %s of %s/%s not written: %s", event.reason, job.namespace, job.name, error)
             return
-        self._recorded[place] = _RecordedEvent(name, 1, now)
+        self._recorded[place] = name, 1, now
         while len(self._recorded) > REMEMBERED:
             self._recorded.popitem(last=False)
 
     def _spend(self, uid: str, now: float) -> bool:
-        budget = self._budgets.setdefault(uid, _Budget(BURST, now))
-        budget.tokens = min(BURST, budget.tokens + max(0.0, now - budget.at) / REFILL_SECONDS)
-        budget.at = now
+        tokens, at = self._budgets.pop(uid, (float(BURST), now))
+        tokens = min(BURST, tokens + max(0.0, now - at) / REFILL_SECONDS)
+        self._budgets[uid] = (tokens - 1 if tokens >= 1 else tokens), now
         while len(self._budgets) > REMEMBERED:
             self._budgets.popitem(last=False)
-        if budget.tokens < 1:
-            return False
-        budget.tokens -= 1
-        return True
+        return tokens >= 1
 
     def _body(self, job: Job, event: JobEvent, name: str, message: str, now: float) -> dict[str, Any]:
         time = to_whole_text(now)

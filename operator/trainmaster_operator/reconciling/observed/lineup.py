@@ -89,9 +89,11 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
     topology, nodes decide the order of ranks. A job that gave up its nodes before may not get them again. `without`
     contains the uids of pods that will be replaced.
     """
-    if alone_until(situation) is not None:
+    if situation.lacks_domains or alone_until(situation) is not None:
         return False
-    if situation.lacks_domains or (_saves_checkpoint(situation) and set(workers) != set(desired_workers(situation))):
+    # Starting a spare now would interrupt the checkpoint that all ranks save together.
+    is_saving = saves_until(situation) is not None and not all(_has_left(situation, each) for each in situation.workers)
+    if is_saving and {*workers} != {*desired_workers(situation)}:
         return False
     spec = situation.spec
     ordered = spec.elastic is not None or spec.scheduling.topology is not None
@@ -121,7 +123,7 @@ def alone_until(situation: Situation) -> float | None:
 def saves_until(situation: Situation) -> float | None:
     """Returns when the grace period of the attempt's terminating or deleted pods ends, or None.
 
-    Their peers were stopped later and may still be saving.
+    Their peers were stopped later and may still be saving. The ranks on lost nodes get no time to save.
     """
     views = [*situation.pods.values(), *situation.observed.gone.values()]
     uids = frozenset(situation.worker_uids.values())
@@ -142,15 +144,6 @@ def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
 
     current = [worker for worker in situation.workers if worker in group.indexes]
     return sorted(current, key=place)[: group.count]
-
-
-def _saves_checkpoint(situation: Situation) -> bool:
-    """Returns whether a pod of the attempt is in its grace period while ranks still run.
-
-    Starting a spare now would interrupt the checkpoint that all ranks save together. Lost nodes and pods deleted by
-    force don't count, because their ranks get no time to save.
-    """
-    return saves_until(situation) is not None and not all(_has_left(situation, each) for each in situation.workers)
 
 
 def _has_left(situation: Situation, worker: int) -> bool:

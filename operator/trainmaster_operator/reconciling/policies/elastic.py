@@ -10,8 +10,6 @@ Resizing counts neither as a restart nor as a disruption.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trainmaster_operator.api.times import to_text
 from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
@@ -46,7 +44,7 @@ def reopen_resized(situation: Situation) -> Transition | None:
     if (waiting and not has_stopped(situation)) or alone_until(situation) is not None:
         return None
     able = scheduled_workers(situation)
-    return _open_with(situation, able, "Resized") if is_enough(situation, able) else None
+    return open_attempt(situation, able, "Resized", NEW_STARTUP) if is_enough(situation, able) else None
 
 
 def shrink(situation: Situation) -> Transition | None:
@@ -62,7 +60,7 @@ def shrink(situation: Situation) -> Transition | None:
     due = max(shrink_at(situation), restart_at(situation) or 0.0)
     if situation.now < due or not is_enough(situation, able):
         return None
-    return _open_with(situation, able, "Shrunk")
+    return open_attempt(situation, able, "Shrunk", NEW_STARTUP)
 
 
 def shrink_at(situation: Situation) -> float:
@@ -88,11 +86,6 @@ def scheduled_workers(situation: Situation) -> tuple[int, ...]:
         worker for worker, pod in situation.living.items() if pod.node is not None and pod.uid not in situation.leaving
     }
     return tuple(worker for worker in next_workers(situation, without=nowhere) if worker in placed)
-
-
-def _open_with(situation: Situation, able: tuple[int, ...], reason: str) -> Transition:
-    opened = open_attempt(situation, able, reason)
-    return replace(opened, change=opened.change | NEW_STARTUP)
 
 
 def _can_grow(situation: Situation) -> bool:

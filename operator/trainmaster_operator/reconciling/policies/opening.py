@@ -14,14 +14,16 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Phase
 from trainmaster_operator.reconciling.observed.lineup import desired_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.transition import StatusChange, Transition
+from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition
 
 
-def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
+def open_attempt(
+    situation: Situation, workers: tuple[int, ...], reason: str, more: StatusChange = NO_CHANGE
+) -> Transition:
     """Returns the transition that opens the next attempt with these workers."""
     message = f"attempt {situation.status.attempt + 1} opens with {count_workers(len(workers))}"
     message += "".join(f"; {sentence}" for sentence in stand_ins(situation, workers))
-    return Transition(opening_phase(situation, workers), reason, message, opening(situation, workers))
+    return Transition(opening_phase(situation, workers), reason, message, opening(situation, workers) | more)
 
 
 def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
