@@ -41,8 +41,8 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import event_time, string_pairs
 from trainmaster_operator.reconciling.observed.gangs import workload_child
 from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK, RUN_PHASES
-from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, Flavor, PodView, RefusedWrite
-from trainmaster_operator.rendering import scheduler_of
+from trainmaster_operator.reconciling.observed.snapshot import ContainerEnd, PodView, RefusedWrite
+from trainmaster_operator.rendering import Placement, scheduler_of
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, TRIED_QUOTA_ANNOTATION
 from trainmaster_operator.wire.report import EXIT_KILLED, EXIT_TERMINATED
 from trainmaster_operator.wire.values import mapping, mappings, text
@@ -429,10 +429,10 @@ def _flavors_needed(snapshot: Snapshot) -> Collection[str]:
     return [flavor for flavor in sorted(named) if observed.flavors.get(flavor) is None]
 
 
-def _flavor(name: str, raw: RawObject) -> Flavor:
+def _flavor(name: str, raw: RawObject) -> Placement:
     del name
     spec = mapping(raw.get("spec"))
-    return Flavor(string_pairs(spec.get("nodeLabels")), tuple(mappings(spec.get("tolerations"))))
+    return Placement(string_pairs(spec.get("nodeLabels")), tuple(mappings(spec.get("tolerations"))))
 
 
 PRIORITIES = Lookup(

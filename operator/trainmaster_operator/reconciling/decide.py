@@ -104,7 +104,6 @@ def is_accepted(job: Job, observed: Observed) -> bool:
 
 
 def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: float) -> Decision:
-    """Decides on a job whose spec is invalid or can't be parsed."""
     status = job.status
     if status.phase not in TERMINAL_PHASES:
         status = with_invalid_spec(job, invalid, now, is_accepted=is_accepted(job, observed))

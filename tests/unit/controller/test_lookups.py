@@ -38,7 +38,8 @@ from trainmaster_operator.controller.lookups import (
 )
 from trainmaster_operator.controller.writing.status import report_workload
 from trainmaster_operator.reconciling.decision import ReportWorkload, WorkloadCondition
-from trainmaster_operator.reconciling.observed.snapshot import Flavor, PodSetAdmission, WorkloadView
+from trainmaster_operator.reconciling.observed.snapshot import PodSetAdmission, WorkloadView
+from trainmaster_operator.rendering import Placement
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -454,7 +455,8 @@ def test_an_admission_is_read_with_what_its_checks_add() -> None:
     )
     view = workload_view(raw)
     assert (view.admitted, view.reserved, view.evicted, view.counts) == (True, True, "", (("worker", 2),))
-    assert view.pod_sets == (PodSetAdmission("worker", 2, ("f",), (("zone", "a"),), ({"key": "t"},), (("l", "1"),)),)
+    placement = Placement((("zone", "a"),), ({"key": "t"},), (("l", "1"),))
+    assert view.pod_sets == (PodSetAdmission("worker", 2, ("f",), placement),)
     assert workload_view({}) == WorkloadView()
 
 
@@ -506,7 +508,7 @@ async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
     assert await run() is None
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
-    assert snapshot.observed.flavors == {"h100": Flavor((("gpu", "h100"),))}
+    assert snapshot.observed.flavors == {"h100": Placement((("gpu", "h100"),))}
     before = cluster.calls["get", "ResourceFlavor"]
     assert await run() is None
     assert cluster.calls["get", "ResourceFlavor"] == before

@@ -287,7 +287,7 @@ class KubernetesCluster:
                 return await decoded(response.content, kept)
             except ValueError as error:
                 raise Unusable(str(request), f"an answer that isn't JSON ({error})") from error
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            except (aiohttp.ClientError, OSError) as error:
                 raise unreachable(str(request), error) from error
 
     @asynccontextmanager

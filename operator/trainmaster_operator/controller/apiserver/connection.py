@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import getproxies_environment
@@ -37,8 +37,6 @@ NO_TOKEN = (
     "automountServiceAccountToken to true"
 )
 NO_CONFIG = "no kubeconfig at ~/.kube/config: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"
-# Called with a request's path, and whether it is a watch.
-Requested = Callable[[str, bool], None]
 
 
 class ConnectionSettingsError(Exception):
@@ -67,11 +65,13 @@ class ApiConnection:
             )
         return f"the cluster at {host} can't be used: {error}"
 
-    async def for_kopf(self, requested: Requested, kept_at: Callable[[str], Fields | None]) -> kopf.AiohttpSession:
+    async def for_kopf(
+        self, requested: Callable[[str, bool], None], kept_at: Callable[[str], Fields | None]
+    ) -> kopf.AiohttpSession:
         """Return a session with these credentials. kopf requests another session when the API server answers 401.
 
-        `requested` is called with every request; `kept_at` returns the fields to keep of the objects at a path. Unlike
-        kopf's own session, this one trims answers to these fields (`kept`) and follows no redirects.
+        `requested` is called with every request's path, and whether it is a watch; `kept_at` returns the fields to
+        keep of the objects at a path. Unlike kopf's own session, this one follows no redirects.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -86,8 +86,13 @@ class ApiConnection:
             private_key_path=config.key_file,
             proxy_url=config.proxy,
         )
+
+        async def started(session: object, context: object, params: aiohttp.TraceRequestStartParams) -> None:
+            del session, context
+            requested(params.url.path, "watch" in params.url.query)
+
         tracing = aiohttp.TraceConfig()
-        tracing.on_request_start.append(_pass_path_to(requested))
+        tracing.on_request_start.append(started)
         tracing.on_request_redirect.append(_refuse_redirect)
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
@@ -100,19 +105,7 @@ class ApiConnection:
         return kopf.AiohttpSession(aiohttp_session=session, server=config.host)
 
 
-def _pass_path_to(
-    requested: Requested,
-) -> Callable[[aiohttp.ClientSession, object, aiohttp.TraceRequestStartParams], Awaitable[None]]:
-    async def started(session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestStartParams) -> None:
-        del session, context
-        requested(params.url.path, "watch" in params.url.query)
-
-    return started
-
-
-async def _refuse_redirect(
-    session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
-) -> None:
+async def _refuse_redirect(session: object, context: object, params: aiohttp.TraceRequestRedirectParams) -> None:
     del session, context
     answer = params.response
     raise from_response(f"{params.method} {params.url.path}", answer.status, answer.headers, b"")
@@ -149,7 +142,6 @@ async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
 
 
 async def _load(found: Kubeconfig, config: Configuration) -> None:
-    """Apply the kubeconfig to the configuration. Raises KubeconfigError."""
     plugin = found.plugin
     if found.has_provider:
         try:

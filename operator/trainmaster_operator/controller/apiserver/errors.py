@@ -4,10 +4,9 @@
 be refused again. Requests with any other error may succeed later. Kubernetes defines the codes and the Status object
 (apimachinery `pkg/api/errors/errors.go`).
 
-This module also rewrites the API server's messages about an object that doesn't fit its type. The API server answers a
-create of such an object with 400, and a server-side apply with **500**, because structured-merge-diff's errors reach
-the handler as plain errors (k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both mean that
-the same object will be refused again, so such a 500 is a refusal and not a failure of the server.
+This module also rewrites the API server's messages about an object that doesn't fit its type. A create of such an
+object gets 400, and a server-side apply **500**, because structured-merge-diff's errors reach the handler as plain
+errors (k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both are refusals.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -40,13 +41,13 @@ logger = logging.getLogger(__name__)
 REMEMBERED = 4_096
 
 
+@dataclass(eq=False)
 class JobObjects:
-    """Sets the job of a record. The constructor's arguments come from the store."""
+    """Sets the job of a record. The arguments come from the store."""
 
-    def __init__(
-        self, changed: Callable[[JobKey], None], unreadable: Unreadable, read_large: Callable[[JobKey], None] | None
-    ) -> None:
-        self._changed, self._unreadable, self._read_large = changed, unreadable, read_large
+    _changed: Callable[[JobKey], None]
+    _unreadable: Unreadable
+    _read_large: Callable[[JobKey], None] | None
 
     def set_job(self, key: JobKey, record: Record, raw: Mapping[str, Any]) -> None:
         """Set a record's job from a newer object."""

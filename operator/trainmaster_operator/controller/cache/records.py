@@ -16,7 +16,6 @@ from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, Resource
 from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
-    Flavor,
     InvalidSpec,
     Job,
     Observed,
@@ -26,7 +25,7 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     termination_reports,
 )
 from trainmaster_operator.reconciling.transition import MAX_MESSAGE_CHARACTERS
-from trainmaster_operator.rendering import worker_layout
+from trainmaster_operator.rendering import Placement, worker_layout
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report, merge
@@ -83,22 +82,13 @@ class Pod:
 
 
 @dataclass
-class Refusal:
-    """Describes a refused write, and the time of the next try (the event loop's clock)."""
-
-    problem: RefusedWrite
-    retry_at: float
-    failures: int = 1
-
-
-@dataclass
 class LookupResults:
     """Holds the results of lookups for one job. A result is None if the object doesn't exist or can't be read."""
 
     # By node (`lookups.node_domains`).
     domains: dict[str, str | None] = field(default_factory=dict)
     # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
-    flavors: dict[str, Flavor | None] = field(default_factory=dict)
+    flavors: dict[str, Placement | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
     # Reasons for which the kubelet killed a pod's container, by the pod's uid and the end's time
     # (`lookups.killed_containers`).
@@ -164,7 +154,7 @@ class Record:
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
-    refusals: dict[str, Refusal] = field(default_factory=dict)
+    refusals: dict[str, RefusedWrite] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)
     # The last state of each worker's removed pod, which shows the pod's node and the cause of the removal.
     gone: dict[int, Pod] = field(default_factory=dict)
@@ -285,7 +275,7 @@ class Record:
             stream=self.stream,
             **{name: found.copy() for name, found in vars(self.lookups).items()},
             listed=listed,
-            refused_writes=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
+            refused_writes=tuple(problem for _, problem in sorted(self.refusals.items())),
             gone={pod.view.uid: pod.view for pod in self.gone.values()},
         )
         return Snapshot(self.job, observed, self.job_version, self.raw_status)

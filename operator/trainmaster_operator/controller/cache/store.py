@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainmaster_operator.api.signing import SigningKeys
@@ -28,7 +29,6 @@ from trainmaster_operator.controller.cache.records import (
     ProgressView,
     ReadSpec,
     Record,
-    Refusal,
     Snapshot,
     SpecVersion,
     Versioned,
@@ -225,7 +225,7 @@ class Store:
         self._changed(key)
         return True
 
-    def refusal(self, key: JobKey, action: str) -> Refusal | None:
+    def refusal(self, key: JobKey, action: str) -> RefusedWrite | None:
         """Returns the current refusal of an action of this job."""
         return self._known(key).refusals.get(action)
 
@@ -235,12 +235,12 @@ class Store:
         if record is None:
             return
         known = record.refusals.get(problem.action)
-        if known is not None and (known.problem.reason, known.problem.message) == (problem.reason, problem.message):
-            known.retry_at = retry_at
-            known.failures += 1
-            return
-        record.refusals[problem.action] = Refusal(problem, retry_at, known.failures + 1 if known else 1)
-        self._changed(key)
+        is_same = known is not None and (known.reason, known.message) == (problem.reason, problem.message)
+        failures = known.failures + 1 if known is not None else 1
+        kept = known if known is not None and is_same else problem
+        record.refusals[problem.action] = replace(kept, retry_at=retry_at, failures=failures)
+        if not is_same:
+            self._changed(key)
 
     def clear_refusal(self, key: JobKey, action: str) -> None:
         """Forget an action's refusal after its success."""
@@ -253,7 +253,7 @@ class Store:
         is_news = resource.child_kind not in self._listed
         self._listed |= {resource.child_kind}
         for key, record in list(self._records.items()):
-            refused = [action for action, one in record.refusals.items() if one.problem.reason == "NotInstalled"]
+            refused = [action for action, one in record.refusals.items() if one.reason == "NotInstalled"]
             for action in refused:
                 del record.refusals[action]
             if refused or is_news:

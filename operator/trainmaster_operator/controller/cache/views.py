@@ -23,7 +23,7 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     PodView,
     WorkloadView,
 )
-from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.rendering import AgentConfigMap, Placement
 from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_VOLUME
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_INDEX
@@ -268,10 +268,12 @@ def _admitted(raw: Raw, checks: Iterable[Raw]) -> PodSetAdmission:
         name=name,
         count=whole(raw.get("count"), MAX_INT32),
         flavors=tuple(sorted({text(flavor) for flavor in mapping(raw.get("flavors")).values()} - {""})),
-        node_selector=_merged(updates, "nodeSelector"),
-        tolerations=tuple(one for update in updates for one in mappings(update.get("tolerations"))),
-        labels=_merged(updates, "labels"),
-        annotations=_merged(updates, "annotations"),
+        placement=Placement(
+            node_selector=_merged(updates, "nodeSelector"),
+            tolerations=tuple(one for update in updates for one in mappings(update.get("tolerations"))),
+            labels=_merged(updates, "labels"),
+            annotations=_merged(updates, "annotations"),
+        ),
     )
 
 

@@ -75,7 +75,6 @@ class GangWatcher:
             await asyncio.sleep(wait * (0.5 + random.random() / 2))
 
     async def _watch(self, resource: Resource) -> None:
-        """Watch the type if it is served, until the watch ends."""
         if not await self._list(resource):
             return
         # A sweep finds deletions from the time without a watch.

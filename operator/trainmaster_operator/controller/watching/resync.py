@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -59,6 +60,15 @@ async def read_all(cluster: Cluster, store: Store, resource: Resource, namespace
             store.upsert(resource, item)
 
 
+async def requested(asked: asyncio.Event, *, settle: float, interval: float) -> None:
+    """Wait for a request and then `settle` seconds for others, but at most for `interval` seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(interval):
+            await asked.wait()
+        await asyncio.sleep(settle)
+    asked.clear()
+
+
 @dataclass(eq=False)
 class Resync:
     """Sweeps every `interval` seconds, and soon after a call of `soon` (after a watch was listed again)."""
@@ -88,14 +98,8 @@ class Resync:
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(self.interval):
-                    await self._asked.wait()
-                # Several watches are usually listed again together, and one sweep is enough for all of them.
-                await asyncio.sleep(1.0)
-            except TimeoutError:
-                logger.debug("Periodic sweep.")
-            self._asked.clear()
+            # Several watches are usually listed again together, and one sweep is enough for all of them.
+            await requested(self._asked, settle=1.0, interval=self.interval)
             try:
                 await self.sweep()
             except Exception:

@@ -262,7 +262,6 @@ class KopfThread:
         await asyncio.Event().wait()
 
     def _requested(self, path: str, is_watch: bool) -> None:
-        """Record that kopf lists or watches a path."""
         known = self._known(path)
         if known is None:
             return

@@ -143,7 +143,6 @@ def _replicas(situation: Situation) -> dict[str, int]:
 
 
 def _own_sets(situation: Situation) -> list[ChildView]:
-    """Returns the job's StatefulSets that aren't being deleted."""
     return [
         child
         for child in situation.observed.children
@@ -152,7 +151,6 @@ def _own_sets(situation: Situation) -> list[ChildView]:
 
 
 def _job_agent(situation: Situation) -> AgentConfigMap | None:
-    """Returns the agent with which the job has started, or None."""
     return next((child.agent for child in _own_sets(situation) if child.agent is not None), None)
 
 

@@ -62,9 +62,9 @@ def _absent_and_silent(situation: Situation) -> list[PodView]:
     stream = situation.observed.stream
     if not situation.running or not stream.connected:
         return []
-    connected = {agent.uid for agent in stream.workers if agent.connected}
+    joined = situation.joined_agents
     pods = [pod for worker, pod in situation.living.items() if worker in situation.members.absent]
-    return [pod for pod in pods if pod.container_runs and pod.uid not in connected and pod.worker != stream.leader]
+    return [pod for pod in pods if pod.container_runs and pod.uid not in joined and pod.worker != stream.leader]
 
 
 def _given_up_at(situation: Situation, pod: PodView) -> float:

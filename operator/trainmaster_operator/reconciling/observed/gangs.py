@@ -1,18 +1,18 @@
 """Reads the grants of a gang scheduler or Kueue.
 
-A PodGroup schedules a gang (`scheduling.gang`). It is created before the first pod and deleted after the last one, so
-it reserves nothing for a job that is suspended, waiting or over. If the cluster has no room for a gang, the job hasn't
-failed. `startupSeconds` begins when the pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
+A PodGroup schedules a gang (`scheduling.gang`). It exists only while the job has pods, so that it reserves nothing for
+a job that waits or is over. `startupSeconds` begins when the pods have nodes, and only `gang.timeoutSeconds` limits the
+wait before that.
 
-Kueue admits a job in the status of its Workload, with a flavor for each resource. Pods need the flavor's node labels
-and tolerations, so flavors are read before any pod is created. Kueue may admit fewer workers of an elastic job than
-requested.
+Kueue admits a job in the status of its Workload, perhaps with fewer workers of an elastic job than requested. Pods need
+the node labels and tolerations of the admission's flavors, so flavors are read before any pod is created.
 """
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodSetAdmission, WorkloadView
@@ -82,16 +82,13 @@ def placements(workload: WorkloadView, observed: Observed) -> dict[str, Placemen
 
 
 def _placement(part: PodSetAdmission, observed: Observed) -> Placement:
-    selector: dict[str, str] = {}
-    tolerations: dict[str, None] = {}
-    for name in sorted(part.flavors):
-        flavor = observed.flavors.get(name)
-        if flavor is not None:
-            selector.update(flavor.node_labels)
-            tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in flavor.tolerations))
-    selector.update(part.node_selector)
-    tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in part.tolerations))
-    return Placement(tuple(sorted(selector.items())), tuple(tolerations), part.labels, part.annotations)
+    selector = dict[str, str]()
+    tolerations = list[Mapping[str, Any]]()
+    for placement in (*(observed.flavors.get(name) for name in sorted(part.flavors)), part.placement):
+        if placement is not None:
+            selector.update(placement.node_selector)
+            tolerations += [item for item in placement.tolerations if item not in tolerations]
+    return replace(part.placement, node_selector=tuple(sorted(selector.items())), tolerations=tuple(tolerations))
 
 
 def pod_group_kind(situation: Situation) -> str | None:

@@ -43,14 +43,13 @@ def ready_spares(situation: Situation) -> tuple[int, ...]:
 
     Spares on a node that isn't avoided come first, then those whose agent is connected.
     """
-    connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
     asked_for = {worker for group in situation.layout for worker in _asked_for(situation, group)}
     busy = asked_for | {*situation.members.present}
     spares = (index for group in situation.layout for index in group.indexes if index not in busy)
     pods = [situation.living[index] for index in spares if index in situation.living]
     ready = [pod for pod in pods if pod.container_runs and pod.uid not in situation.status.replacing_pod_uids]
-    avoided = frozenset(situation.status.avoided_nodes)
-    ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in connected, pod.worker))
+    avoided, joined = situation.status.avoided_nodes, situation.joined_agents
+    ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in joined, pod.worker))
     return tuple(pod.worker for pod in ready)
 
 
@@ -155,7 +154,6 @@ def _has_left(situation: Situation, worker: int) -> bool:
 
 
 def _runs(situation: Situation, worker: int, without: frozenset[str] = frozenset()) -> bool:
-    """Returns whether a worker's pod isn't lost and its container runs."""
     pod = situation.healthy_pod(worker, without)
     return pod is not None and pod.container_runs
 

@@ -217,6 +217,11 @@ class Situation:
         known = [at for at in (opened, pod.started_at) if at is not None and at <= self.now]
         return max(known, default=self.now - UP_WITHOUT_REPORT_SECONDS)
 
+    @cached_property
+    def joined_agents(self) -> frozenset[str]:
+        """Returns the uids of the pods whose agents are connected to the leader."""
+        return frozenset(agent.uid for agent in self.observed.stream.workers if agent.connected)
+
     def pod_name(self, worker: int) -> str | None:
         """Returns the name of a worker's pod, which may not exist."""
         names = (group.set_name for group in self.layout if worker in group.indexes)
@@ -283,8 +288,7 @@ class Situation:
         if pod.ends > self.restart_counts.get(worker, 0):
             return False
         stream = self.observed.stream
-        connected = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
-        return not (stream.connected and (connected or stream.leader == worker))
+        return not (stream.connected and (pod.uid in self.joined_agents or stream.leader == worker))
 
     def with_status(self, status: JobStatus) -> Situation:
         """Returns a situation with equal observations and a new status."""

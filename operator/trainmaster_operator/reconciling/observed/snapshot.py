@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from trainmaster_operator.api.v1alpha1 import Failure, JobSpec, JobStatus
 from trainmaster_operator.api.v1alpha1.names import JobIdentity
-from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.rendering import AgentConfigMap, Placement
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE, Report
@@ -56,7 +56,6 @@ class Job:
 
     @property
     def identity(self) -> JobIdentity:
-        """Returns the job's identity."""
         return JobIdentity(self.namespace, self.name, self.uid)
 
 
@@ -179,10 +178,7 @@ class PodSetAdmission:
     name: str
     count: int | None
     flavors: tuple[str, ...] = ()
-    node_selector: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[Mapping[str, Any], ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()
+    placement: Placement = field(default_factory=Placement)
 
 
 @dataclass(frozen=True)
@@ -202,14 +198,6 @@ class WorkloadView:
     finished: bool = False
     pods_ready: bool | None = None
     pod_sets: tuple[PodSetAdmission, ...] = ()
-
-
-@dataclass(frozen=True)
-class Flavor:
-    """A ResourceFlavor, which selects nodes."""
-
-    node_labels: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -257,6 +245,9 @@ class RefusedWrite:
     reason: str
     message: str
     at: float
+    # For the executor: the number of refusals, and the time of the next try (the event loop's clock).
+    failures: int = field(default=1, compare=False)
+    retry_at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -283,7 +274,7 @@ class Observed:
     # The topology domain of each node, by the node's name; None if the node has no domain or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)
     # Kueue's flavors and priorities, by name; None if they can't be read.
-    flavors: Mapping[str, Flavor | None] = field(default_factory=dict)
+    flavors: Mapping[str, Placement | None] = field(default_factory=dict)
     priorities: Mapping[str, int | None] = field(default_factory=dict)
     # Uids of listed pods that no watch had shown.
     listed_pods: Set[str] = frozenset()

@@ -2,11 +2,10 @@
 
 If all pods exist and there is no back-off, the next attempt opens in the pass that detects the failure, even if only
 bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
-replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so it waits for that time if the
-culprit isn't known. If a worker hasn't reported, it waits until Kubernetes could have detected a lost node.
+replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so it waits for that time, or if
+a worker hasn't reported, until Kubernetes could have detected a lost node.
 
-After a pod is lost, the group is held, and exactly one attempt opens when every worker has a living pod again. If a
-spare is ready, the attempt opens at once.
+After a pod is lost, exactly one attempt opens when every worker has a living pod again, or at once with a ready spare.
 """
 
 from __future__ import annotations
@@ -179,7 +178,6 @@ def fail(situation: Situation, reason: str, message: str, change: StatusChange =
 def _respond(
     situation: Situation, cause: Failure, at: str | None = None, going: frozenset[str] = frozenset(), anew: str = ""
 ) -> Transition:
-    """Opens a new attempt, waits for one, or ends the job."""
     response = _response(situation, cause)
     if response.answer == "Fail":
         if known_reason(cause.reason).strength is Strength.PEER:
@@ -232,7 +230,6 @@ def _respond(
 
 
 def _replacing(situation: Situation, cause: Failure, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
-    """Returns the uids of the pods that the operator replaces because of the attempt's end."""
     current = frozenset(situation.worker_uids.values())
     if cause.worker is not None and cause.worker in situation.members.absent:
         # The worker failed before it joined, so the others keep training on their nodes.
@@ -357,7 +354,6 @@ def _furthest_step(situation: Situation, attempt: int) -> int | None:
 
 
 def _highest_attempt(situation: Situation) -> int:
-    """Returns the highest attempt in the annotations of the job's children and pods."""
     own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
     assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
     return max((item.attempt for item in assignments if item is not None), default=0)

@@ -207,6 +207,5 @@ def _how_it_ended(report: Report, reason: str) -> str:
 
 
 def _last_lines(lines: Iterable[str]) -> str:
-    """Returns the last lines that aren't empty, joined into one."""
     last = [line.strip()[:MAX_LINE_CHARACTERS] for line in lines if line.strip()]
     return " | ".join(last[-MAX_ERROR_LINES:])

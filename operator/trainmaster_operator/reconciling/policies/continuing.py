@@ -1,11 +1,9 @@
 """A continued attempt keeps the processes of healthy ranks, and trains without the lost ranks.
 
-It opens without a wait, in the pass that detects the loss. The remaining ranks keep their processes, form a new group,
-share the work of the lost ranks, and repeat the interrupted step. `joining` lets the lost ranks join after their
-restart. A rank keeps its number and world size while its process lives, so the lineup changes only if a spare takes the
-place of an absent worker.
-
-If a remaining rank can't continue, all ranks restart, as they would without this feature.
+It opens in the pass that detects the loss. The remaining ranks form a new group, share the work of the lost ranks, and
+repeat the interrupted step. `joining` lets the lost ranks join after their restart. A rank keeps its number while its
+process lives, so the lineup changes only if a spare takes the place of an absent worker. If a remaining rank can't
+continue, all ranks restart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Opens an attempt with its workers, their pods, and the number of earlier ends of their containers.
 
 With a topology (`scheduling.topology`), workers of the same domain get neighbouring ranks, because the rings and trees
-of collectives follow the ranks. A worker's domain is known once its pod has a node. So the ranks of such a job are held
-(attempt 0) until all pods have nodes and the nodes' labels have been read. Then attempt 1 is published with the ordered
-ranks. A node that can't be read or lacks the label belongs to no domain.
+of collectives follow the ranks. The ranks of such a job are held (attempt 0) until all pods have nodes and the nodes'
+labels have been read. A node that can't be read or lacks the label belongs to no domain.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Quarantine makes the job avoid nodes that fail repeatedly (`failurePolicy.nodes.quarantineAfter`).
 
-A few bad nodes cause half of the failures of large jobs. Each failure that a machine may have caused counts against the
-node of the worker that failed first. At the limit, the node is added to `status.avoidedNodes`, and the worker's pod is
-replaced before the next attempt opens. Pods only prefer other nodes (node affinity), because a job must not starve if
-every node is suspect. If `quarantineAfter` is set to 0, the counts of all nodes are cleared.
+Each failure that a machine may have caused counts against the node of the worker that failed first. At the limit, the
+node is added to `status.avoidedNodes`, and the worker's pod is replaced before the next attempt opens. Pods only prefer
+other nodes, because a job must not starve if every node is suspect. If the limit is 0, the counts are cleared.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
 
 
 def _can_be_the_machine(failure: Failure) -> bool:
-    """Returns whether the machine may have caused a failure."""
     if failure.reason == "Error":
         # An exception is the program's fault, unless its text shows a failure of the machine.
         return HARDWARE.search(failure.message) is not None

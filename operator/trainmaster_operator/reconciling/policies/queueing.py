@@ -2,8 +2,7 @@
 
 The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
 
-- It creates the Workload, starts the job after the Workload is admitted, and reports when all pods are ready and when
-  the job has ended.
+- It creates the Workload, starts the job after its admission, and reports when all pods are ready and the job's end.
 - After an eviction (preemption, a stopped queue, `spec.active: false`) it suspends the job, which saves a checkpoint.
   After the last pod is gone, it releases the quota, and Kueue queues the Workload again.
 - If the number of requested workers changes, it creates a new Workload, because a Workload with quota can't be changed.
@@ -118,7 +117,6 @@ def _lacks_priority(situation: Situation) -> bool:
 
 
 def _why(situation: Situation, workload: WorkloadView | None) -> str:
-    """Returns the reason why the job waits, with Kueue's message if there is one."""
     queue = situation.spec.scheduling.queue
     if workload is not None:
         missing = ", ".join(missing_flavors(workload, situation.observed))

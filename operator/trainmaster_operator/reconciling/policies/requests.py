@@ -1,11 +1,8 @@
 """Users request a restart by new code (`spec.code.digest`), or by a new value of the restart annotation.
 
 For running ranks, this is a planned stop. Every rank gets SIGTERM and its full grace period to save a checkpoint, and
-the next attempt opens in the same pods as soon as all ranks have stopped. If no ranks run, the next attempt uses the
-new code. If only a back-off delays that attempt, it opens at once, because new code may fix the failure.
-
-The status contains the code and the request of the current attempt (`codeDigest`, `restartRequest`). A request counts
-neither as a restart nor as a disruption.
+the next attempt opens in the same pods as soon as all ranks have stopped. A back-off ends at once, because new code may
+fix the failure. A request counts neither as a restart nor as a disruption.
 """
 
 from __future__ import annotations

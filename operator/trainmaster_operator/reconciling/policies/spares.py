@@ -1,9 +1,8 @@
 """A spare takes the place of a missing worker whose pod isn't lost as far as Kubernetes knows.
 
-When an attempt fails because of a lost pod, `attempts` puts a spare in its place. This policy covers two other cases.
-Either a worker's pod has had no node for `nodes.lostAfterSeconds`, or a worker's agent doesn't join the leader although
-its container seems to run. In the second case the node or its network has failed, and Kubernetes needs a minute and a
-half to end the node's pods.
+When an attempt fails because of a lost pod, `attempts` puts a spare in its place. This policy covers two other cases: a
+pod has had no node for `nodes.lostAfterSeconds`, or an agent doesn't join the leader although its container seems to
+run. Then the node or its network has failed, and Kubernetes needs a minute and a half to end the node's pods.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ def stands_in_at(situation: Situation) -> float | None:
 
 def _for_silent(situation: Situation) -> Transition | None:
     """Ends an attempt that a worker's agent hasn't joined, if a spare whose agent is connected can replace it."""
-    stream = situation.observed.stream
+    stream, joined = situation.observed.stream, situation.joined_agents
     if not situation.running or not stream.connected or stream.leader not in situation.workers:
         return None
-    joined = {agent.uid for agent in stream.workers if agent.connected}
     late = (worker for worker in situation.workers if situation.unreported_seconds(worker) >= JOINED_WITHIN)
     silent = [pod for worker in late if worker != stream.leader and (pod := situation.pods[worker]).uid not in joined]
     uids = frozenset(pod.uid for pod in silent)

@@ -192,7 +192,6 @@ def _container(pod: PodView, container: ContainerView) -> Iterator[StartProblem]
 
 
 def _missing(situation: Situation) -> str:
-    """Names the workers that aren't up, if no problem is known."""
     absent = [str(situation.pod_name(worker)) for worker in situation.workers if worker not in situation.pods]
     if absent:
         return f"{listed(absent)} {_verb(absent)} not created; {_why_absent(situation, absent[0])}"

@@ -127,7 +127,6 @@ def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
 
 
 def _problem(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
-    """Yields the event for a new problem that prevents workers from starting."""
     before, after = condition(old.conditions, "Running"), condition(new.conditions, "Running")
     if new.phase in ("Succeeded", "Failed") or after is None or after.status == "True" or after.reason not in REASONS:
         return

@@ -117,7 +117,6 @@ def _conditions(situation: Situation, transition: Transition) -> list[Condition]
 
 
 def _acceptance(situation: Situation) -> tuple[str, str]:
-    """Returns the reason and the message of the Accepted condition."""
     invalid = situation.job.invalid
     if invalid is None:
         return "SpecAccepted", "the spec can be run"

@@ -56,6 +56,7 @@ def newest_progress(situation: Situation) -> Progress | None:
     first = ranks[min(ranks)]
     samples = [rank.samples_per_second for rank in ranks.values() if rank.samples_per_second is not None]
     is_same_attempt = is_of_current_ranks(situation.status, old.attempt)
+    waits = ("data_seconds", "checkpoint_seconds", "evaluate_seconds") if is_same_attempt else ()
     return Progress(
         attempt=attempt,
         step=old.step if first.step is None and is_same_attempt else first.step,
@@ -67,9 +68,7 @@ def newest_progress(situation: Situation) -> Progress | None:
         samples_per_second=_finite(sum(samples)) if samples else None,
         eta_seconds=_eta(first),
         section=first.section,
-        data_seconds=old.data_seconds if is_same_attempt else None,
-        checkpoint_seconds=old.checkpoint_seconds if is_same_attempt else None,
-        evaluate_seconds=old.evaluate_seconds if is_same_attempt else None,
+        **{name: getattr(old, name) for name in waits},
         goodput=old.goodput,
         result=dict(first.result) or old.result,
         reported_at=reported_at,

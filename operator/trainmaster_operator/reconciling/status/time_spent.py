@@ -152,7 +152,6 @@ class _Latest:
 
 
 def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
-    """Books time in which the attempt was meant to run."""
     # In a continued attempt the same ranks continue to train.
     continues = after.continues is not None and after.attempt > before.status.attempt
     over = (after.attempt != before.status.attempt and not continues) or after.phase not in RUN_PHASES
@@ -216,7 +215,6 @@ def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None
 
 
 def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
-    """Books an interval that ends with `step`."""
     first = latest.first
     waits = {name: max(latest.waited[name] - books.waits.get(name, 0.0), 0.0) for name in latest.waited}
     begun = books.step
@@ -251,7 +249,6 @@ def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: 
 
 
 def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> None:
-    """Books the time from the last step to the failure."""
     section = _SECTIONS.get((latest.first.section if latest is not None else books.section) or "")
     if reason == "Hung":
         books.book("stall", stop)
@@ -264,7 +261,6 @@ def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> N
 
 
 def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
-    """Books the time from the last report to the end of an attempt that succeeded."""
     total = latest.first.total_steps if latest is not None else None
     if latest is not None and total is not None and books.step is not None and books.step < total:
         # The last steps weren't reported. The furthest step stays, because a rank may count from 0 or stop early.

@@ -25,25 +25,25 @@ from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
 from trainmaster_operator.reconciling.decision import Apply, Decision, DeleteChild, ReportWorkload, WorkloadCondition
 from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
-    Flavor,
     Observed,
     PodSetAdmission,
     RefusedWrite,
     WorkloadView,
 )
+from trainmaster_operator.rendering import Placement
 
 KUEUE: dict[str, Any] = {"scheduling": {"gang": {"scheduler": "kueue"}, "queue": "team"}}
 ELASTIC: dict[str, Any] = {**KUEUE, "workers": 4, "elastic": {"minWorkers": 2, "maxWorkers": 8}}
 KIND = "Workload.kueue.x-k8s.io"
 TAINT = {"key": "gpu", "operator": "Exists"}
-FLAVORS = {"h100": Flavor((("gpu", "h100"),), (TAINT,))}
+FLAVORS = {"h100": Placement((("gpu", "h100"),), (TAINT,))}
 
 
 def workload(count: int = 2, admitted: int | None = None, **fields: Any) -> ChildView:
     """The job's Workload of one pod set; `admitted`: for how many workers, if it is."""
     view = WorkloadView(counts=(("worker", count),))
     if admitted is not None:
-        sets = (PodSetAdmission("worker", admitted, ("h100",), node_selector=(("zone", "one"),)),)
+        sets = (PodSetAdmission("worker", admitted, ("h100",), Placement((("zone", "one"),))),)
         view = replace(view, reserved=True, admitted=True, pod_sets=sets)
     return ChildView(KIND, "bert", "uid-workload", "", UID, workload=replace(view, **fields))
 
