@@ -32,7 +32,6 @@ from trainmaster_operator.reconciling.policies.queueing import queued, workload_
 from trainmaster_operator.reconciling.status.events import events_between
 from trainmaster_operator.reconciling.status.next_status import next_status, unreadable, with_invalid_spec
 from trainmaster_operator.reconciling.status.progress import progress_due_at
-from trainmaster_operator.reconciling.status.stacks import collect_stacks, next_stacks_at
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.rendering import Settings
 from trainmaster_operator.wire.assignment import Assignment
@@ -90,7 +89,7 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
     assignment = assignments.desired_assignment(after)
     return Decision(
         status,
-        (*_actions(after), *collect_stacks(job.status, after)),
+        (*_actions(after), *requests.collect_stacks(job.status, after)),
         events_between(job.status, status, job.spec),
         requeue_after(after, assignment),
     )
@@ -166,7 +165,7 @@ def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
         _unreported_until(situation),
         progress_due_at(situation),
-        next_stacks_at(situation) if not situation.terminal else None,
+        requests.next_stacks_at(situation) if not situation.terminal else None,
     )
     due = min((at for at in times if at is not None and at > now), default=None)
     return None if due is None else max(due - now, SHORTEST_WAIT)

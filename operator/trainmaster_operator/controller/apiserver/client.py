@@ -43,12 +43,11 @@ _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\
 _NO_LOG_BYTES = 1_024
 # Timeout in seconds for connecting to the API server for a request to a pod.
 PROXY_CONNECT_SECONDS = 2.0
-Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 @dataclass(frozen=True)
 class _Request:
-    method: Method
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None

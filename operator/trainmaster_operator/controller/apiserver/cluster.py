@@ -102,10 +102,7 @@ def whole(resource: Resource) -> Resource:
 
 
 class Cluster(Protocol):
-    """`Cluster` is the API server.
-
-    Every method raises `errors.ClusterError`. No method retries, because the queue does.
-    """
+    """`Cluster` is the API server. No method retries, because the queue does."""
 
     def served(self, resource: Resource) -> Resource:
         """Returns the resource in the served version, if an earlier request has shown that version."""

@@ -45,11 +45,8 @@ _QUANTITY = re.compile(
 # For each type name of structured-merge-diff or Go, the message about a value that doesn't have that type.
 _TYPES = {
     "string": "string_type",
-    "boolean": "bool_type",
-    "bool": "bool_type",
-    "numeric": "int_type",
-    "int32": "int_type",
-    "int64": "int_type",
+    **dict.fromkeys(("boolean", "bool"), "bool_type"),
+    **dict.fromkeys(("numeric", "int32", "int64"), "int_type"),
     "float64": "float_type",
     "list": "list_type",
     "map": "dict_type",

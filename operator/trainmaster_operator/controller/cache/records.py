@@ -90,8 +90,7 @@ class LookupResults:
     # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
     flavors: dict[str, Placement | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
-    # Reasons for which the kubelet killed a pod's container, by the pod's uid and the end's time
-    # (`lookups.killed_containers`).
+    # Why the kubelet killed a container, by the pod's uid and the end's time (`lookups.killed_containers`).
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
     # Uids of listed pods that no watch had shown (`lookups.unseen_pods`).
     listed_pods: set[str] = field(default_factory=set)

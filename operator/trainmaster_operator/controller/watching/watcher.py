@@ -92,10 +92,9 @@ class Watcher:
             error = await self.watch_once()
             if self._dead_since is None:
                 self._dead_since = time.monotonic()
-            ran = asyncio.get_running_loop().time() - started
-            if ran > LONGEST_WAIT:
-                self._dead_since = None
-            wait = FIRST_WAIT if ran > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
+            wait = min(wait * 2, LONGEST_WAIT)
+            if asyncio.get_running_loop().time() - started > LONGEST_WAIT:
+                self._dead_since, wait = None, FIRST_WAIT
             pause = wait * (0.5 + random.random() / 2)
             logger.warning("Watching ended (%s); it starts again in %.1f s.", error or "without an error", pause)
             self.restarted()

@@ -76,7 +76,7 @@ def assign(situation: Situation, assignment: Assignment) -> Iterator[Assign]:
     pods = [pod for pod in situation.living.values() if pod.uid not in replaced]
     pods = [pod for pod in pods if not (_has(situation, pod, assignment) or is_ahead(pod.assignment, assignment))]
     if pods:
-        yield Assign(assignment, _by_worker(pods))
+        yield Assign(assignment, tuple(pods))
 
 
 def _has(situation: Situation, pod: PodView, assignment: Assignment) -> bool:
@@ -100,7 +100,7 @@ def touch(situation: Situation, assignment: Assignment) -> Iterator[Touch]:
     """Yields the pods to touch, because their agents should have seen the assignment by now."""
     due = [pod for pod in _unseen(situation, assignment) if touch_at(situation, pod) <= situation.now]
     if due:
-        yield Touch(_by_worker(due))
+        yield Touch(tuple(due))
 
 
 def next_touch_at(situation: Situation, assignment: Assignment) -> float | None:
@@ -180,7 +180,3 @@ def _is_planned(situation: Situation) -> bool:
         return known_reason(failure.reason).strength is Strength.DISRUPTION
     # If one of the attempt's pods must be replaced, the ranks have never formed a group.
     return failure.attempt > status.attempt or {*status.replacing_pod_uids}.isdisjoint(status.pod_uids)
-
-
-def _by_worker(pods: list[PodView]) -> tuple[PodView, ...]:
-    return tuple(sorted(pods, key=lambda pod: pod.worker))

@@ -59,10 +59,9 @@ def _silent_until(situation: Situation) -> float:
 
 def _absent_and_silent(situation: Situation) -> list[PodView]:
     """Returns the pods of absent workers that look healthy, but whose agents don't join the leader."""
-    stream = situation.observed.stream
+    stream, joined = situation.observed.stream, situation.joined_agents
     if not situation.running or not stream.connected:
         return []
-    joined = situation.joined_agents
     pods = [pod for worker, pod in situation.living.items() if worker in situation.members.absent]
     return [pod for pod in pods if pod.container_runs and pod.uid not in joined and pod.worker != stream.leader]
 

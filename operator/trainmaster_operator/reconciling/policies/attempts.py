@@ -62,7 +62,9 @@ def create(situation: Situation) -> Transition | None:
     if situation.status.attempt > 0:
         return None
     started = to_text(situation.now)
-    known = _highest_attempt(situation)
+    own = (child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid)
+    assignments = (*own, *(pod.assignment for pod in situation.pods.values()))
+    known = max((assignment.attempt for assignment in assignments if assignment is not None), default=0)
     if known > 0:
         # The status was lost, for example because a restored backup lacks it. Agents only follow a higher attempt.
         message = f"the status was lost; attempt {known} is replaced when all pods are there"
@@ -351,9 +353,3 @@ def _furthest_step(situation: Situation, attempt: int) -> int | None:
     if observed.progress_attempt == attempt:
         steps += [rank.step for ranks in observed.progress.values() for rank in ranks.values()]
     return max((step for step in steps if step is not None), default=None)
-
-
-def _highest_attempt(situation: Situation) -> int:
-    own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
-    assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
-    return max((item.attempt for item in assignments if item is not None), default=0)

@@ -30,11 +30,7 @@ _DISRUPTIONS: Mapping[str, str] = {
 _POD_REASONS: Mapping[str, str] = {
     "Evicted": "Evicted",
     "Preempting": "Preempted",
-    "NodeLost": "NodeLost",
-    "NodeShutdown": "NodeLost",
-    "Terminated": "NodeLost",
-    "Shutdown": "NodeLost",
-    "NodeAffinity": "NodeLost",
+    **dict.fromkeys(("NodeLost", "NodeShutdown", "Terminated", "Shutdown", "NodeAffinity"), "NodeLost"),
 }
 # The eviction manager's message about a pod that used more than its limit (kubernetes:
 # pkg/kubelet/eviction/helpers.go). If the node was under pressure, it is "The node was low on resource".

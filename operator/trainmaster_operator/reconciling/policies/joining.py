@@ -73,9 +73,7 @@ def falls_back_at(situation: Situation) -> float | None:
     """Returns the deadline for the ranks of a continued attempt to form their group, or None if they have formed it."""
     if situation.status.continues is None or not situation.running or not situation.has_leaders_reports:
         return None
-    if has_formed(situation):
-        return None
-    return situation.after(situation.status.attempt_start_time, FORMED_WITHIN)
+    return None if has_formed(situation) else situation.after(situation.status.attempt_start_time, FORMED_WITHIN)
 
 
 def join(situation: Situation) -> Transition | None:

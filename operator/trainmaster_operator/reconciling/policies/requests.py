@@ -1,13 +1,20 @@
-"""Users request a restart by new code (`spec.code.digest`), or by a new value of the restart annotation.
+"""Users request a restart by new code (`spec.code.digest`) or a new value of an annotation, and stacks by another one.
 
 For running ranks, this is a planned stop. Every rank gets SIGTERM and its full grace period to save a checkpoint, and
 the next attempt opens in the same pods as soon as all ranks have stopped. A back-off ends at once, because new code may
 fix the failure. A request counts neither as a restart nor as a disruption.
+
+Everyone who can annotate a job can also request the stacks of its running ranks, at most once every few seconds. Such a
+request is recorded before it is sent, so if the operator ends between the two steps, the user must repeat it.
 """
 
 from __future__ import annotations
 
-from trainmaster_operator.api.times import to_text
+from collections.abc import Iterator
+
+from trainmaster_operator.api.times import to_seconds, to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus, Phase, StacksRequest
+from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.lineup import can_open, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.backoff import restart_at
@@ -17,6 +24,8 @@ from trainmaster_operator.rendering import rank_grace_seconds
 
 # Number of a digest's characters that messages show.
 SHOWN_DIGEST = 12
+# Seconds between two requests for a job. Each request costs two writes: the status and the answers.
+STACKS_INTERVAL = 5.0
 
 
 def stop(situation: Situation) -> Transition | None:
@@ -63,3 +72,28 @@ def _asked(situation: Situation) -> tuple[str, str] | None:
     if request is not None and request != status.restart_request:
         return "RestartRequested", "a restart was requested"
     return None
+
+
+def due_stacks(situation: Situation, phase: Phase | None) -> StacksRequest | None:
+    """Returns the newest request for stacks that was sent or must be sent now. `phase` is the next phase."""
+    at = next_stacks_at(situation)
+    if at is None or at > situation.now or phase not in ("Starting", "Running"):
+        return situation.status.stacks_request
+    return StacksRequest(id=situation.job.stacks_request, asked_at=to_text(situation.now))
+
+
+def next_stacks_at(situation: Situation) -> float | None:
+    """Returns when a new request for stacks may be sent, or None if there is none."""
+    asked, request = situation.status.stacks_request, situation.job.stacks_request
+    if not request or not situation.observed.stream.connected or (asked is not None and asked.id == request):
+        return None
+    sent_at = 0.0 if asked is None else to_seconds(asked.asked_at) or 0.0
+    # A time in the future comes from another machine's clock or from an edit.
+    return situation.now if sent_at > situation.now else max(sent_at + STACKS_INTERVAL, situation.now)
+
+
+def collect_stacks(before: JobStatus, situation: Situation) -> Iterator[CollectStacks]:
+    """Yields the action for a request that is new in the status."""
+    request = situation.status.stacks_request
+    if request is not None and request != before.stacks_request:
+        yield CollectStacks(request.id, situation.status.attempt, situation.members.present)

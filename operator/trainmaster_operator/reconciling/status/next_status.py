@@ -15,9 +15,9 @@ from trainmaster_operator.reconciling.observed.lineup import desired_workers, re
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
 from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster_operator.reconciling.policies.quarantine import forgive
+from trainmaster_operator.reconciling.policies.requests import due_stacks
 from trainmaster_operator.reconciling.policies.startup import gravest_problem
 from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
-from trainmaster_operator.reconciling.status.stacks import due_stacks
 from trainmaster_operator.reconciling.status.time_spent import book_time
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition, condition, with_condition
 from trainmaster_operator.wire.names import JOB_UID_LABEL
@@ -103,7 +103,11 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
 
 def _conditions(situation: Situation, transition: Transition) -> list[Condition]:
     put = partial(with_condition, now=situation.now, generation=situation.job.generation)
-    conditions = put(situation.status.conditions, "Accepted", "True", *_acceptance(situation))
+    reason, message, invalid = "SpecAccepted", "the spec can be run", situation.job.invalid
+    if invalid is not None:
+        reason = INVALID_SPEC
+        message = f"accepted earlier, so the job keeps running; a new job like this would be refused: {invalid.message}"
+    conditions = put(situation.status.conditions, "Accepted", "True", reason, message)
     conditions = put(
         conditions, "Running", "True" if transition.phase == "Running" else "False", *_why(situation, transition)
     )
@@ -114,14 +118,6 @@ def _conditions(situation: Situation, transition: Transition) -> list[Condition]
     if transition.phase in TERMINAL_PHASES:
         conditions = put(conditions, transition.phase, "True", transition.reason, transition.message)
     return conditions
-
-
-def _acceptance(situation: Situation) -> tuple[str, str]:
-    invalid = situation.job.invalid
-    if invalid is None:
-        return "SpecAccepted", "the spec can be run"
-    message = f"accepted earlier, so the job keeps running; a new job like this would be refused: {invalid.message}"
-    return INVALID_SPEC, message
 
 
 def _why(situation: Situation, transition: Transition) -> tuple[str, str]:

@@ -288,9 +288,7 @@ def _latest_report(before: Situation) -> _Latest | None:
 def _ended_at(before: Situation, end: int, *, first: bool) -> int:
     """Returns the attempt's end according to reports: the first end if `first` is set, or else the last."""
     ends = [_milliseconds(report.at) or end for report in before.reports.values() if report.ended]
-    if not ends:
-        return end
-    return min(max(min(ends) if first else max(ends), 0), end)
+    return min(max((min if first else max)(ends, default=end), 0), end)
 
 
 def _up_at(before: Situation, worker: int) -> float | None:
