@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.times import to_seconds
@@ -145,18 +145,19 @@ def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
 def container_view(raw: Raw) -> ContainerView:
     """Returns a container's status."""
     state = mapping(raw.get("state"))
-    waiting, running, terminated = (mapping(state.get(name)) for name in ("waiting", "running", "terminated"))
-    last = mapping(mapping(raw.get("lastState")).get("terminated"))
+    waiting, running, terminated = mapping(state.get("waiting")), state.get("running"), state.get("terminated")
+    last = mapping(raw.get("lastState")).get("terminated")
+    without_end: Literal["running", "waiting"] = "running" if isinstance(running, Mapping) else "waiting"
     return ContainerView(
         name=text(raw.get("name"), MAX_NAME),
-        state="terminated" if terminated else "running" if running else "waiting",
+        state="terminated" if isinstance(terminated, Mapping) else without_end,
         ready=raw.get("ready") is True,
         restarts=whole(raw.get("restartCount"), MAX_INT32) or 0,
         reason=text(waiting.get("reason")),
         message=text(waiting.get("message"), MAX_MESSAGE),
-        started_at=parse_time(running.get("startedAt")),
-        end=container_end(terminated) if terminated else None,
-        last_end=container_end(last) if last else None,
+        started_at=parse_time(mapping(running).get("startedAt")),
+        end=container_end(terminated) if isinstance(terminated, Mapping) else None,
+        last_end=container_end(last) if isinstance(last, Mapping) else None,
     )
 
 
