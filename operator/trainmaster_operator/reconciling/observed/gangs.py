@@ -107,10 +107,8 @@ def pod_group(situation: Situation) -> ChildView | None:
 
 def lacks_pod_group(situation: Situation) -> bool:
     """Returns whether pods must wait because their PodGroup doesn't exist."""
-    if pod_group_kind(situation) is None:
-        return False
     group = pod_group(situation)
-    return group is None or group.deleting
+    return pod_group_kind(situation) is not None and (group is None or group.deleting)
 
 
 def waits_for_nodes(situation: Situation) -> bool:

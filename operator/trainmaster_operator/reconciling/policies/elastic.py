@@ -8,15 +8,13 @@ checkpoint. Resizing counts neither as a restart nor as a disruption.
 
 from __future__ import annotations
 
-from trainmaster_operator.api.times import to_text
 from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies import startup
 from trainmaster_operator.reconciling.policies.attempts import held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
-from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt
+from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt, planned_stop
 from trainmaster_operator.reconciling.transition import NEW_STARTUP, StatusChange, Transition
-from trainmaster_operator.rendering import rank_grace_seconds
 
 # Seconds for which an attempt runs before it is stopped to grow, so that its start wasn't wasted.
 GROW_AFTER = 10.0
@@ -29,9 +27,8 @@ def resize(situation: Situation) -> Transition | None:
     current, wanted = _asked_for(situation), set(desired_workers(situation))
     if current == wanted or (current < wanted and not _can_grow(situation)):
         return None
-    message = f"from {len(current)} to {len(wanted)} workers; the ranks save a checkpoint and stop"
-    until = to_text(situation.now + rank_grace_seconds(situation.spec))
-    return Transition("Restarting", "Resizing", message, StatusChange(resizing=True, next_attempt_time=until))
+    why = f"from {len(current)} to {len(wanted)} workers"
+    return planned_stop(situation, "Resizing", why, StatusChange(resizing=True))
 
 
 def reopen_resized(situation: Situation) -> Transition | None:

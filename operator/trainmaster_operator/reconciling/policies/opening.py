@@ -14,6 +14,7 @@ from trainmaster_operator.api.v1alpha1 import Phase
 from trainmaster_operator.reconciling.observed.lineup import desired_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition
+from trainmaster_operator.rendering import rank_grace_seconds
 
 
 def open_attempt(
@@ -54,6 +55,13 @@ def have_nodes(situation: Situation, workers: Iterable[int]) -> bool:
     """Returns whether each of these workers has a living pod on a node."""
     pods = [situation.living.get(worker) for worker in workers]
     return all(pod is not None and pod.node is not None for pod in pods)
+
+
+def planned_stop(situation: Situation, reason: str, why: str, change: StatusChange) -> Transition:
+    """Returns the transition that stops all ranks, which have their full grace period to save a checkpoint."""
+    until = to_text(situation.now + rank_grace_seconds(situation.spec))
+    message = f"{why}; the ranks save a checkpoint and stop"
+    return Transition("Restarting", reason, message, change | StatusChange(next_attempt_time=until))
 
 
 def has_stopped(situation: Situation) -> bool:

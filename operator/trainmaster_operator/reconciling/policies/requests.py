@@ -18,9 +18,8 @@ from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.lineup import can_open, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.backoff import restart_at
-from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt
+from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt, planned_stop
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
-from trainmaster_operator.rendering import rank_grace_seconds
 
 # Number of a digest's characters that messages show.
 SHOWN_DIGEST = 12
@@ -31,12 +30,7 @@ STACKS_INTERVAL = 5.0
 def stop(situation: Situation) -> Transition | None:
     """Stops the ranks with a checkpoint, because they have old code or a restart was requested."""
     asked = _asked(situation) if situation.running else None
-    if asked is None:
-        return None
-    reason, why = asked
-    until = to_text(situation.now + rank_grace_seconds(situation.spec))
-    message = f"{why}; the ranks save a checkpoint and stop"
-    return Transition("Restarting", reason, message, StatusChange(stopping=True, next_attempt_time=until))
+    return None if asked is None else planned_stop(situation, *asked, StatusChange(stopping=True))
 
 
 def reopen_stopped(situation: Situation) -> Transition | None:
@@ -53,15 +47,12 @@ def end_back_off(situation: Situation) -> Transition | None:
     """Ends a back-off on request, if the next attempt waits only for the back-off."""
     if situation.status.phase != "Restarting" or situation.stops_as_planned or situation.is_cause_open:
         return None
-    if situation.now >= (restart_at(situation) or 0.0):
-        return None
     asked = _asked(situation)
-    if asked is None:
+    if asked is None or situation.now >= (restart_at(situation) or 0.0):
         return None
     reason, why = asked
-    return Transition(
-        "Restarting", reason, f"{why}; the next attempt opens at once", StatusChange(next_attempt_time=None)
-    )
+    message = f"{why}; the next attempt opens at once"
+    return Transition("Restarting", reason, message, StatusChange(next_attempt_time=None))
 
 
 def _asked(situation: Situation) -> tuple[str, str] | None:
