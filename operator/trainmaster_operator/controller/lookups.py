@@ -39,8 +39,8 @@ from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.cache.views import event_time, string_pairs
 from trainmaster_operator.reconciling.observed.gangs import workload_child
 from trainmaster_operator.reconciling.observed.situation import CLOCK_SLACK, RUN_PHASES
-from trainmaster_operator.reconciling.observed.snapshot import Flavor, PodView, RefusedWrite
-from trainmaster_operator.rendering import scheduler_of
+from trainmaster_operator.reconciling.observed.snapshot import PodView, RefusedWrite
+from trainmaster_operator.rendering import Placement, scheduler_of
 from trainmaster_operator.wire.names import JOB_NAME_LABEL, TRIED_QUOTA_ANNOTATION
 from trainmaster_operator.wire.report import EXIT_KILLED, EXIT_TERMINATED
 from trainmaster_operator.wire.values import mapping, mappings, text
@@ -107,7 +107,7 @@ class Lookups:
         status, observed = snapshot.job.status, snapshot.observed
         if status.phase not in ATTEMPT_PHASES:
             return False
-        seen = snapshot.listed_pods.union(observed.gone, (pod.uid for pod in observed.pods))
+        seen = {*observed.listed_pods, *observed.gone, *(pod.uid for pod in observed.pods)}
         unseen = set(filter(None, status.pod_uids)) - seen
         if not unseen:
             return False
@@ -302,6 +302,6 @@ def _priority(raw: RawObject) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31 else None
 
 
-def _flavor(raw: RawObject) -> Flavor:
+def _flavor(raw: RawObject) -> Placement:
     spec = mapping(raw.get("spec"))
-    return Flavor(string_pairs(spec.get("nodeLabels")), tuple(mappings(spec.get("tolerations"))))
+    return Placement(string_pairs(spec.get("nodeLabels")), tuple(mappings(spec.get("tolerations"))))

@@ -3,7 +3,7 @@
 If two parts would depend on each other, they share an object instead:
 
 - the queue: the store fills it, and the reconciler empties it;
-- `WatchedTypes`: `GangWatcher` adds types, and `Resync` reads them;
+- the list of watched types: `GangWatcher` adds types, and `Resync` reads them;
 - `AgentsSecrets`: streams report missing Secrets, and `ChildWriter` creates them.
 """
 
@@ -35,7 +35,7 @@ from trainmaster_operator.controller.recording.recorder import HistoryRecorder
 from trainmaster_operator.controller.recording.sender import Sender
 from trainmaster_operator.controller.settings import OperatorSettings
 from trainmaster_operator.controller.watching.gangs import GangWatcher
-from trainmaster_operator.controller.watching.resync import WATCHED, Resync, WatchedTypes
+from trainmaster_operator.controller.watching.resync import WATCHED, Resync
 from trainmaster_operator.controller.watching.watcher import Watcher, WatchEvent
 from trainmaster_operator.controller.workqueue import WorkQueue
 from trainmaster_operator.controller.writing.agent_config_maps import AgentConfigMaps
@@ -109,7 +109,7 @@ class Parts:
             written=recorder.written if recorder is not None else lambda job: None,
             progress_seconds=settings.progress_seconds,
         )
-        watched = WatchedTypes((*WATCHED, NETWORK_POLICIES) if settings.job_network_policies else WATCHED)
+        watched = [*WATCHED, *([NETWORK_POLICIES] if settings.job_network_policies else [])]
         resync = self.resync = Resync(cluster, store, watched, namespaces, interval=sweep_seconds)
 
         def receive(event: WatchEvent) -> None:

@@ -11,22 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES
-from trainmaster_operator.reconciling.actions import stuck_pods
-from trainmaster_operator.reconciling.actions.assignments import (
-    assign,
-    desired_assignment,
-    names_first_pods_at,
-    next_touch_at,
-    touch,
-)
-from trainmaster_operator.reconciling.actions.children import (
-    apply_children,
-    delete_pod_group,
-    ensure_agent,
-    next_look_at,
-    scaled_to_zero,
-)
-from trainmaster_operator.reconciling.actions.stuck_pods import delete_silent_pods, delete_stuck_pods
+from trainmaster_operator.reconciling.actions import assignments, children, stuck_pods
 from trainmaster_operator.reconciling.decision import Action, Decision, DeleteJob
 from trainmaster_operator.reconciling.observed.lineup import alone_until, saves_until
 from trainmaster_operator.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation, survey
@@ -45,9 +30,8 @@ from trainmaster_operator.reconciling.policies import (
 from trainmaster_operator.reconciling.policies.quarantine import move_workers
 from trainmaster_operator.reconciling.policies.queueing import queued, workload_actions
 from trainmaster_operator.reconciling.status.events import events_between
-from trainmaster_operator.reconciling.status.next_status import failed_at_once, left_alone, next_status, unreadable
+from trainmaster_operator.reconciling.status.next_status import next_status, unreadable, with_invalid_spec
 from trainmaster_operator.reconciling.status.progress import progress_due_at
-from trainmaster_operator.reconciling.status.stacks import collect_stacks, next_stacks_at
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.rendering import Settings
 from trainmaster_operator.wire.assignment import Assignment
@@ -95,14 +79,17 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
         return _decide_invalid(job, job.invalid or InvalidSpec("the spec can't be read"), observed, now)
 
     before = survey(job, job.spec, observed, now, settings)
-    status = job.status if before.terminal else next_status(before, _next(before))
+    status = job.status
+    if not before.terminal:
+        # The last policy, `advance`, always answers.
+        answers = (transition for policy in POLICIES if (transition := policy(before)) is not None)
+        status = next_status(before, next(answers))
 
     after = before.with_status(status)
-    assignment = desired_assignment(after)
-    asked = collect_stacks(job.status, after)
+    assignment = assignments.desired_assignment(after)
     return Decision(
         status,
-        (*_actions(after), *(() if asked is None else (asked,))),
+        (*_actions(after), *requests.collect_stacks(job.status, after)),
         events_between(job.status, status, job.spec),
         requeue_after(after, assignment),
     )
@@ -116,20 +103,15 @@ def is_accepted(job: Job, observed: Observed) -> bool:
 
 
 def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: float) -> Decision:
-    """Decides on a job whose spec is invalid or can't be parsed."""
     status = job.status
     if status.phase not in TERMINAL_PHASES:
-        status = (left_alone if is_accepted(job, observed) else failed_at_once)(job, invalid, now)
+        status = with_invalid_spec(job, invalid, now, is_accepted=is_accepted(job, observed))
     expires = lifecycle.expires_at(dataclasses.replace(job, status=status))
-    if expires is not None and now >= expires:
+    if expires is None:
+        return Decision(status, events=events_between(job.status, status, None))
+    if now >= expires:
         return Decision(status, (DeleteJob(job.uid),))
-    wait = None if expires is None else expires - now
-    return Decision(status, events=events_between(job.status, status, None), requeue_after=wait)
-
-
-def _next(situation: Situation) -> Transition:
-    """Returns the answer of the first policy that has one. The last policy, `advance`, always answers."""
-    return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
+    return Decision(status, events=events_between(job.status, status, None), requeue_after=expires - now)
 
 
 def _actions(situation: Situation) -> Iterator[Action]:
@@ -140,27 +122,21 @@ def _actions(situation: Situation) -> Iterator[Action]:
     yield from workload_actions(situation)
     if situation.status.attempt == 0:
         return
-    yield from delete_stuck_pods(situation)
-    yield from delete_silent_pods(situation)
+    yield from stuck_pods.delete_stuck_pods(situation)
+    yield from stuck_pods.delete_silent_pods(situation)
     yield from move_workers(situation)
-    assignment = desired_assignment(situation)
-    if not scaled_to_zero(situation):
-        assigned = assign(situation, assignment)
-        if assigned is not None:
-            yield assigned
-    yield from apply_children(situation, assignment)
+    assignment = assignments.desired_assignment(situation)
+    if not children.scaled_to_zero(situation):
+        yield from assignments.assign(situation, assignment)
+    yield from children.apply_children(situation, assignment)
     # The template must contain the new attempt first, because a new pod must not start the old one again.
     yield from backoff.replace_pods(situation)
-    if scaled_to_zero(situation):
-        released = delete_pod_group(situation)
-        if released is not None:
-            yield released
-    elif (looked_for := ensure_agent(situation)) is not None:
-        yield looked_for
+    if children.scaled_to_zero(situation):
+        yield from children.delete_pod_group(situation)
+    else:
+        yield from children.ensure_agent(situation)
     if situation.running:
-        woken = touch(situation, assignment)
-        if woken is not None:
-            yield woken
+        yield from assignments.touch(situation, assignment)
 
 
 # Minimum wait in seconds. It prevents a busy loop if a time has passed without any effect.
@@ -169,20 +145,15 @@ SHORTEST_WAIT = 0.05
 
 def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
     """Returns the seconds until the earliest time at which a policy may answer differently, or None."""
-    due = min(_times(situation, assignment), default=None)
-    return None if due is None else max(due - situation.now, SHORTEST_WAIT)
-
-
-def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
     now, status = situation.now, situation.status
-    candidates = [
+    times = (
         startup.due_at(situation),
         lifecycle.active_deadline_at(situation),
         lifecycle.expires_at(situation.job),
         stuck_pods.next_check_at(situation),
-        next_look_at(situation) if not situation.terminal else None,
-        next_touch_at(situation, assignment) if not situation.terminal else None,
-        names_first_pods_at(situation),
+        children.next_look_at(situation),
+        assignments.next_touch_at(situation, assignment) if not situation.terminal else None,
+        assignments.names_first_pods_at(situation),
         backoff.restart_at(situation) if status.phase == "Restarting" else None,
         scheduling_backoff.begins_at(situation),
         saves_until(situation) if status.phase == "Restarting" else None,
@@ -194,15 +165,16 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
         _unreported_until(situation),
         progress_due_at(situation),
-        next_stacks_at(situation) if not situation.terminal else None,
-    ]
-    yield from (at for at in candidates if at is not None and at > now)
+        requests.next_stacks_at(situation) if not situation.terminal else None,
+    )
+    due = min((at for at in times if at is not None and at > now), default=None)
+    return None if due is None else max(due - now, SHORTEST_WAIT)
 
 
 def _unreported_until(situation: Situation) -> float | None:
     """Returns when the next worker without a report counts as up."""
     if situation.status.phase not in ("Pending", "Starting") or situation.observed.stream.connected:
         return None
-    waits = [situation.unreported_seconds(worker) for worker in situation.workers]
-    left = [UP_WITHOUT_REPORT_SECONDS - wait for wait in waits if 0 < wait < UP_WITHOUT_REPORT_SECONDS]
-    return situation.now + min(left) if left else None
+    waits = (situation.unreported_seconds(worker) for worker in situation.workers)
+    longest = max((wait for wait in waits if 0 < wait < UP_WITHOUT_REPORT_SECONDS), default=None)
+    return None if longest is None else situation.now + UP_WITHOUT_REPORT_SECONDS - longest

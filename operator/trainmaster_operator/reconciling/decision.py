@@ -3,7 +3,7 @@
 The executor writes `status` first (if it differs), then carries out `actions`, then emits `events`. So if the operator
 is killed, the next one reads the intention from the status and decides on the actions again. Applies and assignments
 run first and concurrently. If there is no assignment, StatefulSets are applied after the objects that their pods mount.
-All other actions follow in the order of `actions`.
+All other actions follow in the order of `actions`. Every write to a pod requires that its uid still matches.
 """
 
 from __future__ import annotations
@@ -13,15 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainmaster_operator.api.v1alpha1 import JobStatus
+from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.wire.assignment import Assignment
-
-
-@dataclass(frozen=True)
-class PodRef:
-    """A pod, identified by name and uid. Every write to the pod requires that its uid still matches."""
-
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ class Assign:
     """Send an assignment: push it to the leader's stream and patch the annotation of each pod, concurrently."""
 
     assignment: Assignment
-    pods: tuple[PodRef, ...]
+    pods: tuple[PodView, ...]
     push: bool = True
 
 
@@ -51,7 +44,7 @@ class EnsureAgent:
 class Touch:
     """Patch the touched annotation of pods whose agents haven't seen their assignment, to wake the kubelet."""
 
-    pods: tuple[PodRef, ...]
+    pods: tuple[PodView, ...]
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ class DeletePod:
     unreachable for `lost_after` seconds.
     """
 
-    pod: PodRef
+    pod: PodView
     reason: str
     force: bool = False
     lost_after: float = 0.0
@@ -90,7 +83,7 @@ class DeleteChild:
 class WorkloadCondition:
     """A condition that the operator sets on the job's Workload."""
 
-    type: Literal["Finished", "PodsReady", "Requeued"]
+    type: Literal["Finished", "PodsReady", "Requeued", "QuotaReserved", "Admitted"]
     status: bool
     reason: str
     message: str
@@ -102,7 +95,7 @@ class ReportWorkload:
 
     name: str
     uid: str
-    conditions: tuple[WorkloadCondition, ...]
+    condition: WorkloadCondition
     release: str | None = None
 
 

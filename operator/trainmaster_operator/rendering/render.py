@@ -10,7 +10,6 @@ flavors that Kueue has admitted, and the nodes to avoid. Maps are merged, and it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,10 +144,10 @@ def _patch(template: PodTemplate) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement is what an admission adds to a pod template. It is hashable, because tolerations are JSON text."""
+    """Placement is what Kueue's admission or a flavor adds to a pod template."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[str, ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
 
@@ -182,7 +181,7 @@ def overlay_context(
         labels=dict(placement.labels),
         annotations=dict(placement.annotations),
         node_selector=dict(placement.node_selector),
-        tolerations=tuple(json.loads(toleration) for toleration in placement.tolerations),
+        tolerations=placement.tolerations,
         avoided_nodes=avoided_nodes,
     )
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.signer import KEYS
 from trainmaster_operator.api.v1alpha1 import JobStatus
-from trainmaster_operator.reconciling.decision import Action, Apply, Decision, JobEvent, PodRef
-from trainmaster_operator.reconciling.observed.snapshot import Job, Observed
+from trainmaster_operator.reconciling.decision import Action, Apply, Decision, JobEvent
+from trainmaster_operator.reconciling.observed.snapshot import Job, Observed, PodView
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
 
@@ -111,8 +111,8 @@ def decided(status: JobStatus, *actions: Action, events: tuple[JobEvent, ...] = 
     return Decision(status, actions, events)
 
 
-def ref(index: int = 0, uid: str | None = None) -> PodRef:
-    return PodRef(f"bert-{index}", uid or f"pod-bert-{index}")
+def ref(index: int = 0, uid: str | None = None) -> PodView:
+    return PodView(f"bert-{index}", uid or f"pod-bert-{index}", index, "bert", "Running", 0.0)
 
 
 def children_decider(job: Job, observed: Observed, now: float, settings: object) -> Decision:

@@ -27,7 +27,8 @@ from trainmaster_operator.controller.cache.views import workload_view
 from trainmaster_operator.controller.lookups import Lookups
 from trainmaster_operator.controller.writing.status import report_workload
 from trainmaster_operator.reconciling.decision import ReportWorkload, WorkloadCondition
-from trainmaster_operator.reconciling.observed.snapshot import Flavor, PodSetAdmission, WorkloadView
+from trainmaster_operator.reconciling.observed.snapshot import PodSetAdmission, WorkloadView
+from trainmaster_operator.rendering import Placement
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -371,7 +372,8 @@ def test_an_admission_is_read_with_what_its_checks_add() -> None:
     )
     view = workload_view(raw)
     assert (view.admitted, view.reserved, view.evicted, view.counts) == (True, True, "", (("worker", 2),))
-    assert view.pod_sets == (PodSetAdmission("worker", 2, ("f",), (("zone", "a"),), ({"key": "t"},), (("l", "1"),)),)
+    placement = Placement((("zone", "a"),), ({"key": "t"},), (("l", "1"),))
+    assert view.pod_sets == (PodSetAdmission("worker", 2, ("f",), placement),)
     assert workload_view({}) == WorkloadView()
 
 
@@ -380,7 +382,7 @@ async def test_giving_quota_back_clears_the_admission_and_keeps_the_rest() -> No
     conditions = [condition("QuotaReserved", "True"), condition("Admitted", "True"), condition("Evicted", "True")]
     cluster.put(WORKLOADS, workload("job", *conditions, admission={"clusterQueue": "q"}, requeueState={"count": 1}))
     requeued = WorkloadCondition("Requeued", True, "Preempted", "for bigger")
-    await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", (requeued,), "for bigger"), 1_795_233_600.0)
+    await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", requeued, "for bigger"), 1_795_233_600.0)
     status = (await cluster.get(whole(WORKLOADS), b.NAMESPACE, "bert"))["status"]
     held = {item["type"]: item["status"] for item in status["conditions"]}
     assert held == {"QuotaReserved": "False", "Admitted": "False", "Evicted": "True", "Requeued": "True"}
@@ -394,11 +396,11 @@ async def test_a_workload_that_was_replaced_gets_no_update() -> None:
     cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     cluster.put(WORKLOADS, workload("job"))
     finished = WorkloadCondition("Finished", True, "Succeeded", "done")
-    await report_workload(cluster, store, KEY, ReportWorkload("bert", "another", (finished,)), 0.0)
+    await report_workload(cluster, store, KEY, ReportWorkload("bert", "another", finished), 0.0)
     assert (await cluster.get(WORKLOADS, b.NAMESPACE, "bert"))["status"]["conditions"] == []
     cluster.fail("patch status", "workloads", Conflict("patch", "changed", status=409))
     with pytest.raises(Conflict):
-        await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", (finished,)), 0.0)
+        await report_workload(cluster, store, KEY, ReportWorkload("bert", "wl", finished), 0.0)
 
 
 async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
@@ -423,7 +425,7 @@ async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
     assert await run() is None
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
-    assert snapshot.observed.flavors == {"h100": Flavor((("gpu", "h100"),))}
+    assert snapshot.observed.flavors == {"h100": Placement((("gpu", "h100"),))}
     before = cluster.calls["get", "ResourceFlavor"]
     assert await run() is None
     assert cluster.calls["get", "ResourceFlavor"] == before

@@ -23,14 +23,13 @@
 | `policies/opening` | `policies/test_attempts`, `test_histories`, `policies/test_opening` |
 | `policies/quarantine` | `policies/test_quarantine` |
 | `policies/queueing` | `policies/test_queueing` |
-| `policies/requests` | `policies/test_requests`, `test_histories` |
+| `policies/requests` | `policies/test_requests`, `policies/test_stacks`, `test_histories` |
 | `policies/scheduling_backoff` | `policies/test_scheduling_backoff`, `test_scripted_histories` |
 | `policies/spares` | `policies/test_spares`, `cluster/test_spares` |
 | `policies/startup` | `policies/test_startup` |
 | `status/events` | `policies/test_backoff`, `test_histories` |
 | `status/next_status` | `status/test_next_status` |
 | `status/progress` | `status/test_progress` |
-| `status/stacks` | `status/test_stacks` |
 | `status/time_spent` | `status/test_time_spent` |
 | `transition` | `test_transition` |
 """

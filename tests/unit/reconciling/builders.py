@@ -218,8 +218,8 @@ def kinds(decision: Decision) -> list[str]:
                 names.append(f"Delete {deleted.name}{' by force' if force else ''}")
             case DeleteChild(kind=kind):
                 names.append(f"Delete {kind}")
-            case ReportWorkload(conditions=conditions):
-                names.append(f"Report {','.join(one.type for one in conditions)}")
+            case ReportWorkload(condition=reported):
+                names.append(f"Report {reported.type}")
             case DeleteJob():
                 names.append("Delete job")
     return names

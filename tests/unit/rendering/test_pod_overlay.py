@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ POD: dict[str, Any] = {
 }
 PLACEMENT = Placement(
     node_selector=(("pool", "a100"),),
-    tolerations=tuple(json.dumps({"key": key, "operator": "Exists"}) for key in ("a", "b")),
+    tolerations=tuple({"key": key, "operator": "Exists"} for key in ("a", "b")),
     labels=(("kueue.x-k8s.io/podset", "worker"),),
 )
 

@@ -30,7 +30,6 @@ from trainmaster_operator.controller.apiserver.pod_http import (
     PodHttp,
     PodStream,
     bounded_body,
-    chunks_of,
     refuse_unasked,
     unreachable,
 )
@@ -44,12 +43,11 @@ _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\
 _NO_LOG_BYTES = 1_024
 # Timeout in seconds for connecting to the API server for a request to a pod.
 PROXY_CONNECT_SECONDS = 2.0
-Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 @dataclass(frozen=True)
 class _Request:
-    method: Method
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
@@ -91,15 +89,16 @@ class KubernetesCluster:
         self._host = str(connection.configuration.host).rstrip("/")
         self._timeout, self._on_write, self._may_write = timeout, on_write, may_write
         self._session: aiohttp.ClientSession | None = None
-        self._pods: PodHttp | None = None
+        trust_env = bool((connection.configuration.client_session_kwargs or {}).get("trust_env"))
+        ssl = self._client.rest_client.ssl_context
+        self._pods = PodHttp(ssl=ssl, trust_env=trust_env, most_of_head=PROXIED_HEAD_BYTES)
         # For types whose version depends on the API server: the requested version, and the served one.
         self._served: dict[str, str] = {}
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
-        if self._pods is not None:
-            await self._pods.close()
+        await self._pods.close()
         await self._client.close()
 
     def served(self, resource: Resource) -> Resource:
@@ -132,11 +131,8 @@ class KubernetesCluster:
         field_selector: str = "",
         metadata_only: bool = False,
     ) -> AsyncIterator[Sequence[RawObject]]:
-        query = {"limit": str(resource.page)}
-        if label_selector:
-            query["labelSelector"] = label_selector
-        if field_selector:
-            query["fieldSelector"] = field_selector
+        wanted = {"limit": str(resource.page), "labelSelector": label_selector, "fieldSelector": field_selector}
+        query = {name: value for name, value in wanted.items() if value}
         accept = METADATA_LIST if metadata_only else "application/json"
         item = resource.kept and (metadata_of(resource.kept) if metadata_only else resource.kept)
         page_kept = item and listed(item)
@@ -149,27 +145,19 @@ class KubernetesCluster:
             query["continue"] = str(next_page)
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
-        query = {"fieldManager": FIELD_MANAGER}
-        if resource.strict:
-            query["fieldValidation"] = "Strict"
-        answer = await self._json(_Request("POST", resource.path(namespace), query, body), resource.kept)
-        self._on_write("create", resource.kind)
-        return answer
+        query = {"fieldManager": FIELD_MANAGER, **({"fieldValidation": "Strict"} if resource.strict else {})}
+        return await self._write("create", resource, _Request("POST", resource.path(namespace), query, body))
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         request = _Request("PUT", resource.path(namespace, name), {"fieldManager": FIELD_MANAGER}, body)
-        answer = await self._json(request, resource.kept)
-        self._on_write("update", resource.kind)
-        return answer
+        return await self._write("update", resource, request)
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
     ) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
         path, kind = resource.path(namespace, name), "application/apply-patch+yaml"
-        answer = await self._json(_Request("PATCH", path, query, body, kind), resource.kept)
-        self._on_write("apply", resource.kind)
-        return answer
+        return await self._write("apply", resource, _Request("PATCH", path, query, body, kind))
 
     async def patch(
         self,
@@ -181,10 +169,8 @@ class KubernetesCluster:
         subresource: Literal["status"] | None = None,
     ) -> RawObject:
         path, kind = resource.path(namespace, name, subresource), "application/merge-patch+json"
-        query = {"fieldManager": FIELD_MANAGER}
-        answer = await self._json(_Request("PATCH", path, query, body, kind), resource.kept)
-        self._on_write("patch", f"{resource.kind}/{subresource}" if subresource else resource.kind)
-        return answer
+        request = _Request("PATCH", path, {"fieldManager": FIELD_MANAGER}, body, kind)
+        return await self._write("patch", resource, request, f"/{subresource}" if subresource else "")
 
     async def delete(
         self,
@@ -214,12 +200,9 @@ class KubernetesCluster:
         previous: bool = False,
         timestamps: bool = False,
     ) -> str:
-        query = {"container": WORKER_CONTAINER, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
-        if previous:
-            query["previous"] = "true"
-        if timestamps:
-            query["timestamps"] = "true"
-        request = _Request("GET", PODS.path(namespace, pod, "log"), query, accept="*/*")
+        flags = {"previous": previous, "timestamps": timestamps}
+        query = {name: "true" for name, wanted in flags.items() if wanted}
+        request = _log_request(namespace, pod, tail_lines, {**query, "limitBytes": str(limit_bytes)})
         async with self._answer(request) as response:
             raw = await bounded_body(response, str(request), max(limit_bytes, _NO_LOG_BYTES))
         if _NO_LOG.fullmatch(raw):
@@ -228,8 +211,7 @@ class KubernetesCluster:
 
     @asynccontextmanager
     async def followed_log(self, namespace: str, pod: str, *, tail_lines: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        query = {"container": WORKER_CONTAINER, "tailLines": str(tail_lines), "follow": "true", "timestamps": "true"}
-        request = _Request("GET", PODS.path(namespace, pod, "log"), query, accept="*/*")
+        request = _log_request(namespace, pod, tail_lines, {"follow": "true", "timestamps": "true"})
         async with self._answer(request, endless=True) as response:
             try:
                 yield _log_chunks(response, str(request))
@@ -251,10 +233,6 @@ class KubernetesCluster:
     ) -> AsyncIterator[PodStream]:
         url = f"{PODS.path(namespace, f'{pod}:{port}', 'proxy')}{path}"
         config = self._client.configuration
-        if self._pods is None:
-            trust_env = bool((config.client_session_kwargs or {}).get("trust_env"))
-            ssl = self._client.rest_client.ssl_context
-            self._pods = PodHttp(ssl=ssl, trust_env=trust_env, most_of_head=PROXIED_HEAD_BYTES)
         async with self._pods.open(
             method,
             self._host + quote_path(url),
@@ -267,6 +245,11 @@ class KubernetesCluster:
             server_hostname=config.tls_server_name,
         ) as stream:
             yield stream
+
+    async def _write(self, verb: str, resource: Resource, request: _Request, part: str = "") -> RawObject:
+        answer = await self._json(request, resource.kept)
+        self._on_write(verb, resource.kind + part)
+        return answer
 
     async def _json(self, request: _Request, kept: Fields | None = None) -> RawObject:
         """Sends a request, in the served version of the object's type, and returns the answer's object."""
@@ -303,7 +286,7 @@ class KubernetesCluster:
                 return await decoded(response.content, kept)
             except ValueError as error:
                 raise Unusable(str(request), f"an answer that isn't JSON ({error})") from error
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            except (aiohttp.ClientError, OSError) as error:
                 raise unreachable(str(request), error) from error
 
     @asynccontextmanager
@@ -345,8 +328,13 @@ class KubernetesCluster:
         return all_headers
 
 
+def _log_request(namespace: str, pod: str, tail_lines: int, query: Mapping[str, str]) -> _Request:
+    query = {"container": WORKER_CONTAINER, "tailLines": str(tail_lines), **query}
+    return _Request("GET", PODS.path(namespace, pod, "log"), query, accept="*/*")
+
+
 async def _log_chunks(response: aiohttp.ClientResponse, request: str) -> AsyncIterator[bytes]:
-    async for chunk in chunks_of(response, request):
+    async for chunk in PodStream(response, request).chunks():
         if _NO_LOG.fullmatch(chunk):
             raise Refused(request, chunk.decode(), status=400)
         yield chunk

@@ -102,22 +102,16 @@ def whole(resource: Resource) -> Resource:
 
 
 class Cluster(Protocol):
-    """`Cluster` is the API server.
-
-    Every method raises `errors.ClusterError`. No method retries, because the queue does.
-    """
+    """`Cluster` is the API server. No method retries, because the queue does."""
 
     def served(self, resource: Resource) -> Resource:
         """Returns the resource in the served version, if an earlier request has shown that version."""
-        ...
 
     async def discovers(self, resource: Resource) -> bool:
         """Returns whether the API server's discovery names the type. It does so a moment after the type is served."""
-        ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         """Read one object, with the fields that the resource keeps. Raises NotFound."""
-        ...
 
     def pages(
         self,
@@ -133,15 +127,12 @@ class Cluster(Protocol):
         `metadata_only` requests PartialObjectMetadata. Raises Gone if the list takes longer than the API server keeps
         the list's state (5 minutes).
         """
-        ...
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         """Create an object. Raises AlreadyExists."""
-        ...
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         """Replace an object; a resourceVersion in the body is a precondition. Raises Conflict."""
-        ...
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
@@ -150,7 +141,6 @@ class Cluster(Protocol):
 
         Raises Conflict if a precondition fails or, without `force`, if another manager owns a field.
         """
-        ...
 
     async def patch(
         self,
@@ -162,7 +152,6 @@ class Cluster(Protocol):
         subresource: Literal["status"] | None = None,
     ) -> RawObject:
         """Merge a JSON patch; `metadata.uid` and `resourceVersion` in it are preconditions. Raises Conflict."""
-        ...
 
     async def delete(
         self,
@@ -175,7 +164,6 @@ class Cluster(Protocol):
         grace_seconds: int | None = None,
     ) -> None:
         """Delete exactly this object. Raises Conflict if it was replaced or changed, NotFound if it doesn't exist."""
-        ...
 
     async def pod_log(
         self,
@@ -191,13 +179,11 @@ class Cluster(Protocol):
 
         With `timestamps` every line begins with its time (api/kept_logs.py).
         """
-        ...
 
     def followed_log(
         self, namespace: str, pod: str, *, tail_lines: int
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Follow a worker's log, with timestamps, from the last `tail_lines` lines until the container ends."""
-        ...
 
     def pod_proxy(
         self,
@@ -211,4 +197,3 @@ class Cluster(Protocol):
         body: bytes | None = None,
     ) -> AbstractAsyncContextManager[PodStream]:
         """Send a request to a pod's port through the API server."""
-        ...

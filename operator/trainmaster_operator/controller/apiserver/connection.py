@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import getproxies_environment
@@ -32,8 +32,11 @@ from trainmaster_operator.kubeconfig import (
 
 logger = logging.getLogger(__name__)
 
-# Called with a request's path, and whether it is a watch.
-Requested = Callable[[str, bool], None]
+NO_TOKEN = (
+    f"this pod has no service account's token ({SERVICE_TOKEN_FILENAME}) and no kubeconfig: set the pod's "
+    "automountServiceAccountToken to true"
+)
+NO_CONFIG = "no kubeconfig at ~/.kube/config: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"
 
 
 class ConnectionSettingsError(Exception):
@@ -62,11 +65,13 @@ class ApiConnection:
             )
         return f"the cluster at {host} can't be used: {error}"
 
-    async def for_kopf(self, requested: Requested, kept_at: Callable[[str], Fields | None]) -> kopf.AiohttpSession:
+    async def for_kopf(
+        self, requested: Callable[[str, bool], None], kept_at: Callable[[str], Fields | None]
+    ) -> kopf.AiohttpSession:
         """Return a session with these credentials. kopf requests another session when the API server answers 401.
 
-        `requested` is called with every request; `kept_at` returns the fields to keep of the objects at a path. Unlike
-        kopf's own session, this one trims answers to these fields (`kept`) and follows no redirects.
+        `requested` is called with every request's path, and whether it is a watch; `kept_at` returns the fields to
+        keep of the objects at a path. Unlike kopf's own session, this one follows no redirects.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -81,8 +86,13 @@ class ApiConnection:
             private_key_path=config.key_file,
             proxy_url=config.proxy,
         )
+
+        async def started(session: object, context: object, params: aiohttp.TraceRequestStartParams) -> None:
+            del session, context
+            requested(params.url.path, "watch" in params.url.query)
+
         tracing = aiohttp.TraceConfig()
-        tracing.on_request_start.append(_pass_path_to(requested))
+        tracing.on_request_start.append(started)
         tracing.on_request_redirect.append(_refuse_redirect)
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
@@ -95,19 +105,7 @@ class ApiConnection:
         return kopf.AiohttpSession(aiohttp_session=session, server=config.host)
 
 
-def _pass_path_to(
-    requested: Requested,
-) -> Callable[[aiohttp.ClientSession, object, aiohttp.TraceRequestStartParams], Awaitable[None]]:
-    async def started(session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestStartParams) -> None:
-        del session, context
-        requested(params.url.path, "watch" in params.url.query)
-
-    return started
-
-
-async def _refuse_redirect(
-    session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
-) -> None:
+async def _refuse_redirect(session: object, context: object, params: aiohttp.TraceRequestRedirectParams) -> None:
     del session, context
     answer = params.response
     raise from_response(f"{params.method} {params.url.path}", answer.status, answer.headers, b"")
@@ -123,7 +121,8 @@ async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
     config.connection_pool_maxsize = 0
     # With trust_env aiohttp looks for ~/.netrc in a thread at every request, which adds at least 0.3 ms to each write.
     config.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
-    if kubeconfig is None and context is None and _has_service_account():
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    if kubeconfig is None and context is None and in_pod and _has_token():
         try:
             load_incluster_config(client_configuration=config)
             check_certificates("the pod's service account", config.ssl_ca_cert, None, None)
@@ -135,7 +134,7 @@ async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
     try:
         found = read_kubeconfig(kubeconfig, context)
         if found is None:
-            raise ConnectionSettingsError(_nothing_found())
+            raise ConnectionSettingsError(NO_TOKEN if in_pod else NO_CONFIG)
         await _load(found, config)
     except KubeconfigError as error:
         raise ConnectionSettingsError(str(error)) from error
@@ -143,7 +142,6 @@ async def connect(kubeconfig: str | None, context: str | None) -> ApiConnection:
 
 
 async def _load(found: Kubeconfig, config: Configuration) -> None:
-    """Apply the kubeconfig to the configuration. Raises KubeconfigError."""
     plugin = found.plugin
     if found.has_provider:
         try:
@@ -160,6 +158,10 @@ async def _load(found: Kubeconfig, config: Configuration) -> None:
     check_certificates(f"kubeconfig {found.path}", config.ssl_ca_cert, config.cert_file, config.key_file)
     if (config.proxy or "").startswith("socks"):
         raise KubeconfigError(f"kubeconfig {found.path}: proxy-url: the operator uses no SOCKS proxy; give one of HTTP")
+
+
+def _has_token() -> bool:
+    return Path(SERVICE_TOKEN_FILENAME).exists()
 
 
 @dataclass
@@ -181,16 +183,3 @@ class _Renewal:
                 logger.warning("No new credentials: %s", error)
                 return
             config.api_key["BearerToken"] = f"Bearer {self.credentials.token}"
-
-
-def _has_service_account() -> bool:
-    return Path(SERVICE_TOKEN_FILENAME).exists() and "KUBERNETES_SERVICE_HOST" in os.environ
-
-
-def _nothing_found() -> str:
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return (
-            f"this pod has no service account's token ({SERVICE_TOKEN_FILENAME}) and no kubeconfig: set the pod's "
-            "automountServiceAccountToken to true"
-        )
-    return "no kubeconfig at ~/.kube/config: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"

@@ -4,10 +4,9 @@
 be refused again. Requests with any other error may succeed later. Kubernetes defines the codes and the Status object
 (apimachinery `pkg/api/errors/errors.go`).
 
-This module also rewrites the API server's messages about an object that doesn't fit its type. The API server answers a
-create of such an object with 400, and a server-side apply with **500**, because structured-merge-diff's errors reach
-the handler as plain errors (k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both mean that
-the same object will be refused again, so such a 500 is a refusal and not a failure of the server.
+This module also rewrites the API server's messages about an object that doesn't fit its type. A create of such an
+object gets 400, and a server-side apply **500**, because structured-merge-diff's errors reach the handler as plain
+errors (k8s.io/apimachinery, pkg/util/managedfields/internal/structuredmerge.go). Both are refusals.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainmaster_operator.api.problems import EXPECTED
-from trainmaster_operator.wire.values import loads, text
+from trainmaster_operator.wire.values import loads, mapping, text
 
 # Limits in characters on the message and the reason of a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
@@ -33,7 +32,6 @@ _PREFIXES = (
         r"(?:unable to convert unstructured object to [^:]*: )?(?:strict decoding error: )?"
     ),
 )
-# Kubernetes' validation messages contain the regular expression.
 _EXPRESSION = re.compile(r",? ?regex used for validation is '[^']*'")
 _UNDECLARED = re.compile(r"\.?(\S+): field not declared in schema")
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
@@ -47,11 +45,8 @@ _QUANTITY = re.compile(
 # For each type name of structured-merge-diff or Go, the message about a value that doesn't have that type.
 _TYPES = {
     "string": "string_type",
-    "boolean": "bool_type",
-    "bool": "bool_type",
-    "numeric": "int_type",
-    "int32": "int_type",
-    "int64": "int_type",
+    **dict.fromkeys(("boolean", "bool"), "bool_type"),
+    **dict.fromkeys(("numeric", "int32", "int64"), "int_type"),
     "float64": "float_type",
     "list": "list_type",
     "map": "dict_type",
@@ -153,7 +148,10 @@ def from_response(request: str, status: int, headers: Mapping[str, str], body: b
     if 300 <= status < 400:
         where = headers.get("Location", "")[:100]
         return Unusable(request, f"a redirect to {where!r} (HTTP {status}), and none is followed", status=status)
-    document = _status_object(body)
+    try:
+        document = mapping(loads(body))
+    except ValueError:
+        document = {}
     message = text(document.get("message"), MAX_MESSAGE).strip()
     if not message:
         whole = body if isinstance(body, str) else body.decode(errors="replace")
@@ -161,38 +159,27 @@ def from_response(request: str, status: int, headers: Mapping[str, str], body: b
     reason = text(document.get("reason"), MAX_REASON)
     if status in (400, 500) and (sentence := refusal(message)) is not None:
         return Invalid(request, sentence, status=status, reason=INVALID)
-    message = without_expressions(message)
-    kind = _class_of(status, reason)
+    # Messages from Kubernetes' validation contain regular expressions, which don't help users.
+    message = _EXPRESSION.sub("", message).replace("(e.g. ", "(such as ").replace(",  or ", ", or ")
+    kind = _CLASSES.get(status, Unavailable if status >= 500 else ClusterError)
+    if kind is Conflict and reason == "AlreadyExists":
+        kind = AlreadyExists
     return kind(request, message, status=status, reason=reason, retry_after=_retry_after(headers, document))
 
 
-def _class_of(status: int, reason: str) -> type[ClusterError]:
-    if status == 409:
-        return AlreadyExists if reason == "AlreadyExists" else Conflict
-    if status in {400, 405, 406, 413, 415, 422}:
-        return Invalid
-    exact: dict[int, type[ClusterError]] = {
-        401: Unauthorized,
-        403: Forbidden,
-        404: NotFound,
-        410: Gone,
-        429: TooManyRequests,
-    }
-    return exact.get(status, Unavailable if status >= 500 else ClusterError)
-
-
-def _status_object(body: bytes | str) -> Mapping[str, Any]:
-    try:
-        document = loads(body)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
+_CLASSES: dict[int, type[ClusterError]] = {
+    **dict.fromkeys((400, 405, 406, 413, 415, 422), Invalid),
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    429: TooManyRequests,
+}
 
 
 def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> float | None:
-    details = document.get("details")
-    candidates = (headers.get("Retry-After"), details.get("retryAfterSeconds") if isinstance(details, dict) else None)
-    for candidate in candidates:
+    for candidate in (headers.get("Retry-After"), mapping(document.get("details")).get("retryAfterSeconds")):
         try:
             seconds = float(candidate) if isinstance(candidate, str | int | float) else 0.0
         except (ValueError, OverflowError):
@@ -210,11 +197,6 @@ def refusal(message: str) -> str | None:
         if found is not None:
             return "; ".join(_sentences(message[found.end() :]))
     return None
-
-
-def without_expressions(message: str) -> str:
-    """Returns a message from Kubernetes' validation without regular expressions, which don't help users."""
-    return _EXPRESSION.sub("", message).replace("(e.g. ", "(such as ").replace(",  or ", ", or ")
 
 
 def _sentences(details: str) -> Iterator[str]:
@@ -253,6 +235,4 @@ def _shown(value: str) -> str:
     if found is None:
         return _KINDS.get(value, value)
     inner = found[1]
-    if inner.startswith("map["):
-        return "a mapping"
-    return "a list" if inner.startswith("[") else inner
+    return "a mapping" if inner.startswith("map[") else "a list" if inner.startswith("[") else inner

@@ -1,8 +1,7 @@
 """Lists the fields that the operator reads. Answers are trimmed to these fields while they are decoded.
 
-An object can be large, because its author decides its size. Only the listed fields are ever in memory (`api.trimming`);
-the others are skipped piece by piece, so the operator can't read them. `tests/unit/controller/apiserver/test_kept.py`
-compares complete and trimmed objects, and the tests' cluster trims like the real client.
+An object's author decides its size, so only the listed fields are ever in memory (`api.trimming`). The tests' cluster
+trims like the real client.
 
 A real API server also accepts objects 10,000 levels deep, for which Python's decoder would fail on the whole page or
 watch. So such a field is cut to fewer levels (still more than a valid job can have), and the job is refused.
@@ -46,7 +45,6 @@ _CONDITIONS = Each(dict.fromkeys(("type", "status", "reason", "message", "lastTr
 
 
 def _object(metadata: Fields, **fields: Shape) -> Fields:
-    """Returns the shape of an object that also keeps these fields."""
     owners = Each(dict.fromkeys(("apiVersion", "kind", "name", "uid", "controller"), _TEXT), most=64)
     metadata = {**_IDENTITY, "ownerReferences": owners, **metadata}
     return {"apiVersion": _TEXT, "kind": _TEXT, "metadata": metadata, **fields}

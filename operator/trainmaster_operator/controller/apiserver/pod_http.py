@@ -18,7 +18,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import Any
 
@@ -169,13 +169,13 @@ class PodHttp:
         )
 
 
+@dataclass(eq=False)
 class PodStream:
-    """Reads an open answer from a pod's port, in chunks."""
+    """Reads an open answer from a pod's port or from the API server, in chunks."""
 
-    def __init__(self, response: aiohttp.ClientResponse, request: str, received: _Received) -> None:
-        self._response = response
-        self._request = request
-        self._received = received
+    _response: aiohttp.ClientResponse
+    _request: str
+    _received: _Received = field(default_factory=_Received)
 
     @property
     def received(self) -> int:
@@ -211,19 +211,12 @@ async def refuse_unasked(
         raise from_response(request, response.status, response.headers, body)
 
 
-def chunks_of(
-    response: aiohttp.ClientResponse, request: str, received: _Received | None = None
-) -> AsyncIterator[bytes]:
-    """Yields a body in small pieces, and yields to the event loop after each. Raises ClusterError."""
-    return PodStream(response, request, received or _Received()).chunks()
-
-
 async def bounded_body(
     response: aiohttp.ClientResponse, request: str, limit: int, received: _Received | None = None
 ) -> bytes:
     """Returns at most the first `limit` bytes of a body. Raises ClusterError."""
     body = bytearray()
-    async for chunk in chunks_of(response, request, received):
+    async for chunk in PodStream(response, request, received or _Received()).chunks():
         body += chunk
         if len(body) >= limit:
             break

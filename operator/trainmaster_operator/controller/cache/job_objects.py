@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,7 +25,7 @@ from trainmaster_operator.api.trimming import LEFT_OUT
 from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
 from trainmaster_operator.controller.apiserver.cluster import JOBS, Resource
 from trainmaster_operator.controller.apiserver.kept import LARGE_SPEC_BYTES, MAX_STATUS_BYTES
-from trainmaster_operator.controller.cache.records import JobKey, ReadSpec, Record, SpecVersion, spec_version
+from trainmaster_operator.controller.cache.records import JobKey, ReadSpec, Record, SpecVersion, read_spec, spec_version
 from trainmaster_operator.controller.cache.views import annotation, parse_time
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.limits import MAX_REQUEST
@@ -39,13 +41,13 @@ logger = logging.getLogger(__name__)
 REMEMBERED = 4_096
 
 
+@dataclass(eq=False)
 class JobObjects:
-    """Sets the job of a record. The constructor's arguments come from the store."""
+    """Sets the job of a record. The arguments come from the store."""
 
-    def __init__(
-        self, changed: Callable[[JobKey], None], unreadable: Unreadable, read_large: Callable[[JobKey], None] | None
-    ) -> None:
-        self._changed, self._unreadable, self._read_large = changed, unreadable, read_large
+    _changed: Callable[[JobKey], None]
+    _unreadable: Unreadable
+    _read_large: Callable[[JobKey], None] | None
 
     def set_job(self, key: JobKey, record: Record, raw: Mapping[str, Any]) -> None:
         """Set a record's job from a newer object."""
@@ -65,7 +67,11 @@ class JobObjects:
             read = ReadSpec(record.job.spec, record.job.invalid)
         else:
             record.without_spec = None
-            read = record.parse(raw, key.name, of)
+            if record.parsed == of and record.job is not None:
+                read = ReadSpec(record.job.spec, record.job.invalid)
+            else:
+                read = read_spec(raw, key.name)
+            record.parsed = of
         self._set(key, record, raw, of, read, large=large)
 
     def set_spec(self, key: JobKey, record: Record, of: SpecVersion, read: ReadSpec) -> None:
@@ -94,15 +100,12 @@ class JobObjects:
             return
         if read.invalid is not None:
             self._unreadable.report(JOBS, raw, read.invalid.message, of="generation")
-        record.job = Job(
-            namespace=key.namespace,
-            name=key.name,
-            uid=of.uid,
+        record.job = _job(
+            key,
+            metadata,
             generation=of.generation,
-            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
             spec=read.spec,
             status=status,
-            deleting=metadata.get("deletionTimestamp") is not None,
             invalid=read.invalid,
             large=large,
             restart_request=clean(annotation(metadata, RESTART_ANNOTATION), MAX_REQUEST) or None,
@@ -111,7 +114,7 @@ class JobObjects:
         if known is None or known.uid != of.uid:
             # Pods may be known before their job.
             record.merge_all_termination_reports()
-        record.drop_old_reports()
+        record.drop_reports({attempt for attempt in record.reported_attempts if record.is_past(attempt)})
         self._changed(key)
 
     def set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
@@ -120,15 +123,12 @@ class JobObjects:
         # The operator writes only the conditions of such a status, which may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
         record.parsed = record.without_spec = None
-        record.job = Job(
-            namespace=key.namespace,
-            name=key.name,
-            uid=text(metadata.get("uid"), 64),
-            generation=whole(metadata.get("generation")) or 1,
-            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+        record.job = _job(
+            key,
+            metadata,
+            generation=spec_version(metadata).generation,
             spec=None,
-            status=readable_part(record.raw_status),
-            deleting=metadata.get("deletionTimestamp") is not None,
+            status=_readable_part(record.raw_status),
             unreadable=f"{problem}, so nothing is done to the job; correct it, or delete the job and create it again",
         )
         self._changed(key)
@@ -169,9 +169,24 @@ class Unreadable:
             logger.error("%s %s can't be used: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)
 
 
-def readable_part(raw: Mapping[str, Any]) -> JobStatus:
+def _job(key: JobKey, metadata: Mapping[str, Any], **fields: Any) -> Job:
+    return Job(
+        namespace=key.namespace,
+        name=key.name,
+        uid=text(metadata.get("uid"), 64),
+        created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+        deleting=metadata.get("deletionTimestamp") is not None,
+        **fields,
+    )
+
+
+def _readable_part(raw: Mapping[str, Any]) -> JobStatus:
     """Returns the readable part of an unreadable status: the conditions, so that a condition can be added."""
-    return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
+    conditions: list[Condition] = []
+    for item in mappings(raw.get("conditions")):
+        with suppress(ValidationError):
+            conditions.append(Condition.model_validate(item))
+    return JobStatus(conditions=conditions)
 
 
 def first_problem(error: ValueError) -> str:
@@ -185,10 +200,3 @@ def first_problem(error: ValueError) -> str:
 def unforeseen(what: str, error: Exception) -> str:
     """Returns the message about an object that no reader could handle."""
     return f"the {what} can't be read ({one_line(repr(error)[:300])})"
-
-
-def _condition(raw: Mapping[str, Any]) -> Condition | None:
-    try:
-        return Condition.model_validate(raw)
-    except ValidationError:
-        return None

@@ -16,7 +16,6 @@ from trainmaster_operator.api.v1alpha1 import JobSpec
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, Resource
 from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
-    Flavor,
     InvalidSpec,
     Job,
     Observed,
@@ -26,8 +25,7 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     termination_reports,
 )
 from trainmaster_operator.reconciling.transition import MAX_MESSAGE_CHARACTERS
-from trainmaster_operator.rendering import worker_layout
-from trainmaster_operator.wire.assignment import Assignment
+from trainmaster_operator.rendering import Placement, worker_layout
 from trainmaster_operator.wire.limits import MAX_INDEX
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import Report, merge
@@ -52,16 +50,14 @@ class JobKey:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True)
-class SpecVersion:
+class SpecVersion(NamedTuple):
     """Identifies a version of a job's spec, by the job's uid and generation."""
 
     uid: str
     generation: int
 
 
-@dataclass(frozen=True)
-class ReadSpec:
+class ReadSpec(NamedTuple):
     """Holds a spec that was read, or the problem with it."""
 
     spec: JobSpec | None
@@ -86,25 +82,15 @@ class Pod:
 
 
 @dataclass
-class Refusal:
-    """Describes a refused write, and the time of the next try (the event loop's clock)."""
-
-    problem: RefusedWrite
-    retry_at: float
-    failures: int = 1
-
-
-@dataclass
 class LookupResults:
     """Holds the results of lookups for one job. A result is None if the object doesn't exist or can't be read."""
 
     # By node (`lookups.node_domains`).
     domains: dict[str, str | None] = field(default_factory=dict)
     # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
-    flavors: dict[str, Flavor | None] = field(default_factory=dict)
+    flavors: dict[str, Placement | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
-    # Reasons for which the kubelet killed a pod's container, by the pod's uid and the end's time
-    # (`lookups.killed_containers`).
+    # Why the kubelet killed a container, by the pod's uid and the end's time (`lookups.killed_containers`).
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
     # Uids of listed pods that no watch had shown (`lookups.unseen_pods`).
     listed_pods: set[str] = field(default_factory=set)
@@ -112,11 +98,8 @@ class LookupResults:
     def merge(self, more: LookupResults) -> bool:
         """Merge new results into these; returns whether anything changed."""
         before = [each.copy() for each in vars(self).values()]
-        self.domains.update(more.domains)
-        self.flavors.update(more.flavors)
-        self.priorities.update(more.priorities)
-        self.kills.update(more.kills)
-        self.listed_pods.update(more.listed_pods)
+        for name, found in vars(more).items():
+            getattr(self, name).update(found)
         return before != [*vars(self).values()]
 
 
@@ -128,8 +111,6 @@ class Snapshot:
     observed: Observed
     version: Versioned
     raw_status: Mapping[str, Any]
-    # Uids of listed pods that no watch had shown.
-    listed_pods: frozenset[str]
 
 
 class ProgressView(NamedTuple):
@@ -172,7 +153,7 @@ class Record:
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
-    refusals: dict[str, Refusal] = field(default_factory=dict)
+    refusals: dict[str, RefusedWrite] = field(default_factory=dict)
     lookups: LookupResults = field(default_factory=LookupResults)
     # The last state of each worker's removed pod, which shows the pod's node and the cause of the removal.
     gone: dict[int, Pod] = field(default_factory=dict)
@@ -192,13 +173,6 @@ class Record:
         child = self.children.get((resource.child_kind, name))
         return child[1] if child else None
 
-    def parse(self, raw: Mapping[str, Any], name: str, of: SpecVersion) -> ReadSpec:
-        """Returns the job's spec, or the problem with it. Each generation is parsed once."""
-        if self.parsed == of and self.job is not None:
-            return ReadSpec(self.job.spec, self.job.invalid)
-        self.parsed = of
-        return read_spec(raw, name)
-
     def merge_report(self, report: Report) -> bool:
         """Merge a report into the known report of its worker and attempt; returns whether that report changed."""
         known = self.reports.get((report.attempt, report.worker))
@@ -209,7 +183,7 @@ class Record:
         if report.attempt not in self.reported_attempts:
             self.reported_attempts.add(report.attempt)
             if len(self.reported_attempts) > REPORTED_ATTEMPTS:
-                self._drop_reports({min(self.reported_attempts)})
+                self.drop_reports({min(self.reported_attempts)})
         return True
 
     def own_sets(self) -> dict[str, tuple[str, range]]:
@@ -267,52 +241,27 @@ class Record:
         """Returns whether an attempt is too old for decisions."""
         return self.job is not None and attempt < self.job.status.attempt - 1
 
-    def drop_old_reports(self) -> None:
-        """Drop the reports of attempts that are too old for decisions."""
-        self._drop_reports({attempt for attempt in self.reported_attempts if self.is_past(attempt)})
-
-    def _drop_reports(self, attempts: Set[int]) -> None:
+    def drop_reports(self, attempts: Set[int]) -> None:
+        """Drop the reports of these attempts."""
         if attempts:
             self.reported_attempts -= attempts
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
 
     def remove_pod(self, pod: Pod) -> bool:
         """Remember a removed pod; returns whether the pod belonged to the job."""
-        owned = self.owns(pod, self.own_sets())
-        if owned:
+        if owned := self.owns(pod, self.own_sets()):
             self.gone[pod.view.worker] = pod
         return owned
 
-    def drop_refusals(self, reason: str) -> bool:
-        """Forget the refusals for this reason, which no longer applies; returns whether there were any."""
-        kept = {action: refusal for action, refusal in self.refusals.items() if refusal.problem.reason != reason}
-        dropped = len(kept) < len(self.refusals)
-        self.refusals = kept
-        return dropped
-
-    def forget_job(self) -> None:
-        """Forget the deleted job; its objects may still exist."""
-        self.job = self.job_version = self.parsed = self.without_spec = None
-        self.raw_status = {}
-        self.reports.clear()
-        self.reported_attempts.clear()
-        self.progress.clear()
-        self.recoveries.clear()
-        self.progress_attempt, self.progress_at = 0, None
-        self.stream = StreamView()
-        self.refusals.clear()
-        self.gone.clear()
-        self.former_sets.clear()
-        self.lookups = LookupResults()
+    def without_job(self) -> Record:
+        """Returns the record of a deleted job, whose objects may still exist."""
+        return Record(since=self.since, pods=self.pods, children=self.children)
 
     def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
         """Returns `decide`'s input; None without a job. `listed` contains the kinds whose objects are all known."""
         if self.job is None or self.job_version is None:
             return None
-        job = self.job
-        pods = [
-            replace(view, assignment=None) if _is_anothers(view.assignment, job) else view for view in self.own_pods()
-        ]
+        pods = [_without_anothers(view, self.job) for view in self.own_pods()]
         observed = Observed(
             since=self.since,
             children=tuple(view for _, (view, _) in sorted(self.children.items())),
@@ -323,15 +272,12 @@ class Record:
             progress_attempt=self.progress_attempt,
             progress_at=self.progress_at,
             stream=self.stream,
-            domains=dict(self.lookups.domains),
-            flavors=dict(self.lookups.flavors),
-            priorities=dict(self.lookups.priorities),
-            kills=dict(self.lookups.kills),
+            **{name: found.copy() for name, found in vars(self.lookups).items()},
             listed=listed,
-            refused_writes=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
+            refused_writes=tuple(problem for _, problem in sorted(self.refusals.items())),
             gone={pod.view.uid: pod.view for pod in self.gone.values()},
         )
-        return Snapshot(job, observed, self.job_version, self.raw_status, frozenset(self.lookups.listed_pods))
+        return Snapshot(self.job, observed, self.job_version, self.raw_status)
 
 
 def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
@@ -362,6 +308,7 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
     return True
 
 
-def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
-    """Returns whether an assignment was signed for another job. Any client that may patch a pod can copy one there."""
-    return assignment is not None and assignment.job != job.uid
+def _without_anothers(view: PodView, job: Job) -> PodView:
+    """Drops an assignment that was signed for another job. Any client that may patch a pod can copy one there."""
+    is_anothers = view.assignment is not None and view.assignment.job != job.uid
+    return replace(view, assignment=None) if is_anothers else view

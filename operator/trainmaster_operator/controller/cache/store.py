@@ -5,8 +5,7 @@ frozen views. Everything runs in the event loop's thread, so there are no locks.
 
 **Staleness.** The watch lags behind our own writes. Therefore each write's answer is recorded like a watch event, and
 an object is only replaced by a newer one. resourceVersions are compared as integers (official since Kubernetes 1.35,
-KEP-5504; etcd's revisions always were integers). After `status.attempt = 2` was written, no pass sees 1 again, however
-late the watch is.
+KEP-5504). After `status.attempt = 2` was written, no pass sees 1 again, however late the watch is.
 
 **Deletions.** A deleted uid never returns, even if a late event still shows the object. A relist after 410 misses
 deletions, so `resync` regularly compares the store with a list (mark and sweep).
@@ -17,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainmaster_operator.api.signing import SigningKeys
@@ -29,14 +29,14 @@ from trainmaster_operator.controller.cache.records import (
     ProgressView,
     ReadSpec,
     Record,
-    Refusal,
     Snapshot,
     SpecVersion,
     Versioned,
     is_newer,
 )
-from trainmaster_operator.controller.cache.views import child_view, controller_of, job_name_of, owner_uid, pod_view
+from trainmaster_operator.controller.cache.views import child_view, controller_of, label, owner_uid, pod_view
 from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, PodView, RefusedWrite, StreamView
+from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine
 from trainmaster_operator.wire.values import mapping, text
@@ -78,8 +78,6 @@ class Store:
         """Returns all existing jobs."""
         return (record.job for record in list(self._records.values()) if record.job is not None)
 
-    # Objects of the API server.
-
     def upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         """Insert or update an object from a watch, a list or the answer to a write. Never raises."""
         try:
@@ -94,15 +92,15 @@ class Store:
 
     def _upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         metadata = mapping(raw.get("metadata"))
-        version = _version(metadata)
-        if version.uid in self._tombstones or not self.wants(resource, metadata):
+        key, version = _key(resource, metadata), _version(metadata)
+        if key is None or version.uid in self._tombstones or not self.wants(resource, metadata):
             return
         if resource == JOBS:
-            self._upsert_job(raw, metadata, version)
+            self._upsert_job(key, raw, version)
         elif resource == PODS:
-            self._upsert_pod(raw, metadata, version)
-        else:
-            self._upsert_child(resource, raw, metadata, version)
+            self._upsert_pod(key, raw, version)
+        elif resource.child_kind in CHILDREN:
+            self._upsert_child(key, resource, raw, version)
 
     def wants(self, resource: Resource, metadata: Mapping[str, Any]) -> bool:
         """Returns whether an object may belong to a job; other objects are never stored.
@@ -113,7 +111,7 @@ class Store:
         """
         if resource == JOBS:
             return True
-        key = self._key(resource, metadata)
+        key = _key(resource, metadata)
         if key is None:
             return False
         if self.version(key, resource, text(metadata.get("name"))) is not None:
@@ -126,7 +124,7 @@ class Store:
     def delete(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         """Remove an object that a watch reports as deleted. `raw` only needs the metadata."""
         metadata = mapping(mapping(raw).get("metadata"))
-        key = self._key(resource, metadata)
+        key = _key(resource, metadata)
         if key is not None:
             if resource == PODS and raw.get("status"):
                 # The object's last change may arrive only with the deletion.
@@ -142,7 +140,7 @@ class Store:
             return
         news = True
         if resource == JOBS:
-            record.forget_job()
+            record = self._records[key] = record.without_job()
         elif resource == PODS:
             news = record.remove_pod(record.pods.pop(name))
         else:
@@ -182,8 +180,6 @@ class Store:
             for view, _ in record.children.values()
             if view.agent is not None
         )
-
-    # Agents' reports.
 
     def record_report(self, key: JobKey, report: Report) -> bool:
         """Record a worker's report from the stream; returns whether the report is new."""
@@ -229,9 +225,7 @@ class Store:
         self._changed(key)
         return True
 
-    # Refused writes.
-
-    def refusal(self, key: JobKey, action: str) -> Refusal | None:
+    def refusal(self, key: JobKey, action: str) -> RefusedWrite | None:
         """Returns the current refusal of an action of this job."""
         return self._known(key).refusals.get(action)
 
@@ -241,12 +235,12 @@ class Store:
         if record is None:
             return
         known = record.refusals.get(problem.action)
-        if known is not None and (known.problem.reason, known.problem.message) == (problem.reason, problem.message):
-            known.retry_at = retry_at
-            known.failures += 1
-            return
-        record.refusals[problem.action] = Refusal(problem, retry_at, known.failures + 1 if known else 1)
-        self._changed(key)
+        is_same = known is not None and (known.reason, known.message) == (problem.reason, problem.message)
+        failures = known.failures + 1 if known is not None else 1
+        kept = known if known is not None and is_same else problem
+        record.refusals[problem.action] = replace(kept, retry_at=retry_at, failures=failures)
+        if not is_same:
+            self._changed(key)
 
     def clear_refusal(self, key: JobKey, action: str) -> None:
         """Forget an action's refusal after its success."""
@@ -254,14 +248,15 @@ class Store:
         if record is not None and record.refusals.pop(action, None) is not None:
             self._changed(key)
 
-    # Listed types and lookups.
-
     def record_listed(self, resource: Resource) -> None:
         """Record that all objects of an optional type are known, and repeat writes refused for lack of the type."""
         is_news = resource.child_kind not in self._listed
         self._listed |= {resource.child_kind}
         for key, record in list(self._records.items()):
-            if record.drop_refusals("NotInstalled") or is_news:
+            refused = [action for action, one in record.refusals.items() if one.reason == "NotInstalled"]
+            for action in refused:
+                del record.refusals[action]
+            if refused or is_news:
                 self._changed(key)
 
     def record_lookups(self, key: JobKey, found: LookupResults) -> None:
@@ -269,8 +264,6 @@ class Store:
         record = self._records.get(key)
         if record is not None and record.lookups.merge(found):
             self._changed(key)
-
-    # Large jobs, whose specs are read separately.
 
     def is_large(self, key: JobKey) -> bool:
         """Returns whether the job is decided on in the thread for large jobs."""
@@ -295,8 +288,6 @@ class Store:
             self._unreadable.report(JOBS, record.without_spec, problem, error)
             self._jobs.set_unreadable(key, record, record.without_spec, problem)
 
-    # Reading.
-
     def snapshot(self, key: JobKey) -> Snapshot | None:
         """Returns `decide`'s input; None if the job doesn't exist.
 
@@ -316,10 +307,6 @@ class Store:
             return None
         return ProgressView(record.progress_attempt, record.progress_at, record.progress)
 
-    def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
-        name = text(metadata.get("name")) if resource == JOBS else job_name_of(metadata)
-        return JobKey(text(metadata.get("namespace")), name) if name else None
-
     def _known(self, key: JobKey) -> Record:
         """Returns a job's record for reading, or an empty record if the job isn't known."""
         return self._records.get(key, _NOTHING)
@@ -327,10 +314,7 @@ class Store:
     def _record(self, key: JobKey) -> Record:
         return self._records.setdefault(key, Record())
 
-    def _upsert_job(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
-        key = self._key(JOBS, metadata)
-        if key is None:
-            return
+    def _upsert_job(self, key: JobKey, raw: Mapping[str, Any], version: Versioned) -> None:
         record = self._record(key)
         known = record.job_version
         if known is not None and not is_newer(version, known):
@@ -338,7 +322,7 @@ class Store:
         if known is not None and known.uid != version.uid:
             # It was deleted and created again between two events.
             self._remember_deleted(known.uid)
-            record.forget_job()
+            record = self._records[key] = record.without_job()
         record.job_version = version
         self._jobs.set_job(key, record, raw)
 
@@ -346,7 +330,7 @@ class Store:
         """Insert or update a job, even if only its name is known."""
         whole_object = mapping(raw)
         metadata = mapping(whole_object.get("metadata"))
-        key, version = self._key(JOBS, metadata), _version(metadata)
+        key, version = _key(JOBS, metadata), _version(metadata)
         if key is None:
             return
         record = self._record(key)
@@ -355,10 +339,9 @@ class Store:
             record.job_version = version
             self._jobs.set_unreadable(key, record, whole_object, problem)
 
-    def _upsert_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
-        key = self._key(PODS, metadata)
+    def _upsert_pod(self, key: JobKey, raw: Mapping[str, Any], version: Versioned) -> None:
         view = pod_view(raw, self._keys)
-        if key is None or view is None:
+        if view is None:
             return
         record = self._record(key)
         known = record.pods.get(view.name)
@@ -367,7 +350,7 @@ class Store:
         if known is not None and known.version.uid != version.uid:
             # It was deleted and created again between two events.
             record.remove_pod(known)
-        pod = record.pods[view.name] = Pod(view, version, owner_uid(metadata))
+        pod = record.pods[view.name] = Pod(view, version, owner_uid(mapping(raw.get("metadata"))))
         sets = record.own_sets()
         owned, was_owned = record.owns(pod, sets), known is not None and record.owns(known, sets)
         if owned:
@@ -375,12 +358,7 @@ class Store:
         if owned != was_owned or (owned and known is not None and known.view != view):
             self._changed(key)
 
-    def _upsert_child(
-        self, resource: Resource, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned
-    ) -> None:
-        key = self._key(resource, metadata)
-        if key is None or resource.child_kind not in CHILDREN:
-            return
+    def _upsert_child(self, key: JobKey, resource: Resource, raw: Mapping[str, Any], version: Versioned) -> None:
         record = self._record(key)
         view = child_view(resource.child_kind, raw, self._keys)
         known = record.children.get((resource.child_kind, view.name))
@@ -400,6 +378,11 @@ class Store:
         self._tombstones[uid] = None
         while len(self._tombstones) > TOMBSTONES:
             self._tombstones.popitem(last=False)
+
+
+def _key(resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
+    name = text(metadata.get("name")) if resource == JOBS else label(metadata, JOB_NAME_LABEL)
+    return JobKey(text(metadata.get("namespace")), name) if name else None
 
 
 def _version(metadata: Mapping[str, Any]) -> Versioned:

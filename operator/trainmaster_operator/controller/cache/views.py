@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from trainmaster_operator.api.signing import SigningKeys
 from trainmaster_operator.api.times import to_seconds
@@ -23,17 +23,11 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     PodView,
     WorkloadView,
 )
-from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.rendering import AgentConfigMap, Placement
 from trainmaster_operator.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_VOLUME
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_INDEX
-from trainmaster_operator.wire.names import (
-    ASSIGNMENT_ANNOTATION,
-    FIELD_MANAGER,
-    HASH_ANNOTATION,
-    JOB_NAME_LABEL,
-    TOUCHED_ANNOTATION,
-)
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, FIELD_MANAGER, HASH_ANNOTATION, TOUCHED_ANNOTATION
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import ProtocolError, decimal, loads, mapping, mappings, text, whole
 
@@ -43,7 +37,6 @@ MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31
 Raw = Mapping[str, Any]
 # Limit in characters on a message of a scheduler, a kubelet or Kueue. Longer messages would fill memory and the status.
 MAX_MESSAGE = 1_000
-MAX_COUNT = 2**31
 
 
 def parse_time(value: object) -> float | None:
@@ -75,11 +68,6 @@ def label(metadata: Raw, name: str) -> str:
 def annotation(metadata: Raw, name: str) -> object:
     """Returns an annotation's value, of any length; None if there is none."""
     return mapping(metadata.get("annotations")).get(name)
-
-
-def job_name_of(metadata: Raw) -> str | None:
-    """Returns the name of a child's or pod's job, from its label."""
-    return label(metadata, JOB_NAME_LABEL) or None
 
 
 def controller_of(metadata: Raw) -> Raw:
@@ -157,18 +145,19 @@ def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
 def container_view(raw: Raw) -> ContainerView:
     """Returns a container's status."""
     state = mapping(raw.get("state"))
-    waiting, running, terminated = (mapping(state.get(name)) for name in ("waiting", "running", "terminated"))
-    last = mapping(mapping(raw.get("lastState")).get("terminated"))
+    waiting, running, terminated = mapping(state.get("waiting")), state.get("running"), state.get("terminated")
+    last = mapping(raw.get("lastState")).get("terminated")
+    without_end: Literal["running", "waiting"] = "running" if isinstance(running, Mapping) else "waiting"
     return ContainerView(
         name=text(raw.get("name"), MAX_NAME),
-        state="terminated" if terminated else "running" if running else "waiting",
+        state="terminated" if isinstance(terminated, Mapping) else without_end,
         ready=raw.get("ready") is True,
         restarts=whole(raw.get("restartCount"), MAX_INT32) or 0,
         reason=text(waiting.get("reason")),
         message=text(waiting.get("message"), MAX_MESSAGE),
-        started_at=parse_time(running.get("startedAt")),
-        end=container_end(terminated) if terminated else None,
-        last_end=container_end(last) if last else None,
+        started_at=parse_time(mapping(running).get("startedAt")),
+        end=container_end(terminated) if isinstance(terminated, Mapping) else None,
+        last_end=container_end(last) if isinstance(last, Mapping) else None,
     )
 
 
@@ -260,7 +249,7 @@ def workload_view(raw: Raw) -> WorkloadView:
     checks = mappings(status.get("admissionChecks"))
     assigned = mappings(mapping(status.get("admission")).get("podSetAssignments"))
     return WorkloadView(
-        counts=tuple((text(item.get("name")) or "main", _count(item, 1)) for item in mappings(spec.get("podSets"))),
+        counts=tuple((text(item.get("name")) or "main", _count(item)) for item in mappings(spec.get("podSets"))),
         active=spec.get("active") is not False,
         reserved=reserved.get("status") == "True",
         admitted=admitted.get("status") == "True",
@@ -274,26 +263,24 @@ def workload_view(raw: Raw) -> WorkloadView:
 
 def _admitted(raw: Raw, checks: Iterable[Raw]) -> PodSetAdmission:
     name = text(raw.get("name")) or "main"
-    updates = [
-        update
-        for check in checks
-        for update in mappings(check.get("podSetUpdates"))
-        if text(update.get("name")) == name
-    ]
+    updates = [update for check in checks for update in mappings(check.get("podSetUpdates"))]
+    updates = [update for update in updates if text(update.get("name")) == name]
     return PodSetAdmission(
         name=name,
-        count=whole(raw.get("count"), MAX_COUNT),
+        count=whole(raw.get("count"), MAX_INT32),
         flavors=tuple(sorted({text(flavor) for flavor in mapping(raw.get("flavors")).values()} - {""})),
-        node_selector=_merged(updates, "nodeSelector"),
-        tolerations=tuple(one for update in updates for one in mappings(update.get("tolerations"))),
-        labels=_merged(updates, "labels"),
-        annotations=_merged(updates, "annotations"),
+        placement=Placement(
+            node_selector=_merged(updates, "nodeSelector"),
+            tolerations=tuple(one for update in updates for one in mappings(update.get("tolerations"))),
+            labels=_merged(updates, "labels"),
+            annotations=_merged(updates, "annotations"),
+        ),
     )
 
 
-def _count(raw: Raw, default: int) -> int:
-    count = whole(raw.get("count"), MAX_COUNT)
-    return default if count is None else count
+def _count(raw: Raw) -> int:
+    count = whole(raw.get("count"), MAX_INT32)
+    return 1 if count is None else count
 
 
 def _merged(updates: Iterable[Raw], field: str) -> tuple[tuple[str, str], ...]:

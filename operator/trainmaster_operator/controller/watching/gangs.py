@@ -19,7 +19,7 @@ from trainmaster_operator.controller.apiserver.cluster import GANGS, Cluster, Re
 from trainmaster_operator.controller.apiserver.connection import ApiConnection
 from trainmaster_operator.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.resync import SELECTORS, WatchedTypes
+from trainmaster_operator.controller.watching.resync import read_all
 from trainmaster_operator.controller.watching.watcher import Watcher, WatchEvent
 from trainmaster_operator.rendering import scheduler_of
 
@@ -37,7 +37,7 @@ class GangWatcher:
     cluster: Cluster
     store: Store
     # The types that were listed successfully are added here, so that sweeps compare them too.
-    watched: WatchedTypes
+    watched: list[Resource]
     namespaces: Sequence[str]
     _: KW_ONLY
     receive: Callable[[WatchEvent], None]
@@ -75,7 +75,6 @@ class GangWatcher:
             await asyncio.sleep(wait * (0.5 + random.random() / 2))
 
     async def _watch(self, resource: Resource) -> None:
-        """Watch the type if it is served, until the watch ends."""
         if not await self._list(resource):
             return
         # A sweep finds deletions from the time without a watch.
@@ -99,28 +98,23 @@ class GangWatcher:
         known = list(self.store.known(resource))
         try:
             for namespace in self.namespaces or (None,):
-                async for page in self.cluster.pages(resource, namespace, label_selector=SELECTORS[resource]):
-                    for item in page:
-                        # The items of lists lack both fields.
-                        typed = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
-                        self.store.upsert(resource, typed)
-        except (NotFound, Forbidden) as error:
-            logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
+                await read_all(self.cluster, self.store, resource, namespace)
+        except ClusterError as error:
+            level = logging.DEBUG if isinstance(error, NotFound | Forbidden) else logging.WARNING
+            logger.log(level, "%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
             if isinstance(error, NotFound):
                 # The type isn't served, so all of its objects were deleted too.
-                self.watched.discard(resource)
+                if resource in self.watched:
+                    self.watched.remove(resource)
                 for key, name, version in known:
                     self.store.remove(resource, key, name, version.uid)
             return False
-        except ClusterError as error:
-            logger.warning("%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
-            return False
-        if self.watched.add(resource):
+        if resource not in self.watched:
+            self.watched.append(resource)
             self.store.record_listed(resource)
         return True
 
 
 def gang_resource(spec: JobSpec | None) -> Resource | None:
     """Returns the type of object that a job's gang scheduler needs."""
-    scheduler = scheduler_of(spec) if spec is not None else None
-    return GANGS.get(scheduler) if scheduler is not None else None
+    return None if spec is None else GANGS.get(scheduler_of(spec) or "")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -52,26 +53,20 @@ SELECTORS = {
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 
 
-class WatchedTypes:
-    """Holds the watched types: some are always watched, others while the cluster serves them and a job uses them."""
+async def read_all(cluster: Cluster, store: Store, resource: Resource, namespace: str | None) -> None:
+    """Read all objects of a type into the store. Raises ClusterError."""
+    async for page in cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, "")):
+        for item in page:
+            store.upsert(resource, item)
 
-    def __init__(self, always: Collection[Resource] = WATCHED) -> None:
-        self.always = tuple(always)
-        self._optional: list[Resource] = []
 
-    def __iter__(self) -> Iterator[Resource]:
-        return iter((*self.always, *self._optional))
-
-    def add(self, resource: Resource) -> bool:
-        """Add an optional type; returns whether it is new."""
-        if resource in self._optional:
-            return False
-        self._optional.append(resource)
-        return True
-
-    def discard(self, resource: Resource) -> None:
-        """Remove an optional type that is no longer served."""
-        self._optional = [served for served in self._optional if served != resource]
+async def requested(asked: asyncio.Event, *, settle: float, interval: float) -> None:
+    """Wait for a request and then `settle` seconds for others, but at most for `interval` seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(interval):
+            await asked.wait()
+        await asyncio.sleep(settle)
+    asked.clear()
 
 
 @dataclass(eq=False)
@@ -80,7 +75,8 @@ class Resync:
 
     cluster: Cluster
     store: Store
-    watched: WatchedTypes
+    # `GangWatcher` adds types while the cluster serves them and a job uses them.
+    watched: list[Resource]
     namespaces: Sequence[str]
     _: KW_ONLY
     interval: float
@@ -91,12 +87,9 @@ class Resync:
 
         Raises ClusterError, such as NotFound while the custom resource isn't installed.
         """
-        for resource in self.watched.always:
+        for resource in self.watched:
             for namespace in self.namespaces or (None,):
-                pages = self.cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
-                async for page in pages:
-                    for item in page:
-                        self.store.upsert(resource, item)
+                await read_all(self.cluster, self.store, resource, namespace)
 
     def soon(self) -> None:
         """Request a sweep."""
@@ -105,14 +98,8 @@ class Resync:
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(self.interval):
-                    await self._asked.wait()
-                # Several watches are usually listed again together, and one sweep is enough for all of them.
-                await asyncio.sleep(1.0)
-            except TimeoutError:
-                logger.debug("Periodic sweep.")
-            self._asked.clear()
+            # Several watches are usually listed again together, and one sweep is enough for all of them.
+            await requested(self._asked, settle=1.0, interval=self.interval)
             try:
                 await self.sweep()
             except Exception:
@@ -121,7 +108,7 @@ class Resync:
 
     async def sweep(self) -> None:
         """Compare once. If a list fails, the next sweep repeats it."""
-        for resource in self.watched:
+        for resource in tuple(self.watched):
             for namespace in self.namespaces or (None,):
                 try:
                     await self._sweep(resource, namespace)
@@ -147,12 +134,12 @@ class Resync:
         """Compare one object of the list; objects that remain in `known` at the end are deleted."""
         place = (text(metadata.get("namespace")), text(metadata.get("name")))
         entry = known.pop(place, None)
-        if entry is not None and entry[1].uid == metadata.get("uid"):
-            if entry[1].resource_version == metadata.get("resourceVersion"):
+        if entry is None:
+            if not self.store.wants(resource, metadata):
                 return
-        elif entry is not None:
+        elif entry[1].uid != metadata.get("uid"):
             self.store.remove(resource, entry[0], place[1], entry[1].uid)
-        if entry is None and not self.store.wants(resource, metadata):
+        elif entry[1].resource_version == metadata.get("resourceVersion"):
             return
         try:
             self.store.upsert(resource, await self.cluster.get(resource, *place))

@@ -3,14 +3,11 @@
 kopf lists, watches, reconnects and re-authenticates in a separate thread and event loop (`KopfThread`). The `Watcher`
 supervises kopf:
 
-- A watch error other than 410 ends kopf, which is then restarted after a jittered back-off. The store keeps its
-  content. The new lists bring missed changes, and `restarted` requests a sweep, because a list doesn't show deletions.
+- A watch error other than 410 ends kopf, which is then restarted after a jittered back-off. The new lists bring missed
+  changes. A list shows no deletions, so `listed` and `restarted` request sweeps.
 - kopf reads discovery only once, at its start, and never watches a type that is missing there. A real API server serves
   a type a moment before discovery names it, because two controllers update discovery (apiextensions-apiserver's for the
-  group's document, kube-aggregator's for the list of groups). So before kopf starts, the watcher waits until each type
-  can be listed and is in the discovery documents that kopf will read.
-- A list shows no deletions. `listed` is called when kopf has listed a type and begins to watch it, even if the list is
-  empty. A sweep after that finds earlier deletions, and the watch shows later ones.
+  group's document, kube-aggregator's for the list of groups). So the watcher waits for both before kopf starts.
 
 kopf's documentation advises against sharing a loop with it ("Embedding"), for good reasons:
 
@@ -20,10 +17,8 @@ kopf's documentation advises against sharing a loop with it ("Embedding"), for g
   if they share kopf's loop, and for 11 to 29 ms if kopf has its own thread (the slowest of 100 waits; at most 194 to
   612 and 53 to 152 ms). For single changes, there is no difference (docs/architecture.md, "Use of kopf").
 
-There are only `on.event` handlers, so kopf writes no finalizers or annotations. kopf's storages, which would copy and
-compare every object, are replaced by storages that keep nothing. Namespaces are given by name and aren't discovered. If
-a namespace doesn't exist yet, its lists and watches are empty until it is created. So the operator needs no permission
-for namespaces or custom resource definitions.
+There are only `on.event` handlers, so kopf writes no finalizers or annotations, and its storages keep nothing.
+Namespaces are given by name, so the operator needs no permission for namespaces or custom resource definitions.
 """
 
 from __future__ import annotations
@@ -97,10 +92,9 @@ class Watcher:
             error = await self.watch_once()
             if self._dead_since is None:
                 self._dead_since = time.monotonic()
-            ran = asyncio.get_running_loop().time() - started
-            if ran > LONGEST_WAIT:
-                self._dead_since = None
-            wait = FIRST_WAIT if ran > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
+            wait = min(wait * 2, LONGEST_WAIT)
+            if asyncio.get_running_loop().time() - started > LONGEST_WAIT:
+                self._dead_since, wait = None, FIRST_WAIT
             pause = wait * (0.5 + random.random() / 2)
             logger.warning("Watching ended (%s); it starts again in %.1f s.", error or "without an error", pause)
             self.restarted()
@@ -109,7 +103,8 @@ class Watcher:
     async def watch_once(self) -> BaseException | None:
         """Watch until an error ends the watch; returns the error."""
         try:
-            await self._require_served()
+            # Check all types at once, so that they are watched at about the same time as jobs, whose status names pods.
+            await asyncio.gather(*map(self._require_served, self.resources))
         except (ClusterError, Unserved) as error:
             return error
         loop = asyncio.get_running_loop()
@@ -122,23 +117,18 @@ class Watcher:
         )
         return await kopf.run()
 
-    async def _require_served(self) -> None:
-        """Raises Unserved if the API server doesn't serve a type that will be watched, or ClusterError."""
-        # Check all types at once, so that they are watched at about the same time as jobs, whose status names pods.
-        await asyncio.gather(*map(self._require, self.resources))
-
-    async def _require(self, resource: Resource) -> None:
+    async def _require_served(self, resource: Resource) -> None:
+        """Raises Unserved if the API server doesn't serve a type, or ClusterError."""
         try:
             await anext(self.cluster.pages(resource, *self.namespaces[:1], metadata_only=True), None)
         except NotFound as error:
             # 404 means that the type isn't served; a list without objects is a success.
             raise Unserved(resource) from error
-        tries = 1
-        while not await self.cluster.discovers(resource):
-            if tries >= DISCOVERY_TRIES:
-                raise Unserved(resource)
-            tries += 1
+        for _ in range(DISCOVERY_TRIES):
+            if await self.cluster.discovers(resource):
+                return
             await asyncio.sleep(DISCOVERY_WAIT)
+        raise Unserved(resource)
 
     def _hand_over_to(self, loop: asyncio.AbstractEventLoop) -> Callable[[WatchEvent], None]:
         def hand_over(event: WatchEvent) -> None:
@@ -271,7 +261,6 @@ class KopfThread:
         await asyncio.Event().wait()
 
     def _requested(self, path: str, is_watch: bool) -> None:
-        """Record that kopf lists or watches a path."""
         known = self._known(path)
         if known is None:
             return
@@ -298,24 +287,23 @@ class KopfThread:
 
         kopf.on.login(registry=registry)(login)
         for resource in self.resources:
-            kopf.on.event(
+            event = kopf.on.event(
                 group=resource.group, version=resource.version, plural=resource.plural, registry=registry, id="receive"
-            )(self._handler(resource))
+            )
+            event(partial(self._receive, resource))
         return registry
 
-    def _handler(self, resource: Resource) -> Any:
-        async def receive(event: kopf.RawEvent, **_: Any) -> None:
-            self.receive((event["type"], resource, dict(event["object"])))
-
-        return receive
+    async def _receive(self, resource: Resource, /, *, event: kopf.RawEvent, **_: Any) -> None:
+        self.receive((event["type"], resource, dict(event["object"])))
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
         settings.peering.standalone = True
         settings.scanning.disabled = True
-        settings.persistence.diffbase_storage = _NoDiffBase()
-        settings.persistence.progress_storage = _NoProgress()
+        settings.persistence.diffbase_storage = _NoDiffBase([])
+        # Event handlers aren't retried.
+        settings.persistence.progress_storage = kopf.MultiProgressStorage([])
         # kopf runs a task for each object that has an event. A short idle time keeps thousands of tasks from piling up.
         settings.queueing.idle_timeout = 0.2
         settings.queueing.exit_timeout = 0.5
@@ -325,7 +313,7 @@ class KopfThread:
         # Only a few retries before kopf is restarted, because they hide an unreachable API server from the watcher.
         settings.networking.error_backoffs = (0.2, 0.5, 1, 2)
         for resource, selector in SELECTORS.items():
-            settings.watching.label_selectors[_selects(resource)] = selector
+            settings.watching.label_selectors[partial(_is_served_as, resource)] = selector
         return settings
 
 
@@ -335,42 +323,13 @@ def _log_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     logger.debug("kopf: %s: %r", context.get("message"), context.get("exception"))
 
 
-def _selects(resource: Resource) -> Callable[[Any], bool]:
-    def check(found: Any) -> bool:
-        return bool(found.group == resource.group and found.plural == resource.plural)
-
-    return check
+def _is_served_as(resource: Resource, found: kopf.Resource) -> bool:
+    return (found.group, found.plural) == (resource.group, resource.plural)
 
 
-class _NoDiffBase(kopf.DiffBaseStorage):
-    """Keeps no earlier state of an object, because event handlers don't need that state."""
+class _NoDiffBase(kopf.MultiDiffBaseStorage):
+    """Keeps and copies no earlier state of an object, because event handlers don't need that state."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
         del body, extra_fields
         return kopf.BodyEssence()
-
-    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        del body
-        return None
-
-    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        del body, patch, essence
-
-
-class _NoProgress(kopf.ProgressStorage):
-    """Keeps no retries of handlers, because event handlers aren't retried."""
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        return None
-
-    def purge(self, **_: Any) -> None:
-        return None
-
-    def touch(self, **_: Any) -> None:
-        return None
-
-    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
-        return essence

@@ -1,12 +1,11 @@
 """Provides the agent to jobs with their own images, in an immutable ConfigMap per namespace, named by its content.
 
-- **Created** after an operator's start, before the first StatefulSet that names the ConfigMap. If the ConfigMap exists
-  already, it is checked once, because any client that may create ConfigMaps could have put another program there. Pods
-  also compare the hash themselves (`rendering/verified_agent.py`).
-- **Checked again** when a pod waits too long for its container (`ensure`). The ConfigMap may have been deleted, and no
-  watch shows these objects, which take 0.7 MB each.
-- **Removed** when no StatefulSet names the ConfigMap: a moment after a StatefulSet's deletion, and with every sweep.
-  An earlier operator's StatefulSets name a different ConfigMap, which stays as long as they exist.
+- **Created** before the first StatefulSet that names the ConfigMap. If it exists already, it is checked once, because
+  any client that may create ConfigMaps could have put another program there. Pods also compare the hash themselves
+  (`rendering/verified_agent.py`).
+- **Checked again** when a pod waits too long for its container. The ConfigMap may have been deleted, and no watch shows
+  these objects, which take 0.7 MB each.
+- **Removed** when no StatefulSet names the ConfigMap, not even an earlier operator's.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from weakref import WeakValueDictionary
 from trainmaster_operator.controller.apiserver.cluster import CONFIG_MAPS, Cluster, RawObject, whole
 from trainmaster_operator.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.resync import AGENT_CONTENT, CONTENT_LABEL
+from trainmaster_operator.controller.watching.resync import AGENT_CONTENT, CONTENT_LABEL, requested
 from trainmaster_operator.rendering.agent_source import AGENT_FILE, config_map_name
 from trainmaster_operator.wire.names import MANAGED_BY_LABEL
 from trainmaster_operator.wire.values import mapping, text
@@ -79,9 +78,7 @@ class AgentConfigMaps:
                         await self._make(namespace)
             yield
         finally:
-            self._writing[place] -= 1
-            if not self._writing[place]:
-                del self._writing[place]
+            self._writing -= Counter([place])
 
     async def ensure(self, namespace: str, name: str) -> None:
         """Check that a ConfigMap exists unchanged, and recreate a missing one. Raises ClusterError."""
@@ -119,13 +116,7 @@ class AgentConfigMaps:
                 await self.remove_unused()
             except ClusterError as error:
                 logger.warning("Agents that no job needs can't be removed now: %s", error)
-            try:
-                async with asyncio.timeout(self._interval):
-                    await self._set_is_gone.wait()
-                await asyncio.sleep(REMOVE_AFTER)
-            except TimeoutError:
-                logger.debug("Looking for agents that no job needs.")
-            self._set_is_gone.clear()
+            await requested(self._set_is_gone, settle=REMOVE_AFTER, interval=self._interval)
 
     async def remove_unused(self) -> None:
         """Remove each ConfigMap that no StatefulSet names. Raises ClusterError if they can't be listed."""
@@ -151,7 +142,6 @@ class AgentConfigMaps:
             logger.info("Removed the ConfigMap %s/%s: no job needs this agent.", namespace, name)
 
     async def _listed(self, namespace: str | None) -> Mapping[Place, str]:
-        """Returns the uid of each existing ConfigMap with the agent."""
         pages = self._cluster.pages(CONFIG_MAPS, namespace, label_selector=_SELECTOR, metadata_only=True)
         metadata = [mapping(item.get("metadata")) async for page in pages for item in page]
         return {(text(one.get("namespace")), text(one.get("name"))): text(one.get("uid")) for one in metadata}

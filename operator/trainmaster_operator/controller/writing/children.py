@@ -1,11 +1,9 @@
 """A job's children are first written by a create, and later by server-side apply.
 
-- **Create.** An unknown child is written by a create, which fails if an object with its name exists. So another owner's
-  object is never overwritten, even if it was created a moment ago.
-- **Apply.** Like an update, an apply contains the uid and the resourceVersion that were decided on. It fails if the
-  object was changed, deleted or recreated since then, so a deposed leader's late write fails.
-- After either failure, the object is read. If only its status has changed, it is applied again. If anything else
-  differs, the job is decided on again. No write is repeated without a read.
+- **Create.** An unknown child is written by a create, so another owner's object is never overwritten.
+- **Apply.** An apply contains the uid and the resourceVersion that were decided on, so a deposed leader's late write
+  fails. After a failure, the object is read. If only its status has changed, it is applied again, or else the job is
+  decided on again.
 - **Ownership of fields.** An apply removes fields that the manager's last *apply* contained and this one doesn't. The
   fields of a create belong to another entry of `metadata.managedFields` and would never be removed (for example, the
   node selector of an earlier Kueue flavor). So before the first apply, that entry is declared to be an apply, as
@@ -16,8 +14,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +66,7 @@ class ChildWriter:
         found = (child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name))
         known = next(found, None)
         try:
-            async with self._with_what_pods_need(key.namespace, resource, manifest):
+            async with await self._what_pods_need(key.namespace, resource, manifest):
                 if known is None:
                     answer = await self._create(key, resource, name, manifest, snapshot.job.uid)
                 else:
@@ -82,21 +80,15 @@ class ChildWriter:
                 raise
             raise _as_written(error) from error
 
-    @asynccontextmanager
-    async def _with_what_pods_need(
+    async def _what_pods_need(
         self, namespace: str, resource: Resource, manifest: Mapping[str, Any]
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Provide the objects that a StatefulSet's pods need in the namespace, while the StatefulSet is written."""
         if resource != STATEFUL_SETS or _makes_no_pods(manifest):
-            yield
-            return
+            return nullcontext()
         await self._agents_secrets.make(namespace)
         agent = agent_source(manifest["spec"]["template"])
-        if agent is None:
-            yield
-            return
-        async with self._agents.provided(namespace, agent.name):
-            yield
+        return nullcontext() if agent is None else self._agents.provided(namespace, agent.name)
 
     async def _create(
         self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str

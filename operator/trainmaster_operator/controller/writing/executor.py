@@ -1,23 +1,20 @@
 """Carries out a decision: writes the status, then carries out the actions, then records the events.
 
-The status is the source of truth, so it is written before any of its consequences. If an operator is killed, the next
-one finds the intention in the status. Each pass writes the status at most once, and skips actions that are already
-done. The logs of a job that ends or is suspended are saved before the status is written.
+The status is written before any of its consequences, so if an operator is killed, the next one finds the intention in
+the status. Each pass writes it at most once, and skips actions that are already done.
 
-- The status patch contains the resourceVersion that was decided on, so a decision on an old view is never written. On a
-  Conflict, the job is read and decided on again. A patch that contains only progress may wait.
-- An assignment is pushed to the leader first. Then it is annotated on each pod, together with the pass's applies. If
-  these requests ran in parallel with the push, it took 0.1 s longer on a small machine, and ranks wait for the push. An
-  assignment that stops ranks is sent by all routes at once, so that no new pod begins the old assignment.
-- Children are created, then applied, with preconditions (`children`).
-- Before a pod is deleted, it is read from the API server; the delete has the pod's uid and resourceVersion as
-  preconditions. Evidence that only the pod has is saved first.
-- The log of each ending pod is followed. If the operator deletes the pod, following begins before the deletion.
+- The status patch contains the resourceVersion that was decided on, so a decision on an old view is never written. A
+  patch that contains only progress may wait.
+- An assignment is pushed to the leader first, and then annotated on each pod, together with the pass's applies. In
+  parallel, the push took 0.1 s longer on a small machine, and ranks wait for it. An assignment that stops ranks is sent
+  by all routes at once, so that no new pod begins the old assignment.
+- Before a pod is deleted, it is read; the delete has its uid and resourceVersion as preconditions. Evidence that only
+  the pod has is saved first, and its log is followed.
 - If the API server refuses a write (quota, webhook, permission), a `RefusedWrite` is added to the next snapshot, and
   the write is repeated with a separate back-off. Other failures are raised, and the queue repeats the whole pass.
 - Before a pod is deleted by force, its node is read. Deleting a pod that its node still runs breaks the guarantee of a
-  StatefulSet, so "not ready" isn't enough: the node object must be gone, tainted out-of-service by an administrator, or
-  unreachable for longer than the job's limit
+  StatefulSet, so the node object must be gone, tainted out-of-service by an administrator, or unreachable for longer
+  than the job's limit
   (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
 """
 
@@ -54,28 +51,17 @@ from trainmaster_operator.controller.writing.status import (
     EventRecorder,
     is_only_progress,
     merge_patch,
+    read_again,
     report_workload,
     to_wire,
     with_conditions,
 )
-from trainmaster_operator.reconciling.decision import (
-    Action,
-    Apply,
-    Assign,
-    CollectStacks,
-    Decision,
-    DeleteChild,
-    DeleteJob,
-    DeletePod,
-    EnsureAgent,
-    PodRef,
-    ReportWorkload,
-    Touch,
-)
+from trainmaster_operator.reconciling import decision as decided
+from trainmaster_operator.reconciling.decision import Action, Decision
 from trainmaster_operator.reconciling.observed.snapshot import Job, PodView, RefusedWrite
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
-from trainmaster_operator.wire.values import mapping, mappings
+from trainmaster_operator.wire.values import mapping, mappings, text
 
 logger = logging.getLogger(__name__)
 # Seconds until a refused write is repeated: the first wait, which doubles up to the longest. Quotas are freed in
@@ -108,7 +94,7 @@ class Executor:
     events: EventRecorder
     _: KW_ONLY
     push: Callable[[JobKey, Assignment], Awaitable[None]]
-    ask_for_stacks: Callable[[JobKey, Job, CollectStacks], None]
+    ask_for_stacks: Callable[[JobKey, Job, decided.CollectStacks], None]
     logs: KeptLogs
     evidence: EvidenceKeeper
     last_output: LastOutput
@@ -167,7 +153,7 @@ class Executor:
             answer = await self.cluster.patch(RECORDED_JOBS, key.namespace, key.name, body, subresource="status")
         except (Conflict, Invalid):
             # Invalid means that the job was replaced by another of the same name, because the uid is immutable.
-            await self._read_job_again(key, uid)
+            await read_again(self.cluster, self.store, key, JOBS, key.name, uid)
             raise
         except NotFound:
             self.store.remove(JOBS, key, key.name, uid)
@@ -177,19 +163,13 @@ class Executor:
         self.written(answer)
         return True, None
 
-    async def _read_job_again(self, key: JobKey, uid: str) -> None:
-        try:
-            self.store.upsert(JOBS, await self.cluster.get(JOBS, key.namespace, key.name))
-        except NotFound:
-            self.store.remove(JOBS, key, key.name, uid)
-
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
         """Carry out applies and assignments together, StatefulSets after objects that pods mount; the rest in order."""
-        together = [action for action in actions if isinstance(action, Assign)]
-        applies = [action for action in actions if isinstance(action, Apply)]
+        together = [action for action in actions if isinstance(action, decided.Assign)]
+        applies = [action for action in actions if isinstance(action, decided.Apply)]
         sets = [action for action in applies if action.manifest["kind"] == "StatefulSet"]
         others = [action for action in applies if action.manifest["kind"] != "StatefulSet"]
-        rest = [action for action in actions if not isinstance(action, Assign | Apply)]
+        rest = [action for action in actions if not isinstance(action, decided.Assign | decided.Apply)]
         for assign in together:
             if assign.push and assign.assignment.state == "Run" and not self._refused_for(key, assign):
                 await self.push(key, assign.assignment)
@@ -233,40 +213,40 @@ class Executor:
 
     async def _carry_out(self, key: JobKey, snapshot: Snapshot, action: Action) -> None:
         match action:
-            case Apply():
+            case decided.Apply():
                 await self.children.write(key, snapshot, action.manifest)
-            case Assign():
+            case decided.Assign():
                 await self._assign(key, action)
-            case EnsureAgent():
+            case decided.EnsureAgent():
                 await self.agents.ensure(key.namespace, action.name)
-            case Touch():
+            case decided.Touch():
                 stamp = {TOUCHED_ANNOTATION: f"{self.now():.3f}"}
                 await self._annotate(key, action.pods, stamp)
-            case CollectStacks():
+            case decided.CollectStacks():
                 self.ask_for_stacks(key, snapshot.job, action)
-            case DeletePod():
+            case decided.DeletePod():
                 if not action.force:
                     pods = [pod for pod in snapshot.observed.pods if pod.uid == action.pod.uid]
                     await self.last_output.before_deletion(key, snapshot, pods)
                 await self._delete_pod(key, action)
-            case DeleteChild():
+            case decided.DeleteChild():
                 await self._delete_child(key, action)
-            case ReportWorkload():
+            case decided.ReportWorkload():
                 await report_workload(self.cluster, self.store, key, action, self.now())
-            case DeleteJob():
+            case decided.DeleteJob():
                 await self._delete_job(key, action)
 
-    async def _assign(self, key: JobKey, action: Assign) -> None:
+    async def _assign(self, key: JobKey, action: decided.Assign) -> None:
         annotating = self._annotate(key, action.pods, {ASSIGNMENT_ANNOTATION: self.keys.sign(action.assignment)})
         if action.push and action.assignment.state == "Hold":
             await asyncio.gather(self.push(key, action.assignment), annotating)
         else:
             await annotating
 
-    async def _annotate(self, key: JobKey, pods: Sequence[PodRef], annotations: dict[str, str]) -> None:
+    async def _annotate(self, key: JobKey, pods: Sequence[PodView], annotations: dict[str, str]) -> None:
         slots = asyncio.Semaphore(CONCURRENT_PATCHES)
 
-        async def annotate(pod: PodRef) -> None:
+        async def annotate(pod: PodView) -> None:
             body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
             async with slots:
                 try:
@@ -286,78 +266,57 @@ class Executor:
 
         await _all_or_first_failure(annotate(pod) for pod in pods)
 
-    async def _delete_pod(self, key: JobKey, action: DeletePod) -> None:
-        try:
-            live = await self.cluster.get(PODS, key.namespace, action.pod.name)
-        except NotFound:
-            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
+    async def _delete_pod(self, key: JobKey, action: decided.DeletePod) -> None:
+        name, uid = action.pod.name, action.pod.uid
+        known = self.store.version(key, PODS, name)
+        live = await read_again(self.cluster, self.store, key, PODS, name, uid)
+        if live is None:
             return
-        metadata = live["metadata"]
-        if metadata.get("uid") != action.pod.uid:
-            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
-            self.store.upsert(PODS, live)
-            return
-        known = self.store.version(key, PODS, action.pod.name)
-        if known is None or known.resource_version != metadata.get("resourceVersion"):
+        version = str(live["metadata"].get("resourceVersion"))
+        if known is None or known.resource_version != version:
             # The pod differs from the pod that was decided on, so decide again before destroying anything.
-            self.store.upsert(PODS, live)
-            raise Conflict(
-                f"delete Pod {key.namespace}/{action.pod.name}", "the pod has changed since it was decided on"
-            )
-        if action.force and not await self._is_stranded(live, action):
-            logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, action.pod.name)
+            raise Conflict(f"delete Pod {key.namespace}/{name}", "the pod has changed since it was decided on")
+        node = text(mapping(live.get("spec")).get("nodeName"))
+        lost_after, now = action.lost_after, self.now()
+        if action.force and node and not await is_lost(self.cluster, node, lost_after=lost_after, now=now):
+            logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, name)
             return
         snapshot = self.store.snapshot(key)
         if snapshot is not None and not action.force:
-            await self.evidence.before_deletion(key, snapshot, action.pod.uid)
-        logger.info("%s: deleting pod %s: %s", key, action.pod.name, action.reason)
+            await self.evidence.before_deletion(key, snapshot, uid)
+        logger.info("%s: deleting pod %s: %s", key, name, action.reason)
+        grace_seconds = 0 if action.force else None
         try:
             await self.cluster.delete(
-                PODS,
-                key.namespace,
-                action.pod.name,
-                uid=action.pod.uid,
-                resource_version=str(metadata.get("resourceVersion")),
-                grace_seconds=0 if action.force else None,
+                PODS, key.namespace, name, uid=uid, resource_version=version, grace_seconds=grace_seconds
             )
         except NotFound:
-            self.store.remove(PODS, key, action.pod.name, action.pod.uid)
+            self.store.remove(PODS, key, name, uid)
 
-    async def _is_stranded(self, pod: dict[str, Any], action: DeletePod) -> bool:
-        node = str(pod.get("spec", {}).get("nodeName") or "")
-        return not node or await is_lost(self.cluster, node, lost_after=action.lost_after, now=self.now())
-
-    async def _delete_child(self, key: JobKey, action: DeleteChild) -> None:
+    async def _delete_child(self, key: JobKey, action: decided.DeleteChild) -> None:
         resource = CHILDREN[action.kind]
         known = self.store.version(key, resource, action.name)
         version = known.resource_version if known is not None else None
-        changed: Conflict | None = None
         try:
-            try:
-                await self.cluster.delete(
-                    resource, key.namespace, action.name, uid=action.uid, resource_version=version
-                )
-            except Conflict as error:
-                changed = error
-            # A finalizer may keep the child for a while.
-            self.store.upsert(resource, await self.cluster.get(resource, key.namespace, action.name))
+            await self.cluster.delete(resource, key.namespace, action.name, uid=action.uid, resource_version=version)
         except NotFound:
             self.store.remove(resource, key, action.name, action.uid)
-        if changed is not None:
-            raise changed
+            return
+        except Conflict:
+            await read_again(self.cluster, self.store, key, resource, action.name, action.uid)
+            raise
+        # A finalizer may keep the child for a while.
+        await read_again(self.cluster, self.store, key, resource, action.name, action.uid)
 
-    async def _delete_job(self, key: JobKey, action: DeleteJob) -> None:
+    async def _delete_job(self, key: JobKey, action: decided.DeleteJob) -> None:
+        live = await read_again(self.cluster, self.store, key, JOBS, key.name, action.uid)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return
+        phase, version = mapping(live.get("status")).get("phase"), live["metadata"]["resourceVersion"]
+        if phase not in TERMINAL_PHASES:
+            raise Conflict(f"delete {JOBS.kind} {key}", f"the job's phase is {phase}, it hasn't ended")
         try:
-            live = await self.cluster.get(JOBS, key.namespace, key.name)
-            if live["metadata"].get("uid") != action.uid or live["metadata"].get("deletionTimestamp"):
-                self.store.upsert(JOBS, live)
-                return
-            phase = (live.get("status") or {}).get("phase")
-            if phase not in TERMINAL_PHASES:
-                raise Conflict(f"delete {JOBS.kind} {key}", f"the job's phase is {phase}, it hasn't ended")
-            await self.cluster.delete(
-                JOBS, key.namespace, key.name, uid=action.uid, resource_version=live["metadata"]["resourceVersion"]
-            )
+            await self.cluster.delete(JOBS, key.namespace, key.name, uid=action.uid, resource_version=version)
         except NotFound:
             self.store.remove(JOBS, key, key.name, action.uid)
 
@@ -375,7 +334,7 @@ def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:
     """Returns the pods that their StatefulSets will delete as a result of the actions."""
     gone: list[PodView] = []
     for action in actions:
-        if isinstance(action, Apply) and action.manifest["kind"] == "StatefulSet":
+        if isinstance(action, decided.Apply) and action.manifest["kind"] == "StatefulSet":
             name, spec = action.manifest["metadata"]["name"], action.manifest["spec"]
             end = spec.get("ordinals", {}).get("start", 0) + spec["replicas"]
             gone += [pod for pod in snapshot.observed.pods if pod.set_name == name and pod.worker >= end]
@@ -385,23 +344,23 @@ def scaled_away(snapshot: Snapshot, actions: Sequence[Action]) -> list[PodView]:
 def describe(action: Action) -> str:
     """Returns an action's name for problems and logs. The name is the same in every pass."""
     match action:
-        case Apply(manifest=manifest):
+        case decided.Apply(manifest=manifest):
             return f"apply {manifest['kind']} {manifest['metadata']['name']}"
-        case Assign(assignment=assignment):
+        case decided.Assign(assignment=assignment):
             return f"assign attempt {assignment.attempt}"
-        case EnsureAgent(name=name):
+        case decided.EnsureAgent(name=name):
             return f"make ConfigMap {name}"
-        case Touch():
+        case decided.Touch():
             return "touch pods"
-        case CollectStacks():
+        case decided.CollectStacks():
             return "ask for stacks"
-        case DeletePod(pod=pod):
+        case decided.DeletePod(pod=pod):
             return f"delete Pod {pod.name}"
-        case DeleteChild():
+        case decided.DeleteChild():
             return f"delete {action.kind} {action.name}"
-        case ReportWorkload():
+        case decided.ReportWorkload():
             return f"update Workload {action.name}"
-        case DeleteJob():
+        case decided.DeleteJob():
             return "delete the job"
 
 

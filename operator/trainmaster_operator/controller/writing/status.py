@@ -15,17 +15,16 @@ import socket
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.times import to_whole_text
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobStatus
-from trainmaster_operator.controller.apiserver.cluster import EVENTS, GANGS, Cluster
+from trainmaster_operator.controller.apiserver.cluster import EVENTS, GANGS, Cluster, RawObject, Resource
 from trainmaster_operator.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.reconciling.decision import JobEvent, ReportWorkload
+from trainmaster_operator.reconciling.decision import JobEvent, ReportWorkload, WorkloadCondition
 from trainmaster_operator.reconciling.observed.snapshot import Job
 from trainmaster_operator.wire.values import mapping, mappings
 
@@ -76,30 +75,37 @@ def is_only_progress(patch: Mapping[str, Any]) -> bool:
     return bool(patch) and patch.keys() <= PROGRESS_FIELDS
 
 
+async def read_again(
+    cluster: Cluster, store: Store, key: JobKey, resource: Resource, name: str, uid: str
+) -> RawObject | None:
+    """Read an object into the store; returns None if it is gone or another object has its name. Raises ClusterError."""
+    try:
+        live = await cluster.get(resource, key.namespace, name)
+    except NotFound:
+        store.remove(resource, key, name, uid)
+        return None
+    is_same = live["metadata"].get("uid") == uid
+    if not is_same:
+        store.remove(resource, key, name, uid)
+    store.upsert(resource, live)
+    return live if is_same else None
+
+
 async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: ReportWorkload, now: float) -> None:
     """Set a Workload's conditions; a release also clears the admission. Raises Conflict if Kueue wrote meanwhile."""
-    try:
-        live = await cluster.get(WORKLOADS, key.namespace, action.name)
-    except NotFound:
-        store.remove(WORKLOADS, key, action.name, action.uid)
+    live = await read_again(cluster, store, key, WORKLOADS, action.name, action.uid)
+    if live is None:
         return
     metadata, status = mapping(live.get("metadata")), mapping(live.get("status"))
-    if metadata.get("uid") != action.uid:
-        store.remove(WORKLOADS, key, action.name, action.uid)
-        store.upsert(WORKLOADS, live)
-        return
-    wanted: dict[str, tuple[bool, str, str]] = {
-        one.type: (one.status, one.reason, one.message) for one in action.conditions
-    }
-    patch: dict[str, Any] = {}
+    wanted, patch = [action.condition], dict[str, Any]()
     if action.release is not None:
         # QuotaReserved and Admitted become false with the admission (pkg/workload, UnsetQuotaReservationWithCondition).
-        wanted["QuotaReserved"] = (False, "Pending", action.release)
-        wanted["Admitted"] = (False, "NoReservation", "The workload has no reservation")
+        wanted.append(WorkloadCondition("QuotaReserved", False, "Pending", action.release))
+        wanted.append(WorkloadCondition("Admitted", False, "NoReservation", "The workload has no reservation"))
         patch["admission"] = None
     conditions = list(mappings(status.get("conditions")))
-    for kind, (holds, reason, message) in wanted.items():
-        conditions = _with(conditions, kind, "True" if holds else "False", reason, message, metadata, now)
+    for condition in wanted:
+        conditions = _with(conditions, condition, metadata.get("generation", 1), now)
     body = {
         "metadata": {"uid": action.uid, "resourceVersion": metadata.get("resourceVersion")},
         "status": {**patch, "conditions": conditions},
@@ -108,39 +114,21 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
 
 
 def _with(
-    conditions: list[Mapping[str, Any]],
-    kind: str,
-    status: str,
-    reason: str,
-    message: str,
-    metadata: Mapping[str, Any],
-    now: float,
+    conditions: list[Mapping[str, Any]], wanted: WorkloadCondition, generation: int, now: float
 ) -> list[Mapping[str, Any]]:
     """Returns the conditions with one of them set. Its time changes only if its status changes."""
-    old = next((item for item in conditions if item.get("type") == kind), None)
-    moved = old is None or old.get("status") != status
+    old = next((item for item in conditions if item.get("type") == wanted.type), None)
+    status = "True" if wanted.status else "False"
+    since = old.get("lastTransitionTime") if old is not None and old.get("status") == status else to_whole_text(now)
     new = {
-        "type": kind,
+        "type": wanted.type,
         "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": to_whole_text(now) if moved or old is None else old.get("lastTransitionTime"),
-        "observedGeneration": metadata.get("generation", 1),
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "lastTransitionTime": since,
+        "observedGeneration": generation,
     }
     return [new if item is old else item for item in conditions] if old is not None else [*conditions, new]
-
-
-@dataclass
-class _RecordedEvent:
-    name: str
-    count: int
-    at: float
-
-
-@dataclass
-class _Budget:
-    tokens: float
-    at: float
 
 
 class EventRecorder:
@@ -150,8 +138,10 @@ class EventRecorder:
         self._cluster = cluster
         self._clock = clock
         self._instance = socket.gethostname()
-        self._recorded: OrderedDict[tuple[str, str, str], _RecordedEvent] = OrderedDict()
-        self._budgets: OrderedDict[str, _Budget] = OrderedDict()
+        # By the job's uid, the reason and the message: the event's name, count and last time.
+        self._recorded: OrderedDict[tuple[str, str, str], tuple[str, int, float]] = OrderedDict()
+        # By the job's uid: the number of events that it may still have, and the time of the last one.
+        self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def record(self, job: Job, event: JobEvent) -> None:
         """Write an event, or increment the count of an equal earlier event."""
@@ -159,14 +149,12 @@ class EventRecorder:
         # kubectl prints messages unchanged in a table, so a message must be one line.
         message = one_line(event.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
         place = (job.uid, event.reason, message)
-        recorded = self._recorded.get(place)
+        name, count, at = self._recorded.get(place, ("", 0, 0.0))
         try:
-            if recorded is not None and now - recorded.at < REPEAT_SECONDS:
-                recorded.count += 1
-                recorded.at = now
-                await self._cluster.patch(
-                    EVENTS, job.namespace, recorded.name, {"count": recorded.count, "lastTimestamp": to_whole_text(now)}
-                )
+            if count and now - at < REPEAT_SECONDS:
+                self._recorded[place] = name, count + 1, now
+                body = {"count": count + 1, "lastTimestamp": to_whole_text(now)}
+                await self._cluster.patch(EVENTS, job.namespace, name, body)
                 return
             if not self._spend(job.uid, now):
                 logger.info("Event not recorded, %s has had too many: %s %s", job.name, event.reason, message)
@@ -180,20 +168,17 @@ class EventRecorder:
         except ClusterError as error:
             logger.warning("Event %s of %s/%s not written: %s", event.reason, job.namespace, job.name, error)
             return
-        self._recorded[place] = _RecordedEvent(name, 1, now)
+        self._recorded[place] = name, 1, now
         while len(self._recorded) > REMEMBERED:
             self._recorded.popitem(last=False)
 
     def _spend(self, uid: str, now: float) -> bool:
-        budget = self._budgets.setdefault(uid, _Budget(BURST, now))
-        budget.tokens = min(BURST, budget.tokens + max(0.0, now - budget.at) / REFILL_SECONDS)
-        budget.at = now
+        tokens, at = self._budgets.pop(uid, (float(BURST), now))
+        tokens = min(BURST, tokens + max(0.0, now - at) / REFILL_SECONDS)
+        self._budgets[uid] = (tokens - 1 if tokens >= 1 else tokens), now
         while len(self._budgets) > REMEMBERED:
             self._budgets.popitem(last=False)
-        if budget.tokens < 1:
-            return False
-        budget.tokens -= 1
-        return True
+        return tokens >= 1
 
     def _body(self, job: Job, event: JobEvent, name: str, message: str, now: float) -> dict[str, Any]:
         time = to_whole_text(now)

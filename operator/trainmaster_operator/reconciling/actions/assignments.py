@@ -7,11 +7,13 @@ agents haven't seen the attempt are touched after TOUCH_SECONDS, and then at gro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.reconciling.decision import Assign, PodRef, Touch
+from trainmaster_operator.reconciling.decision import Assign, Touch
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import PodView
 from trainmaster_operator.reconciling.policies.opening import is_unordered
 from trainmaster_operator.rendering import first_assignment, processes_by_worker, rank_grace_seconds, stable_hosts
 from trainmaster_operator.wire.assignment import Assignment, master_port
@@ -39,7 +41,7 @@ def desired_assignment(situation: Situation) -> Assignment:
         attempt=attempt,
         workers=situation.workers,
         hosts=_hosts(situation),
-        uids=_uids(situation) if attempt > 1 or _names_first_pods(situation) else None,
+        uids=_uids(situation),
         port=master_port(situation.job.uid, attempt),
         processes=_processes(situation),
         # The code of the open attempt; if the status has none, no attempt was opened yet.
@@ -65,25 +67,16 @@ def names_first_pods_at(situation: Situation) -> float | None:
     return min(reported) + FINISHED_SECONDS if reported else None
 
 
-def _names_first_pods(situation: Situation) -> bool:
-    at = names_first_pods_at(situation)
-    return at is not None and at <= situation.now
-
-
-def assign(situation: Situation, assignment: Assignment) -> Assign | None:
-    """Returns the assignment for all living pods whose annotation differs, or None.
+def assign(situation: Situation, assignment: Assignment) -> Iterator[Assign]:
+    """Yields the assignment for all living pods whose annotation differs, if there are any.
 
     Pods that are about to be replaced are left out, because the kubelet's status would conflict with the deletion.
     """
-    pods = [
-        pod
-        for pod in situation.pods.values()
-        if is_alive(pod)
-        and pod.uid not in situation.crash_looping | situation.displaced
-        and not _has(situation, pod, assignment)
-        and not is_ahead(pod.assignment, assignment)
-    ]
-    return Assign(assignment, _references(pods)) if pods else None
+    replaced = situation.crash_looping | situation.displaced
+    pods = [pod for pod in situation.living.values() if pod.uid not in replaced]
+    pods = [pod for pod in pods if not (_has(situation, pod, assignment) or is_ahead(pod.assignment, assignment))]
+    if pods:
+        yield Assign(assignment, tuple(pods))
 
 
 def _has(situation: Situation, pod: PodView, assignment: Assignment) -> bool:
@@ -98,15 +91,16 @@ def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
 
     Within an attempt Hold is always newer than Run, because a held attempt never continues.
     """
-    if present is None or present.attempt < desired.attempt:
-        return False
-    return present.attempt > desired.attempt or (present.state == "Hold" and desired.state == "Run")
+    if present is None or present.attempt != desired.attempt:
+        return present is not None and present.attempt > desired.attempt
+    return present.state == "Hold" and desired.state == "Run"
 
 
-def touch(situation: Situation, assignment: Assignment) -> Touch | None:
-    """Returns the pods to touch, because their agents should have seen the assignment by now."""
+def touch(situation: Situation, assignment: Assignment) -> Iterator[Touch]:
+    """Yields the pods to touch, because their agents should have seen the assignment by now."""
     due = [pod for pod in _unseen(situation, assignment) if touch_at(situation, pod) <= situation.now]
-    return Touch(_references(due)) if due else None
+    if due:
+        yield Touch(tuple(due))
 
 
 def next_touch_at(situation: Situation, assignment: Assignment) -> float | None:
@@ -132,18 +126,15 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     """
     opened = to_seconds(situation.status.attempt_start_time)
     in_template = assignment.attempt == 1 and situation.spec.scheduling.topology is None
-    if in_template or assignment.state == "Hold" or opened is None:
-        return []
-    if situation.now - opened > TOUCH_FOR_SECONDS:
+    if in_template or assignment.state == "Hold" or opened is None or situation.now - opened > TOUCH_FOR_SECONDS:
         return []
     assigned = frozenset(situation.workers)
     stream = situation.observed.stream.workers if assignment.code is None else ()
     seen = {worker.uid for worker in stream if worker.seen >= assignment.attempt}
     return [
         pod
-        for worker, pod in situation.pods.items()
-        if is_alive(pod)
-        and pod.uid not in seen
+        for worker, pod in situation.living.items()
+        if pod.uid not in seen
         and worker in assigned
         and worker not in situation.reports
         and pod.assignment == assignment
@@ -161,8 +152,11 @@ def _hosts(situation: Situation) -> tuple[str, ...]:
     )
 
 
-def _uids(situation: Situation) -> tuple[str, ...]:
+def _uids(situation: Situation) -> tuple[str, ...] | None:
     """Returns the uids of the attempt's pods, or "" for an absent worker, whose ranks any pod may prepare."""
+    names_at = names_first_pods_at(situation)
+    if situation.status.attempt <= 1 and (names_at is None or names_at > situation.now):
+        return None
     uids = zip(situation.workers, situation.status.pod_uids, strict=False)
     return tuple("" if worker in situation.members.absent else uid or "" for worker, uid in uids)
 
@@ -179,20 +173,10 @@ def _is_planned(situation: Situation) -> bool:
     """Returns whether the ranks stop because of a plan, or of a disruption that leaves them time to save."""
     if situation.running or situation.status.phase is None:
         return False
-    failure = situation.last_failure
-    broken = (
-        failure is not None
-        and failure.attempt == situation.status.attempt
-        and known_reason(failure.reason).strength is not Strength.DISRUPTION
-    )
+    failure, status = situation.last_failure, situation.status
+    if failure is None:
+        return True
+    if failure.attempt == status.attempt:
+        return known_reason(failure.reason).strength is Strength.DISRUPTION
     # If one of the attempt's pods must be replaced, the ranks have never formed a group.
-    unmet = (
-        failure is not None
-        and failure.attempt < situation.status.attempt
-        and not frozenset(situation.status.replacing_pod_uids).isdisjoint(situation.status.pod_uids)
-    )
-    return not broken and not unmet
-
-
-def _references(pods: list[PodView]) -> tuple[PodRef, ...]:
-    return tuple(PodRef(pod.name, pod.uid) for pod in sorted(pods, key=lambda pod: pod.worker))
+    return failure.attempt > status.attempt or {*status.replacing_pod_uids}.isdisjoint(status.pod_uids)

@@ -11,11 +11,11 @@ intervals, so the operator soon checks the ConfigMap, and creates it again if it
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
-from trainmaster_operator.api.v1alpha1.names import JobIdentity
 from trainmaster_operator.reconciling.actions.assignments import is_ahead
 from trainmaster_operator.reconciling.decision import Apply, DeleteChild, EnsureAgent
 from trainmaster_operator.reconciling.observed.gangs import (
@@ -28,85 +28,41 @@ from trainmaster_operator.reconciling.observed.gangs import (
     pod_group_kind,
 )
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import ChildView, is_alive
-from trainmaster_operator.rendering import (
-    AgentConfigMap,
-    Manifest,
-    Placement,
-    Settings,
-    first_assignment,
-    render,
-    worker_layout,
-)
+from trainmaster_operator.reconciling.observed.snapshot import ChildView
+from trainmaster_operator.rendering import AgentConfigMap, Manifest, first_assignment, render
 from trainmaster_operator.wire.assignment import Assignment
 
 # Number of renderings remembered for each job: the current one and the next.
 REMEMBERED_RENDERINGS = 2
 
+# The parameters of `render`, except the spec.
+Inputs = Mapping[str, Any]
 # (kind, name, hash) of each manifest.
 Hashes = tuple[tuple[str, str, str], ...]
-
-
-@dataclass(frozen=True)
-class _Rendering:
-    """All inputs of a rendering, except the spec."""
-
-    job: JobIdentity
-    assignment: Assignment
-    replicas: tuple[tuple[str, int], ...]
-    avoid_nodes: tuple[str, ...]
-    settings: Settings
-    workers: int | None
-    asked: int | None
-    placements: tuple[tuple[str, Placement], ...]
-    priority: int | None
-    agent: AgentConfigMap | None
-
-    def manifests(self, spec: JobSpec) -> tuple[Manifest, ...]:
-        return render(
-            self.job,
-            spec,
-            self.assignment,
-            replicas=dict(self.replicas),
-            avoid_nodes=self.avoid_nodes,
-            placements=dict(self.placements),
-            asked=self.asked,
-            priority=self.priority,
-            agent=self.agent,
-            settings=self.settings,
-        )
 
 
 class RememberedHashes:
     """Caches each job's last hashes, because rendering takes milliseconds and most passes change nothing.
 
-    The key is the identity of the parsed spec, which is held by a weak reference. Passes of large jobs run in a thread,
+    The key is the identity of the parsed spec, whose entry is dropped with it. Passes of large jobs run in a thread,
     and if an entry is lost, this costs one rendering.
     """
 
     def __init__(self) -> None:
-        self._by_spec: dict[int, tuple[weakref.ref[JobSpec], dict[_Rendering, Hashes]]] = {}
+        self._by_spec: dict[int, deque[tuple[Inputs, Hashes]]] = {}
 
     def __len__(self) -> int:
         return len(self._by_spec)
 
-    def get(self, spec: JobSpec, rendering: _Rendering) -> Hashes | None:
-        entry = self._by_spec.get(id(spec))
-        return entry[1].get(rendering) if entry is not None and entry[0]() is spec else None
+    def get(self, spec: JobSpec, inputs: Inputs) -> Hashes | None:
+        known = self._by_spec.get(id(spec), ())
+        return next((hashes for earlier, hashes in known if earlier == inputs), None)
 
-    def put(self, spec: JobSpec, rendering: _Rendering, hashes: Hashes) -> None:
-        place = id(spec)
-        entry = self._by_spec.get(place)
-        if entry is None or entry[0]() is not spec:
-            entry = weakref.ref(spec, lambda gone: self._forget(place, gone)), {}
-        others = {key: value for key, value in entry[1].items() if key != rendering}
-        kept = dict(list(others.items())[1 - REMEMBERED_RENDERINGS :])
-        self._by_spec[place] = entry[0], {**kept, rendering: hashes}
-
-    def _forget(self, place: int, gone: weakref.ref[JobSpec]) -> None:
-        entry = self._by_spec.get(place)
-        if entry is not None and entry[0] is gone:
-            del self._by_spec[place]
+    def put(self, spec: JobSpec, inputs: Inputs, hashes: Hashes) -> None:
+        if id(spec) not in self._by_spec:
+            self._by_spec[id(spec)] = deque(maxlen=REMEMBERED_RENDERINGS)
+            weakref.finalize(spec, self._by_spec.pop, id(spec), None)
+        self._by_spec[id(spec)].append((inputs, hashes))
 
 
 _remembered = RememberedHashes()
@@ -124,18 +80,18 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     """Returns the children to apply, in the order of the rendering."""
     replicas = _replicas(situation)
     known = {(child.kind, child.name): child for child in situation.observed.children}
-    present = {child.name: child.assignment for child in own_sets(situation)}
+    present = {child.name: child.assignment for child in _own_sets(situation)}
     ended = situation.terminal or situation.status.phase == "Suspended"
-    if ended and not any(_is_off(child, replicas, assignment) for child in own_sets(situation)):
+    if ended and not any(_is_off(child, replicas, assignment) for child in _own_sets(situation)):
         return ()
-    rendering = _rendering(situation, assignment, replicas)
+    inputs = _inputs(situation, assignment, replicas)
     # Use the original parsed spec; the situation may contain a copy with the number of workers that Kueue admitted.
-    spec = situation.job.spec or situation.spec
-    hashes, manifests = _remembered.get(spec, rendering), None
+    spec, place = situation.job.spec or situation.spec, {"workers": situation.spec.workers, **inputs}
+    hashes, manifests = _remembered.get(spec, place), None
     if hashes is None:
-        manifests = rendering.manifests(situation.spec)
+        manifests = render(spec=situation.spec, **inputs)
         hashes = tuple((manifest.kind, manifest.name, manifest.rendered_hash) for manifest in manifests)
-        _remembered.put(spec, rendering, hashes)
+        _remembered.put(spec, place, hashes)
     needed = {
         (kind, name)
         for kind, name, rendered_hash in hashes
@@ -149,46 +105,44 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet"}
     elif lacks_pod_group(situation):
         # Pods created before their PodGroup would be scheduled one by one.
-        needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or _has_pods(known.get((kind, name)))}
+        with_pods = {place for place, child in known.items() if child.replicas}
+        needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or (kind, name) in with_pods}
     if not needed:
         return ()
     if manifests is None:
-        manifests = rendering.manifests(situation.spec)
+        manifests = render(spec=situation.spec, **inputs)
     return tuple(Apply(manifest.body) for manifest in manifests if (manifest.kind, manifest.name) in needed)
 
 
 def workload_manifest(situation: Situation) -> Manifest | None:
     """Returns the job's Workload for Kueue, as it is written while it holds no quota."""
-    rendering = _rendering(situation, first_assignment(situation.identity, situation.spec), _replicas(situation))
-    manifests = rendering.manifests(situation.spec)
+    assignment = first_assignment(situation.identity, situation.spec)
+    manifests = render(spec=situation.spec, **_inputs(situation, assignment, _replicas(situation)))
     return next((manifest for manifest in manifests if manifest.kind == WORKLOAD_KIND), None)
 
 
-def _rendering(situation: Situation, assignment: Assignment, replicas: Mapping[str, int]) -> _Rendering:
-    asked, observed = situation.asked, situation.observed
+def _inputs(situation: Situation, assignment: Assignment, replicas: Mapping[str, int]) -> Inputs:
+    asked, observed = situation.job.spec, situation.observed
     workload = admission(situation.job, asked, observed) if asked is not None else None
-    return _Rendering(
-        situation.identity,
-        assignment,
-        tuple(replicas.items()),
-        tuple(situation.status.avoided_nodes),
-        situation.settings,
-        situation.spec.workers,
-        asked.workers if asked is not None else None,
-        placements(workload, observed) if workload is not None else (),
-        observed.priorities.get(situation.spec.scheduling.priority_class_name or ""),
-        job_agent(situation),
-    )
+    return {
+        "job": situation.identity,
+        "assignment": assignment,
+        "replicas": replicas,
+        "avoid_nodes": situation.status.avoided_nodes,
+        "settings": situation.settings,
+        "asked": asked.workers if asked is not None else None,
+        "placements": placements(workload, observed) if workload is not None else {},
+        "priority": observed.priorities.get(situation.spec.scheduling.priority_class_name or ""),
+        "agent": _job_agent(situation),
+    }
 
 
 def _replicas(situation: Situation) -> dict[str, int]:
     none = scaled_to_zero(situation)
-    layout = worker_layout(situation.identity, situation.spec)
-    return {group.set_name: 0 if none else group.pods for group in layout}
+    return {group.set_name: 0 if none else group.pods for group in situation.layout}
 
 
-def own_sets(situation: Situation) -> list[ChildView]:
-    """Returns the job's StatefulSets that aren't being deleted."""
+def _own_sets(situation: Situation) -> list[ChildView]:
     return [
         child
         for child in situation.observed.children
@@ -196,13 +150,8 @@ def own_sets(situation: Situation) -> list[ChildView]:
     ]
 
 
-def job_agent(situation: Situation) -> AgentConfigMap | None:
-    """Returns the agent with which the job has started, or None."""
-    return next((child.agent for child in own_sets(situation) if child.agent is not None), None)
-
-
-def _has_pods(child: ChildView | None) -> bool:
-    return child is not None and bool(child.replicas)
+def _job_agent(situation: Situation) -> AgentConfigMap | None:
+    return next((child.agent for child in _own_sets(situation) if child.agent is not None), None)
 
 
 def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignment) -> bool:
@@ -212,10 +161,8 @@ def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignmen
 
 
 def _is_needed(child: ChildView | None, rendered_hash: str, replicas: int | None, *, kind: str, ended: bool) -> bool:
-    if ended and (kind != "StatefulSet" or child is None):
-        return False
-    if child is None:
-        return True
+    if child is None or (ended and kind != "StatefulSet"):
+        return not ended
     if child.deleting:
         # The next pass follows when the garbage collector has deleted the object.
         return False
@@ -229,31 +176,28 @@ CONTAINER_SECONDS = 3.0
 AGAIN_SECONDS = 10.0
 
 
-def ensure_agent(situation: Situation) -> EnsureAgent | None:
-    """Returns the check of the ConfigMap with the job's agent, if the check is due."""
-    agent, waits = job_agent(situation), _container_waits(situation)
-    if agent is None or not any(wait >= CONTAINER_SECONDS for wait in waits):
-        return None
-    return EnsureAgent(agent.name)
+def ensure_agent(situation: Situation) -> Iterator[EnsureAgent]:
+    """Yields the check of the ConfigMap with the job's agent, if the check is due."""
+    agent = _job_agent(situation)
+    if agent is not None and any(wait >= CONTAINER_SECONDS for wait in _container_waits(situation)):
+        yield EnsureAgent(agent.name)
 
 
 def next_look_at(situation: Situation) -> float | None:
     """Returns when the next check is due."""
-    if job_agent(situation) is None:
+    if _job_agent(situation) is None or situation.terminal:
         return None
-    waits = [
-        CONTAINER_SECONDS - wait if wait < CONTAINER_SECONDS else AGAIN_SECONDS for wait in _container_waits(situation)
-    ]
-    return situation.now + min(waits) if waits else None
+    waits = _container_waits(situation)
+    left = [CONTAINER_SECONDS - wait if wait < CONTAINER_SECONDS else AGAIN_SECONDS for wait in waits]
+    return situation.now + min(left) if left else None
 
 
 def _container_waits(situation: Situation) -> list[float]:
     """Returns how long each scheduled pod has waited for its container [s]."""
     return [
         situation.now - pod.scheduled_at
-        for pod in situation.pods.values()
-        if is_alive(pod)
-        and pod.scheduled_at is not None
+        for pod in situation.living.values()
+        if pod.scheduled_at is not None
         and (
             pod.worker_container is None
             or (pod.worker_container.state == "waiting" and pod.worker_container.reason == "ContainerCreating")
@@ -261,9 +205,8 @@ def _container_waits(situation: Situation) -> list[float]:
     ]
 
 
-def delete_pod_group(situation: Situation) -> DeleteChild | None:
-    """Returns the deletion of the PodGroup if the job has no pods, so that the PodGroup reserves nothing."""
+def delete_pod_group(situation: Situation) -> Iterator[DeleteChild]:
+    """Yields the deletion of the PodGroup if the job has no pods, so that the PodGroup reserves nothing."""
     group = pod_group(situation)
-    if group is None or group.deleting or situation.observed.pods:
-        return None
-    return DeleteChild(group.kind, group.name, group.uid)
+    if group is not None and not group.deleting and not situation.observed.pods:
+        yield DeleteChild(group.kind, group.name, group.uid)

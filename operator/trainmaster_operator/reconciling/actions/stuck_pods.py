@@ -2,8 +2,8 @@
 
 A StatefulSet replaces a pod only after the old one is gone, which a dead kubelet never reports. So a pod is deleted by
 force if its grace period ended `nodes.lostAfterSeconds` ago and a live read of its node shows that the node is lost.
-Processes that still run there can't join a later attempt, because its assignment doesn't contain their pod's uid. A
-worker that trains alone doesn't need its peers, so its pod is deleted only after its agent must have stopped the ranks.
+Processes that still run there can't join a later attempt, because its assignment lacks their pod's uid. The pod of a
+worker that trains alone is deleted only after its agent must have stopped the ranks.
 
 A worker whose agent hangs, or that has lost its network, looks healthy to Kubernetes. If its peers report it as silent,
 the next attempt waits for it or continues without it, and its pod is replaced after `nodes.lostAfterSeconds`.
@@ -12,10 +12,10 @@ the next attempt waits for it or continues without it, and its pod is replaced a
 from __future__ import annotations
 
 from trainmaster_operator.api.times import to_seconds
-from trainmaster_operator.reconciling.decision import DeletePod, PodRef
+from trainmaster_operator.reconciling.decision import DeletePod
 from trainmaster_operator.reconciling.observed.lineup import alone_until
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import PodView
 
 # Seconds between two reads of the node of a stuck pod.
 RECHECK_SECONDS = 10.0
@@ -25,7 +25,7 @@ def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
     """Returns the forced deletions. Before each deletion, the executor reads the pod and its node."""
     return tuple(
         DeletePod(
-            PodRef(pod.name, pod.uid),
+            pod,
             f"its node {pod.node} doesn't stop it",
             force=True,
             lost_after=situation.spec.failure_policy.nodes.lost_after_seconds,
@@ -40,7 +40,7 @@ def delete_silent_pods(situation: Situation) -> tuple[DeletePod, ...]:
     pods = [pod for pod in _absent_and_silent(situation) if situation.now >= _given_up_at(situation, pod)]
     if situation.status.phase == "Restarting" and situation.now >= _silent_until(situation):
         pods += [pod for pod in situation.pods.values() if pod.uid in situation.unresponsive]
-    return tuple(DeletePod(PodRef(pod.name, pod.uid), "its agent doesn't answer") for pod in pods)
+    return tuple(DeletePod(pod, "its agent doesn't answer") for pod in pods)
 
 
 def next_check_at(situation: Situation) -> float | None:
@@ -54,31 +54,23 @@ def next_check_at(situation: Situation) -> float | None:
 def _silent_until(situation: Situation) -> float:
     failure = situation.last_failure
     lost_after = situation.spec.failure_policy.nodes.lost_after_seconds
-    # If the time is in the future, a clock was set back.
-    at = to_seconds(failure.failed_at) if failure is not None else None
-    return min(at or situation.now, situation.now) + lost_after
+    return situation.after(failure.failed_at if failure is not None else None, lost_after)
 
 
 def _absent_and_silent(situation: Situation) -> list[PodView]:
     """Returns the pods of absent workers that look healthy, but whose agents don't join the leader."""
-    stream = situation.observed.stream
+    stream, joined = situation.observed.stream, situation.joined_agents
     if not situation.running or not stream.connected:
         return []
-    connected = {agent.uid for agent in stream.workers if agent.connected}
-    pods = [situation.pods[worker] for worker in situation.members.absent if worker in situation.pods]
-    return [
-        pod
-        for pod in pods
-        if is_alive(pod) and pod.uid not in connected and pod.worker != stream.leader and pod.container_runs
-    ]
+    pods = [pod for worker, pod in situation.living.items() if worker in situation.members.absent]
+    return [pod for pod in pods if pod.container_runs and pod.uid not in joined and pod.worker != stream.leader]
 
 
 def _given_up_at(situation: Situation, pod: PodView) -> float:
     """Returns when a pod with a silent agent is replaced, even if new attempts open before that."""
-    stream, container = situation.observed.stream, pod.worker_container
+    stream = situation.observed.stream
     lost = (to_seconds(each.failed_at) for each in situation.status.failures if each.worker == pod.worker)
-    started_at = None if container is None else container.started_at
-    times = (started_at, stream.since, stream.left.get(pod.worker), next(lost, None))
+    times = (pod.started_at, stream.since, stream.left.get(pod.worker), next(lost, None))
     # A time in the future comes from another machine's clock.
     silent_since = max((min(at, situation.now) for at in times if at is not None), default=situation.now)
     return silent_since + situation.spec.failure_policy.nodes.lost_after_seconds

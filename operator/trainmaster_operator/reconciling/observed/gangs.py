@@ -1,28 +1,21 @@
 """Reads the grants of a gang scheduler or Kueue.
 
-A PodGroup schedules a gang (`scheduling.gang`). It is created before the first pod and deleted after the last one, so
-it reserves nothing for a job that is suspended, waiting or over. If the cluster has no room for a gang, the job hasn't
-failed. `startupSeconds` begins when the pods have nodes, and only `gang.timeoutSeconds` limits the wait before that.
+A PodGroup schedules a gang (`scheduling.gang`). It exists only while the job has pods, so that it reserves nothing for
+a job that waits or is over. `startupSeconds` begins when the pods have nodes, and only `gang.timeoutSeconds` limits the
+wait before that.
 
-Kueue admits a job in the status of its Workload, with a flavor for each resource. Pods need the flavor's node labels
-and tolerations, so flavors are read before any pod is created. Kueue may admit fewer workers of an elastic job than
-requested.
+Kueue admits a job in the status of its Workload, perhaps with fewer workers of an elastic job than requested. Pods need
+the node labels and tolerations of the admission's flavors, so flavors are read before any pod is created.
 """
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from trainmaster_operator.api.v1alpha1 import JobSpec
-from trainmaster_operator.reconciling.observed.snapshot import (
-    ChildView,
-    Job,
-    Observed,
-    PodSetAdmission,
-    WorkloadView,
-    is_alive,
-)
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, Job, Observed, PodSetAdmission, WorkloadView
 from trainmaster_operator.rendering import GANG_APIS, Placement, has_pod_group, scheduler_of, worker_layout
 
 if TYPE_CHECKING:
@@ -34,14 +27,12 @@ WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
 
 def workload_child(job: Job, observed: Observed) -> ChildView | None:
     """Returns the job's own Workload among its children."""
-    return next(
-        (
-            child
-            for child in observed.children
-            if child.kind == WORKLOAD_KIND and child.owner_uid == job.uid and child.name == job.name
-        ),
-        None,
-    )
+    return _own_child(job, observed, WORKLOAD_KIND)
+
+
+def _own_child(job: Job, observed: Observed, kind: str | None) -> ChildView | None:
+    children = (child for child in observed.children if (child.kind, child.name) == (kind, job.name))
+    return next((child for child in children if child.owner_uid == job.uid), None)
 
 
 def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
@@ -85,22 +76,19 @@ def lacks_placement(job: Job, observed: Observed) -> bool:
     return workload is None or bool(missing_flavors(workload, observed))
 
 
-def placements(workload: WorkloadView, observed: Observed) -> tuple[tuple[str, Placement], ...]:
+def placements(workload: WorkloadView, observed: Observed) -> dict[str, Placement]:
     """Returns the labels and tolerations that an admission's known flavors add to each group's pods."""
-    return tuple((part.name, _placement(part, observed)) for part in workload.pod_sets)
+    return {part.name: _placement(part, observed) for part in workload.pod_sets}
 
 
 def _placement(part: PodSetAdmission, observed: Observed) -> Placement:
-    selector: dict[str, str] = {}
-    tolerations: dict[str, None] = {}
-    for name in sorted(part.flavors):
-        flavor = observed.flavors.get(name)
-        if flavor is not None:
-            selector.update(flavor.node_labels)
-            tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in flavor.tolerations))
-    selector.update(part.node_selector)
-    tolerations.update(dict.fromkeys(json.dumps(item, sort_keys=True) for item in part.tolerations))
-    return Placement(tuple(sorted(selector.items())), tuple(tolerations), part.labels, part.annotations)
+    selector = dict[str, str]()
+    tolerations = list[Mapping[str, Any]]()
+    for placement in (*(observed.flavors.get(name) for name in sorted(part.flavors)), part.placement):
+        if placement is not None:
+            selector.update(placement.node_selector)
+            tolerations += [item for item in placement.tolerations if item not in tolerations]
+    return replace(part.placement, node_selector=tuple(sorted(selector.items())), tolerations=tuple(tolerations))
 
 
 def pod_group_kind(situation: Situation) -> str | None:
@@ -114,36 +102,25 @@ def pod_group_kind(situation: Situation) -> str | None:
 
 def pod_group(situation: Situation) -> ChildView | None:
     """Returns the job's own PodGroup."""
-    kind = pod_group_kind(situation)
-    return next(
-        (
-            child
-            for child in situation.observed.children
-            if child.kind == kind and child.owner_uid == situation.job.uid and child.name == situation.job.name
-        ),
-        None,
-    )
+    return _own_child(situation.job, situation.observed, pod_group_kind(situation))
 
 
 def lacks_pod_group(situation: Situation) -> bool:
     """Returns whether pods must wait because their PodGroup doesn't exist."""
-    if pod_group_kind(situation) is None:
-        return False
     group = pod_group(situation)
-    return group is None or group.deleting
+    return pod_group_kind(situation) is not None and (group is None or group.deleting)
 
 
 def waits_for_nodes(situation: Situation) -> bool:
     """Returns whether no pod of the gang has a node yet, and nothing but the scheduler delays this."""
     if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
         return False
-    return not any(is_alive(pod) and pod.node is not None for pod in situation.pods.values())
+    return not any(pod.node is not None for pod in situation.living.values())
 
 
 def scheduled_at(situation: Situation) -> float | None:
     """Returns when the last of the gang's pods got its node."""
     if situation.spec.scheduling.gang is None:
         return None
-    pods = (situation.pods.get(worker) for worker in situation.workers)
-    times = [pod.scheduled_at for pod in pods if pod is not None and is_alive(pod)]
+    times = (pod.scheduled_at for worker, pod in situation.living.items() if worker in situation.workers)
     return max((at for at in times if at is not None and at <= situation.now), default=None)

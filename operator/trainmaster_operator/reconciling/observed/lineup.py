@@ -6,11 +6,10 @@ spare. A spare replaces only workers of its own group, because other groups use 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 
 from trainmaster_operator.api.times import since
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.rendering import GroupLayout, rank_grace_seconds
 from trainmaster_operator.wire.limits import ALONE_SECONDS, UNSEEN_SECONDS
 
@@ -44,13 +43,13 @@ def ready_spares(situation: Situation) -> tuple[int, ...]:
 
     Spares on a node that isn't avoided come first, then those whose agent is connected.
     """
-    connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
     asked_for = {worker for group in situation.layout for worker in _asked_for(situation, group)}
     busy = asked_for | {*situation.members.present}
     spares = (index for group in situation.layout for index in group.indexes if index not in busy)
-    ready = [situation.pods[index] for index in spares if _could_begin(situation, index)]
-    avoided = frozenset(situation.status.avoided_nodes)
-    ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in connected, pod.worker))
+    pods = [situation.living[index] for index in spares if index in situation.living]
+    ready = [pod for pod in pods if pod.container_runs and pod.uid not in situation.status.replacing_pod_uids]
+    avoided, joined = situation.status.avoided_nodes, situation.joined_agents
+    ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in joined, pod.worker))
     return tuple(pod.worker for pod in ready)
 
 
@@ -64,12 +63,8 @@ def next_workers(situation: Situation, without: frozenset[str] = frozenset()) ->
         return desired
     lost = [worker for worker in desired if _is_lost(situation, worker, without)]
     # Workers without a new pod come first, so that the attempt opens sooner.
-    lost.sort(key=lambda worker: worker in situation.pods and is_alive(situation.pods[worker]))
-    # A spare that grows the group is in `desired` already.
-    spares = [
-        spare for spare in ready_spares(situation) if spare not in desired and situation.pods[spare].uid not in without
-    ]
-    return _with_stand_ins(situation.layout, desired, lost, spares)
+    lost.sort(key=lambda worker: worker in situation.living)
+    return _with_stand_ins(situation, desired, lost, without)
 
 
 def continued_workers(
@@ -83,12 +78,7 @@ def continued_workers(
     if not situation.has_spares:
         return situation.workers
     lost = [worker for worker in situation.workers if worker in absent and not _runs(situation, worker, without)]
-    spares = [
-        spare
-        for spare in ready_spares(situation)
-        if spare not in situation.workers and situation.pods[spare].uid not in without
-    ]
-    return _with_stand_ins(situation.layout, situation.workers, lost, spares)
+    return _with_stand_ins(situation, situation.workers, lost, without)
 
 
 def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
@@ -98,18 +88,17 @@ def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[
     topology, nodes decide the order of ranks. A job that gave up its nodes before may not get them again. `without`
     contains the uids of pods that will be replaced.
     """
-    if alone_until(situation) is not None:
+    if situation.lacks_domains or alone_until(situation) is not None:
         return False
-    if situation.lacks_domains or (_saves_checkpoint(situation) and set(workers) != set(desired_workers(situation))):
+    # Starting a spare now would interrupt the checkpoint that all ranks save together.
+    is_saving = saves_until(situation) is not None and not all(_has_left(situation, each) for each in situation.workers)
+    if is_saving and {*workers} != {*desired_workers(situation)}:
         return False
     spec = situation.spec
     ordered = spec.elastic is not None or spec.scheduling.topology is not None
     needs_node = ordered or situation.status.scheduling_backoffs > 0
-    lost = situation.leaving | situation.unresponsive | without
-    pods = [situation.pods.get(worker) for worker in workers]
-    return all(
-        pod is not None and is_alive(pod) and pod.uid not in lost and (pod.node or not needs_node) for pod in pods
-    )
+    pods = [situation.healthy_pod(worker, without) for worker in workers]
+    return all(pod is not None and (pod.node or not needs_node) for pod in pods)
 
 
 def alone_until(situation: Situation) -> float | None:
@@ -122,8 +111,7 @@ def alone_until(situation: Situation) -> float | None:
     if status.continues is None or not members.absent_ranks or len(members.present) != 1:
         return None
     (worker,) = members.present
-    pod, lost = situation.pods.get(worker), situation.leaving | situation.unresponsive
-    if _has_left(situation, worker) or pod is None or (is_alive(pod) and pod.uid not in lost):
+    if _has_left(situation, worker) or situation.healthy_pod(worker) is not None:
         return None
     held = failure is not None and failure.attempt == status.attempt
     since_loss = since(situation.now, failure.failed_at) if held and failure is not None else 0.0
@@ -134,7 +122,7 @@ def alone_until(situation: Situation) -> float | None:
 def saves_until(situation: Situation) -> float | None:
     """Returns when the grace period of the attempt's terminating or deleted pods ends, or None.
 
-    Their peers were stopped later and may still be saving.
+    Their peers were stopped later and may still be saving. The ranks on lost nodes get no time to save.
     """
     views = [*situation.pods.values(), *situation.observed.gone.values()]
     uids = frozenset(situation.worker_uids.values())
@@ -151,19 +139,10 @@ def _asked_for(situation: Situation, group: GroupLayout) -> list[int]:
 
     def place(worker: int) -> tuple[bool, bool]:
         is_absent = worker in situation.members.absent
-        return is_absent, is_absent and not _runs(situation, worker, frozenset())
+        return is_absent, is_absent and not _runs(situation, worker)
 
     current = [worker for worker in situation.workers if worker in group.indexes]
     return sorted(current, key=place)[: group.count]
-
-
-def _saves_checkpoint(situation: Situation) -> bool:
-    """Returns whether a pod of the attempt is in its grace period while ranks still run.
-
-    Starting a spare now would interrupt the checkpoint that all ranks save together. Lost nodes and pods deleted by
-    force don't count, because their ranks get no time to save.
-    """
-    return saves_until(situation) is not None and not all(_has_left(situation, each) for each in situation.workers)
 
 
 def _has_left(situation: Situation, worker: int) -> bool:
@@ -174,39 +153,28 @@ def _has_left(situation: Situation, worker: int) -> bool:
     return not pod.container_runs
 
 
-def _could_begin(situation: Situation, worker: int) -> bool:
-    pod = situation.pods.get(worker)
-    if pod is None or not is_alive(pod) or pod.uid in situation.status.replacing_pod_uids:
-        return False
-    return pod.container_runs
-
-
-def _runs(situation: Situation, worker: int, without: frozenset[str]) -> bool:
-    """Returns whether a worker's pod isn't lost and its container runs."""
-    pod = situation.pods.get(worker)
-    if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
-        return False
-    return pod.container_runs
+def _runs(situation: Situation, worker: int, without: frozenset[str] = frozenset()) -> bool:
+    pod = situation.healthy_pod(worker, without)
+    return pod is not None and pod.container_runs
 
 
 def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool:
     """Returns whether a worker's pod is lost, or is a new one that doesn't run yet."""
-    pod = situation.pods.get(worker)
-    if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
-        return True
-    is_new = pod.uid != situation.worker_uids.get(worker, pod.uid)
-    return is_new and (not pod.container_runs)
+    pod = situation.healthy_pod(worker, without)
+    return pod is None or (pod.uid != situation.worker_uids.get(worker, pod.uid) and not pod.container_runs)
 
 
 def _with_stand_ins(
-    layout: Sequence[GroupLayout], workers: Sequence[int], lost: Iterable[int], spares: Iterable[int]
+    situation: Situation, workers: tuple[int, ...], lost: list[int], without: frozenset[str]
 ) -> tuple[int, ...]:
-    """Returns the workers, where each lost worker is replaced by the next spare of its group, in the given order."""
-    free = list(spares)
+    """Returns the workers, where each lost worker is replaced by the best ready spare of its group."""
+    # A spare that grows the group is in `workers` already.
+    spares = (spare for spare in ready_spares(situation) if spare not in workers)
+    free = [spare for spare in spares if situation.pods[spare].uid not in without]
     instead: dict[int, int] = {}
     for worker in lost:
-        group = next((group for group in layout if worker in group.indexes), None)
-        spare = next((index for index in free if group is not None and index in group.indexes), None)
+        group = next((group.indexes for group in situation.layout if worker in group.indexes), ())
+        spare = next((index for index in free if index in group), None)
         if spare is not None:
             free.remove(spare)
             instead[worker] = spare

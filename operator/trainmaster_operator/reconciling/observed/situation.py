@@ -1,15 +1,13 @@
 """A situation holds the facts about one job at one moment, computed once for all policies.
 
 `survey` combines the status with the observations: the workers, their pods, and each worker's report on the current
-attempt. Agents report by streams and termination messages (`Report`). If a container ended without a report, the
-container's status is used.
+attempt. Agents report by streams and termination messages (`Report`), or else the container's status is used.
 
 **Matching ends and attempts.** An agent serves many attempts, so an end without a message doesn't show its attempt.
 When an attempt opens, the status records how often each worker's container has ended, so that no old end counts again.
-A new end belongs to the attempt if it is clearly later than the opening, or later than the agent's own report on the
-attempt, which uses the same clock. An end within CLOCK_SLACK could belong to the previous attempt, so the operator
-waits for the report that the restarted agent finds and sends. The operator also waits if the kubelet's probe killed an
-agent that hadn't reported on the attempt. That agent hung before the attempt opened, and joins after its restart.
+A new end belongs to the attempt if it is clearly later than the opening or the agent's own report on the attempt. An
+end within CLOCK_SLACK could belong to the previous attempt, so the operator waits for the restarted agent's report. It
+also waits if the kubelet's probe killed an agent that hadn't reported on the attempt, because that agent hung before.
 """
 
 from __future__ import annotations
@@ -28,13 +26,11 @@ from trainmaster_operator.reconciling.observed.snapshot import (
     Job,
     Observed,
     PodView,
-    count_ends,
     explained,
-    is_alive,
     is_unresponsive_report,
-    latest_end,
     reason_of,
 )
+from trainmaster_operator.reconciling.transition import condition
 from trainmaster_operator.rendering import GroupLayout, Settings, has_spares, worker_layout
 from trainmaster_operator.wire.report import Report
 
@@ -56,6 +52,7 @@ class Situation:
     `layout` lists the groups. `workers` are the global indexes of the current attempt's workers, in rank order.
     """
 
+    # `job.spec` is the user's own spec. In `spec`, the number of workers is the one that Kueue admitted.
     job: Job
     spec: JobSpec
     observed: Observed
@@ -66,11 +63,6 @@ class Situation:
     pods: Mapping[int, PodView]
     # The last report of each worker on the current attempt.
     reports: Mapping[int, Report] = field(default_factory=dict)
-
-    @property
-    def asked(self) -> JobSpec | None:
-        """Returns the user's original spec. In `spec`, the number of workers is the one that Kueue admitted."""
-        return self.job.spec
 
     @property
     def status(self) -> JobStatus:
@@ -89,9 +81,38 @@ class Situation:
         """Returns whether the current attempt should run, as opposed to being held."""
         return self.status.phase in RUN_PHASES
 
+    @property
+    def starting(self) -> bool:
+        return self.status.phase in ("Pending", "Starting", "Restarting")
+
+    @property
+    def stops_as_planned(self) -> bool:
+        """Returns whether the job is being resized, restarted on request, or has given up its nodes for a while."""
+        return bool(self.status.resizing or self.status.stopping or self.status.scheduling_backoff)
+
+    @property
+    def is_cause_open(self) -> bool:
+        """Returns whether the operator waits for a better cause of the last failure before it ends the job."""
+        return self.last_failure is not None and bool(self.last_failure.provisional)
+
+    def after(self, moment: str | None, seconds: float) -> float:
+        """Returns the time `seconds` after a time in the status. If that is in the future, it counts as now."""
+        return self.now - since(self.now, moment) + seconds
+
+    @cached_property
+    def living(self) -> Mapping[int, PodView]:
+        return {worker: pod for worker, pod in self.pods.items() if pod.alive}
+
+    def healthy_pod(self, worker: int, without: frozenset[str] = frozenset()) -> PodView | None:
+        """Returns a worker's pod if it lives, isn't being replaced, and its agent answers.
+
+        `without` contains the uids of further pods that count as lost.
+        """
+        pod = self.living.get(worker)
+        return None if pod is None or pod.uid in self.leaving | self.unresponsive | without else pod
+
     @cached_property
     def members(self) -> Members:
-        """Returns the current attempt's workers and ranks that are in its group."""
         return Members.of(self.workers, self.layout, self.status.absent_ranks)
 
     @cached_property
@@ -120,13 +141,7 @@ class Situation:
         return has_spares(self.layout)
 
     @property
-    def keeps_output(self) -> bool:
-        """Returns whether the workers' output may be published."""
-        return self.settings.keep_logs and self.spec.run_policy.keep_logs
-
-    @property
     def last_failure(self) -> Failure | None:
-        """Returns the newest failure or disruption."""
         return self.status.failures[0] if self.status.failures else None
 
     @cached_property
@@ -175,8 +190,7 @@ class Situation:
         ended = {worker: report for worker, report in self.reports_before.items() if report.state in _BADLY}
         for worker, uid in self.worker_uids.items():
             pod = self.pods.get(worker)
-            container = pod.worker_container if pod is not None and pod.uid == uid else None
-            end = latest_end(container) if container is not None and container.state != "running" else None
+            end = pod.latest_end if pod is not None and pod.uid == uid and not pod.container_runs else None
             if end is not None and end.report is not None and end.report.attempt < self.status.attempt:
                 ended[worker] = end.report._replace(worker=worker, uid=uid)
         return {
@@ -189,8 +203,7 @@ class Situation:
     def unreported_seconds(self, worker: int) -> float:
         """Returns the seconds for which a worker's container has run in this attempt without a report, or 0."""
         pod = self.pods.get(worker)
-        container = pod.worker_container if pod is not None else None
-        if pod is None or container is None or container.state != "running" or worker in self.reports:
+        if pod is None or not pod.container_runs or worker in self.reports:
             return 0.0
         return max(self.now - self.assigned_since(pod), 0.0)
 
@@ -201,16 +214,25 @@ class Situation:
         ago, because a clock was set back or another machine's clock is wrong.
         """
         opened = to_seconds(self.status.attempt_start_time)
-        started = pod.worker_container.started_at if pod.worker_container is not None else None
-        known = [at for at in (opened, started) if at is not None and at <= self.now]
+        known = [at for at in (opened, pod.started_at) if at is not None and at <= self.now]
         return max(known, default=self.now - UP_WITHOUT_REPORT_SECONDS)
+
+    @cached_property
+    def joined_agents(self) -> frozenset[str]:
+        """Returns the uids of the pods whose agents are connected to the leader."""
+        return frozenset(agent.uid for agent in self.observed.stream.workers if agent.connected)
+
+    def pod_name(self, worker: int) -> str | None:
+        """Returns the name of a worker's pod, which may not exist."""
+        names = (group.set_name for group in self.layout if worker in group.indexes)
+        return next((f"{name}-{worker}" for name in names), None)
 
     @property
     def lacks_domains(self) -> bool:
         """Returns whether the topology decides the order of the ranks, and a node hasn't been read yet."""
         if self.spec.scheduling.topology is None:
             return False
-        nodes = {pod.node for pod in self.pods.values() if is_alive(pod) and pod.node is not None}
+        nodes = {pod.node for pod in self.living.values() if pod.node is not None}
         return not nodes <= self.observed.domains.keys()
 
     @cached_property
@@ -224,24 +246,16 @@ class Situation:
 
         Either a spare has taken the pod's place, or the other workers continue without it.
         """
-        asked = frozenset(self.status.replacing_pod_uids)
-        pods = ((worker, pod) for worker, pod in self.pods.items() if worker not in self.members.present)
-        return frozenset(pod.uid for _, pod in pods if pod.uid in asked and is_alive(pod))
+        pods = (pod for worker, pod in self.living.items() if worker not in self.members.present)
+        return frozenset(pod.uid for pod in pods) & {*self.status.replacing_pod_uids}
 
     @cached_property
     def crash_looping(self) -> frozenset[str]:
         """Returns the uids of pods that are replaced because the kubelet's back-off delays their containers."""
         if self.status.phase != "Restarting":
             return frozenset()
-        asked = frozenset(self.status.replacing_pod_uids) - self.moving
-        return frozenset(
-            pod.uid
-            for pod in self.pods.values()
-            if pod.uid in asked
-            and is_alive(pod)
-            and pod.worker_container is not None
-            and pod.worker_container.state != "running"
-        )
+        pods = (pod for pod in self.living.values() if pod.worker_container is not None and not pod.container_runs)
+        return frozenset(pod.uid for pod in pods) & {*self.status.replacing_pod_uids} - self.moving
 
     @cached_property
     def moving(self) -> frozenset[str]:
@@ -261,29 +275,20 @@ class Situation:
         A pod counts until its container ends or its agent connects again (agent/hang/stall.py).
         """
         failure = self.last_failure
-        lost = {
-            worker for worker, report in self.reports.items() if is_unresponsive_report(report.reason, report.exit_code)
-        }
+        lost = {worker for worker, report in self.reports.items() if is_unresponsive_report(report)}
         if failure is not None and failure.worker is not None and failure.attempt == self.status.attempt:
-            lost |= {failure.worker} if is_unresponsive_report(failure.reason, failure.exit_code) else set()
-        return frozenset(self.pods[worker].uid for worker in lost if self.is_unresponsive(worker))
+            lost |= {failure.worker} if is_unresponsive_report(failure) else set()
+        return frozenset(self.pods[worker].uid for worker in lost if self._is_unresponsive(worker))
 
-    def is_unresponsive(self, worker: int) -> bool:
+    def _is_unresponsive(self, worker: int) -> bool:
         """Returns whether a worker's container still runs as it did at the opening, but its agent isn't connected."""
-        pod = self.pods.get(worker)
-        container = pod.worker_container if pod is not None else None
-        if pod is None or container is None or not is_alive(pod) or self.worker_uids.get(worker) != pod.uid:
+        pod = self.living.get(worker)
+        if pod is None or not pod.container_runs or self.worker_uids.get(worker) != pod.uid:
             return False
-        if container.state != "running" or count_ends(container) > self.restart_counts.get(worker, 0):
+        if pod.ends > self.restart_counts.get(worker, 0):
             return False
         stream = self.observed.stream
-        connected = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
-        return not (stream.connected and (connected or stream.leader == worker))
-
-    def has_joined(self, worker: int) -> bool:
-        """Returns whether a present worker has reported that its ranks are in the current attempt's group."""
-        report = self.reports.get(worker)
-        return (report is not None and report.state == "Running") or worker in self.finished
+        return not (stream.connected and (pod.uid in self.joined_agents or stream.leader == worker))
 
     def with_status(self, status: JobStatus) -> Situation:
         """Returns a situation with equal observations and a new status."""
@@ -306,70 +311,61 @@ class Situation:
                     if silent is not None:
                         latest[worker] = silent
                 elif known.reason == "AgentLost" or known.state == "Stopped":
-                    latest[worker] = explained(known, pod.worker_container, self._kill_message(pod))
+                    latest[worker] = explained(known, pod, self._kill_message(pod))
         return latest
 
     @cached_property
     def stalled_before_attempt(self) -> Mapping[int, int]:
         """Returns how often each container has ended whose agent hung when the attempt opened."""
         return {
-            worker: count_ends(pod.worker_container)
+            worker: pod.ends
             for worker, pod in self.pods.items()
-            if pod.worker_container is not None
-            and self.worker_uids.get(worker) == pod.uid
+            if self.worker_uids.get(worker) == pod.uid
             and self.running
             and self._stalled_before_attempt(pod, self.reports.get(worker))
         }
 
     def _stalled_before_attempt(self, pod: PodView, known: Report | None) -> bool:
         """Returns whether the kubelet's probe ended a pod's agent before it had reported on the current attempt."""
-        end = latest_end(pod.worker_container)
+        end = pod.latest_end
         if end is None or end.finished_at is None or self.status.attempt == 1 or not self._kill_message(pod):
             return False
         return known is None or known.at > end.finished_at
 
-    def _had_begun_attempt(self, pod: PodView, end: ContainerEnd) -> bool:
-        """Returns whether a pod's agent had reported on the current attempt before its container ended."""
-        finished, current = end.finished_at, self.status.attempt
-        return finished is not None and any(
-            report.uid == pod.uid and report.attempt == current and report.at <= finished
-            for report in self.observed.reports
-        )
+    def _is_of_attempt(self, pod: PodView, end: ContainerEnd, known: Report | None) -> bool:
+        """Returns whether a container's end certainly belongs to the current attempt."""
+        attempt, opened = self.status.attempt, to_seconds(self.status.attempt_start_time)
+        if attempt == 1 or end.finished_at is None:
+            return attempt == 1
+        is_later = opened is not None and end.finished_at > opened + CLOCK_SLACK
+        if is_later and not self._stalled_before_attempt(pod, known):
+            return True
+        of_agent = (report for report in self.observed.reports if (report.uid, report.attempt) == (pod.uid, attempt))
+        return any(report.at <= end.finished_at for report in of_agent)
 
     def _kill_message(self, pod: PodView) -> str:
         """Returns the kubelet's message on the last end of a pod's container, if the kubelet killed it."""
-        end = latest_end(pod.worker_container)
-        at = end.finished_at if end is not None else None
+        at = pod.latest_end.finished_at if pod.latest_end is not None else None
         return (self.observed.kills.get((pod.uid, at)) or "") if at is not None else ""
 
     def _is_from_worker(self, report: Report, attempt: int) -> bool:
         """Returns whether a report may come from the pod that the worker had in that attempt."""
         if attempt != self.status.attempt or not report.uid:
             return True
-        recorded = self.worker_uids.get(report.worker)
         pod = self.pods.get(report.worker)
-        expected = recorded or (pod.uid if pod is not None else None)
-        return expected is None or report.uid == expected
+        expected = self.worker_uids.get(report.worker) or (pod.uid if pod is not None else report.uid)
+        return report.uid == expected
 
     def _end_without_report(self, pod: PodView, attempt: int, known: Report | None) -> Report | None:
-        container = pod.worker_container
-        end = latest_end(container)
-        if container is None or end is None or end.report is not None or end.reason in START_FAILURES:
+        end = pod.latest_end
+        if end is None or end.report is not None or end.reason in START_FAILURES:
             return None
         current = self.worker_uids if attempt == self.status.attempt else self.recorded_uids
         if current and current.get(pod.worker) != pod.uid:
             return None
-        if count_ends(container) <= self.restart_counts.get(pod.worker, 0):
+        if pod.ends <= self.restart_counts.get(pod.worker, 0):
             return None
-        opened = to_seconds(self.status.attempt_start_time)
-        certain = self.status.attempt == 1 or (
-            opened is not None
-            and end.finished_at is not None
-            and end.finished_at > opened + CLOCK_SLACK
-            and not self._stalled_before_attempt(pod, known)
-        )
-        certain = certain or self._had_begun_attempt(pod, end)
-        if attempt != (self.status.attempt if certain else self.status.attempt - 1):
+        if attempt != (self.status.attempt if self._is_of_attempt(pod, end, known) else self.status.attempt - 1):
             return None
         return Report(
             attempt=attempt,
@@ -425,7 +421,5 @@ def active_seconds(situation: Situation) -> float:
 
 def suspended_since(status: JobStatus) -> str | None:
     """Returns the time of the suspension, while the job is suspended."""
-    return next(
-        (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
-        None,
-    )
+    suspended = condition(status.conditions, "Suspended")
+    return suspended.last_transition_time if suspended is not None and suspended.status == "True" else None

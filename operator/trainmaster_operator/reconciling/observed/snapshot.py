@@ -6,13 +6,13 @@ operator's own failed writes. Times are floats in seconds since the epoch. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from trainmaster_operator.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster_operator.api.v1alpha1 import Failure, JobSpec, JobStatus
 from trainmaster_operator.api.v1alpha1.names import JobIdentity
-from trainmaster_operator.rendering import AgentConfigMap
+from trainmaster_operator.rendering import AgentConfigMap, Placement
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.ranks import RankProgress
 from trainmaster_operator.wire.report import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE, Report
@@ -56,7 +56,6 @@ class Job:
 
     @property
     def identity(self) -> JobIdentity:
-        """Returns the job's identity."""
         return JobIdentity(self.namespace, self.name, self.uid)
 
 
@@ -87,6 +86,11 @@ class ContainerView:
     started_at: float | None = None
     end: ContainerEnd | None = None
     last_end: ContainerEnd | None = None
+
+    @property
+    def latest_end(self) -> ContainerEnd | None:
+        """Returns the container's last end."""
+        return self.end or self.last_end
 
 
 @dataclass(frozen=True)
@@ -121,19 +125,49 @@ class PodView:
     init_containers: tuple[ContainerView, ...] = ()
 
     @property
+    def alive(self) -> bool:
+        """Returns whether the pod may still train, because it isn't terminating and hasn't ended."""
+        return not self.deleting and self.phase not in ("Failed", "Succeeded")
+
+    @property
     def container_runs(self) -> bool:
         """Returns whether the worker's container runs."""
         return self.worker_container is not None and self.worker_container.state == "running"
 
+    @property
+    def started_at(self) -> float | None:
+        """Returns when the worker's running container started."""
+        return None if self.worker_container is None else self.worker_container.started_at
+
+    @property
+    def known_ends(self) -> tuple[ContainerEnd, ...]:
+        """Returns the ends of the worker's container that the kubelet still shows, newest first."""
+        container = self.worker_container
+        ends = (container.end, container.last_end) if container is not None else ()
+        return tuple(end for end in ends if end is not None)
+
+    @property
+    def latest_end(self) -> ContainerEnd | None:
+        """Returns the last end of the worker's container."""
+        return next(iter(self.known_ends), None)
+
+    @property
+    def ends(self) -> int:
+        """Returns how often the worker's container has ended.
+
+        `restartCount` counts starts after the first, so it is one less while the container waits for its next start
+        (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
+        """
+        restarts = 0 if self.worker_container is None else self.worker_container.restarts
+        return restarts if self.container_runs or self.latest_end is None else restarts + 1
+
 
 def termination_reports(pod: PodView) -> tuple[Report, ...]:
     """Returns the reports in the termination messages of a worker's container, with the pod's own worker and uid."""
-    container = pod.worker_container
-    ends = (container.last_end, container.end) if container is not None else ()
     return tuple(
         end.report._replace(worker=pod.worker, uid=end.report.uid or pod.uid)
-        for end in ends
-        if end is not None and end.report is not None
+        for end in reversed(pod.known_ends)
+        if end.report is not None
     )
 
 
@@ -144,10 +178,7 @@ class PodSetAdmission:
     name: str
     count: int | None
     flavors: tuple[str, ...] = ()
-    node_selector: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[Mapping[str, Any], ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()
+    placement: Placement = field(default_factory=Placement)
 
 
 @dataclass(frozen=True)
@@ -167,14 +198,6 @@ class WorkloadView:
     finished: bool = False
     pods_ready: bool | None = None
     pod_sets: tuple[PodSetAdmission, ...] = ()
-
-
-@dataclass(frozen=True)
-class Flavor:
-    """A ResourceFlavor, which selects nodes."""
-
-    node_labels: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -222,6 +245,9 @@ class RefusedWrite:
     reason: str
     message: str
     at: float
+    # For the executor: the number of refusals, and the time of the next try (the event loop's clock).
+    failures: int = field(default=1, compare=False)
+    retry_at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -248,8 +274,10 @@ class Observed:
     # The topology domain of each node, by the node's name; None if the node has no domain or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)
     # Kueue's flavors and priorities, by name; None if they can't be read.
-    flavors: Mapping[str, Flavor | None] = field(default_factory=dict)
+    flavors: Mapping[str, Placement | None] = field(default_factory=dict)
     priorities: Mapping[str, int | None] = field(default_factory=dict)
+    # Uids of listed pods that no watch had shown.
+    listed_pods: Set[str] = frozenset()
     # Kinds beyond the built-in ones whose objects have been listed. A missing child of such a kind doesn't exist.
     listed: frozenset[str] = frozenset()
 
@@ -264,47 +292,28 @@ _WELL = (
 )
 
 
-def count_ends(container: ContainerView) -> int:
-    """Returns how often the container has ended.
-
-    `restartCount` counts starts after the first, so it is one less while the container waits for its next start
-    (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
-    """
-    if container.state == "running":
-        return container.restarts
-    return container.restarts + (1 if latest_end(container) is not None else 0)
-
-
-def latest_end(container: ContainerView | None) -> ContainerEnd | None:
-    """Returns the container's last end."""
-    if container is None:
-        return None
-    return container.end or container.last_end
-
-
-def is_unresponsive_report(reason: str, exit_code: int | None) -> bool:
+def is_unresponsive_report(report: Report | Failure) -> bool:
     """Returns whether a report means that an agent doesn't answer. Unlike an end, it contains no exit code."""
-    return reason == "AgentLost" and exit_code is None
+    return report.reason == "AgentLost" and report.exit_code is None
 
 
-def explained(report: Report, container: ContainerView | None, kill_message: str) -> Report:
+def explained(report: Report, pod: PodView, kill_message: str) -> Report:
     """Returns the report with its cause.
 
     A restarted agent knows only that its predecessor was lost. The cause is in the container's status or the kubelet's
     message. An agent that the kubelet stopped may have been healthy but unreachable. If an agent reports by exiting,
     its report is about the previous end, not its own.
     """
-    if kill_message and _ended_by(report, latest_end(container)):
+    if kill_message and _ended_by(report, pod.latest_end):
         error = "\n".join(filter(None, (report.error, kill_message, _WELL if report.state == "Stopped" else "")))
         report = report._replace(state="Failed", reason="AgentLost", culprit=True, error=error)
-    ends = (container.end, container.last_end) if container is not None else ()
-    killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)
+    killed = next((end for end in pod.known_ends if end.report is None and end.reason == "OOMKilled"), None)
     return report if killed is None else report._replace(reason="OOMKilled", exit_code=killed.exit_code)
 
 
 def _ended_by(report: Report, end: ContainerEnd | None) -> bool:
     """Returns whether a report is about a container's last end, which the kubelet caused."""
-    if end is None or is_unresponsive_report(report.reason, report.exit_code):
+    if end is None or is_unresponsive_report(report):
         return False
     if end.report is None:
         return report.reason == "AgentLost"
@@ -319,8 +328,3 @@ def reason_of(end: ContainerEnd) -> str:
     return REASON_BY_EXIT_CODE.get(
         end.exit_code, "AgentLost" if end.exit_code in (EXIT_FINISHED, EXIT_KILLED) else "Error"
     )
-
-
-def is_alive(pod: PodView) -> bool:
-    """Returns whether a pod may still train, because it isn't terminating and hasn't ended."""
-    return not pod.deleting and pod.phase not in ("Failed", "Succeeded")

@@ -2,11 +2,10 @@
 
 If all pods exist and there is no back-off, the next attempt opens in the pass that detects the failure, even if only
 bystanders have reported. For SETTLE_SECONDS afterwards, a stronger cause (the culprit's own report, a lost pod)
-replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so it waits for that time if the
-culprit isn't known. If a worker hasn't reported, it waits until Kubernetes could have detected a lost node.
+replaces the recorded cause and corrects the counts. Ending the job can't be corrected, so it waits for that time, or if
+a worker hasn't reported, until Kubernetes could have detected a lost node.
 
-After a pod is lost, the group is held, and exactly one attempt opens when every worker has a living pod again. If a
-spare is ready, the attempt opens at once.
+After a pod is lost, exactly one attempt opens when every worker has a living pod again, or at once with a ready spare.
 """
 
 from __future__ import annotations
@@ -63,7 +62,9 @@ def create(situation: Situation) -> Transition | None:
     if situation.status.attempt > 0:
         return None
     started = to_text(situation.now)
-    known = _highest_attempt(situation)
+    own = (child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid)
+    assignments = (*own, *(pod.assignment for pod in situation.pods.values()))
+    known = max((assignment.attempt for assignment in assignments if assignment is not None), default=0)
     if known > 0:
         # The status was lost, for example because a restored backup lacks it. Agents only follow a higher attempt.
         message = f"the status was lost; attempt {known} is replaced when all pods are there"
@@ -110,18 +111,16 @@ def end_attempt(
 
 def reattribute(situation: Situation) -> Transition | None:
     """Replaces the recorded cause of an attempt that just ended, if a stronger one appears."""
-    failure = situation.last_failure
-    if failure is None or (
-        since(situation.now, failure.failed_at) >= backoff.SETTLE_SECONDS and not failure.provisional
-    ):
+    failure, held = situation.last_failure, situation.status.phase == "Restarting"
+    if failure is None or failure.attempt != situation.status.attempt - (0 if held else 1):
         return None
-    held = situation.status.phase == "Restarting"
-    if failure.attempt != situation.status.attempt - (0 if held else 1):
+    if since(situation.now, failure.failed_at) >= backoff.SETTLE_SECONDS and not failure.provisional:
         return None
     cause = cause_of(situation, failure.attempt)
     if cause is None or known_reason(cause.reason).strength <= known_reason(failure.reason).strength:
         return None
-    if held and _is_own_deletion(failure, cause):
+    # The pod may be gone only because the operator deleted it for its silent agent.
+    if held and cause.reason == "PodDeleted" and cause.worker == failure.worker and is_unresponsive_report(failure):
         return None
     before = _without(situation, failure)
     if held:
@@ -131,28 +130,20 @@ def reattribute(situation: Situation) -> Transition | None:
 
 def reopen(situation: Situation) -> Transition | None:
     """Opens the next attempt when the back-off is over and every worker has a living pod."""
-    if (
-        situation.status.phase != "Restarting"
-        or situation.status.resizing
-        or situation.now < (backoff.restart_at(situation) or 0.0)
-    ):
+    status, failure = situation.status, situation.last_failure
+    if status.phase != "Restarting" or status.resizing or situation.now < (backoff.restart_at(situation) or 0.0):
         return None
-    failure = situation.last_failure
     if failure is not None and failure.provisional:
         return _fail_for(_without(situation, failure), failure, _response(situation, failure), at=failure.failed_at)
     workers = next_workers(situation)
-    if not can_open(situation, workers):
-        return None
-    return open_attempt(situation, workers, "AttemptOpened")
+    return open_attempt(situation, workers, "AttemptOpened") if can_open(situation, workers) else None
 
 
 def held_since(situation: Situation) -> str | None:
     """Returns when the job's current wait began, which is the start of the attempt or the time of the failure."""
-    status = situation.status
-    failure = situation.last_failure
-    if not situation.running and failure is not None and failure.attempt == status.attempt:
-        return failure.failed_at
-    return status.attempt_start_time
+    status, failure = situation.status, situation.last_failure
+    held = not situation.running and failure is not None and failure.attempt == status.attempt
+    return failure.failed_at if held and failure is not None else status.attempt_start_time
 
 
 def advance(situation: Situation) -> Transition:
@@ -172,32 +163,23 @@ def advance(situation: Situation) -> Transition:
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
         change = pods_recorded(situation, workers)
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
-        return Transition(
-            "Running",
-            "AllRanksUp",
-            f"attempt {status.attempt}: all ranks are up",
-            change | NEW_STARTUP,
-        )
+        message = f"attempt {status.attempt}: all ranks are up"
+        return Transition("Running", "AllRanksUp", message, change | NEW_STARTUP)
     # The pods of a later attempt are recorded when it opens, even without nodes.
     if status.phase == "Pending" and are_placed and (situation.worker_uids or change):
         return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", change)
     return replace(waiting, change=change)
 
 
-def fail(situation: Situation, reason: str, message: str, change: StatusChange | None = None) -> Transition:
+def fail(situation: Situation, reason: str, message: str, change: StatusChange = NO_CHANGE) -> Transition:
     """Returns the transition to a failed job."""
     ended = NO_WAIT | StatusChange(completion_time=to_text(situation.now), replacing_pod_uids=[])
-    return Transition("Failed", reason, message, (change or NO_CHANGE) | ended)
+    return Transition("Failed", reason, message, change | ended)
 
 
 def _respond(
-    situation: Situation,
-    cause: Failure,
-    at: str | None = None,
-    going: frozenset[str] = frozenset(),
-    anew: str = "",
+    situation: Situation, cause: Failure, at: str | None = None, going: frozenset[str] = frozenset(), anew: str = ""
 ) -> Transition:
-    """Opens a new attempt, waits for one, or ends the job."""
     response = _response(situation, cause)
     if response.answer == "Fail":
         if known_reason(cause.reason).strength is Strength.PEER:
@@ -209,7 +191,7 @@ def _respond(
     lived = since(situation.now, status.attempt_start_time)
     wait = 0.0 if anew else backoff.delay(situation.spec, response.answer, cause=cause, restarts=restarts, lived=lived)
     nodes = with_failure(situation, cause)
-    moving = cause.node is not None and cause.node in nodes.avoided
+    moving = cause.node is not None and cause.node in nodes.apply(status).avoided_nodes
     waiting: tuple[PodView, ...] = ()
     if backoff.is_limited(cause.reason, counted=counted):
         waiting = backoff.outlasting(situation, desired_workers(situation), status.attempt, situation.now + wait)
@@ -217,22 +199,21 @@ def _respond(
     going |= frozenset(replacing)
     left = anew or members_left(situation, going, ready_ranks(situation))
     cause = cause.model_copy(update={"not_continued": left if isinstance(left, str) and left else None})
-    change = nodes.change | StatusChange(
+    change = nodes | StatusChange(
         restarts=restarts,
         disruptions=status.disruptions + (0 if counted else 1),
         failures=_with_failure_recorded(situation, cause, counted=counted, at=at),
         next_attempt_time=to_text(situation.now + wait) if wait > 0 else None,
-        startup_start_time=_startup_begins_after(situation, wait),
+        startup_start_time=to_text(situation.now + wait) if status.scheduling_backoffs else None,
     )
     if not isinstance(left, str):
         return opened(situation, left, change | continued(situation, left, going))
     message = f"attempt {cause.attempt} ended: {cause.message}" + (f"; {left}" if left else "")
     if situation.unresponsive:
         message += "; its pod is replaced if it doesn't answer"
-    trains_until = alone_until(situation)
-    if trains_until is not None:
-        seconds = trains_until - situation.now
-        message += f"; its unreachable ranks may keep training for {seconds:.0f} s, so the next attempt waits"
+    if (until := alone_until(situation)) is not None:
+        seconds = f"{until - situation.now:.0f} s"
+        message += f"; its unreachable ranks may keep training for {seconds}, so the next attempt waits"
     if moving:
         message += f"; node {cause.node} is avoided from now on"
     if waiting:
@@ -251,7 +232,6 @@ def _respond(
 
 
 def _replacing(situation: Situation, cause: Failure, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
-    """Returns the uids of the pods that the operator replaces because of the attempt's end."""
     current = frozenset(situation.worker_uids.values())
     if cause.worker is not None and cause.worker in situation.members.absent:
         # The worker failed before it joined, so the others keep training on their nodes.
@@ -260,23 +240,18 @@ def _replacing(situation: Situation, cause: Failure, waiting: Iterable[PodView],
     return list(dict.fromkeys([*moved, *(pod.uid for pod in waiting)]))
 
 
-def _startup_begins_after(situation: Situation, wait: float) -> str | None:
-    """Returns when the next attempt's startup begins, if this differs from the start of the attempt."""
-    return to_text(situation.now + wait) if situation.status.scheduling_backoffs else None
-
-
 def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
     silent = backoff.silent(situation, cause.attempt)
     awaited = f"for a report of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
-    wait = backoff.settling_seconds(situation, cause.attempt)
+    until = to_text(situation.now + backoff.settling_seconds(situation, cause.attempt))
     return Transition(
         "Restarting",
         "DeterminingCause",
         f"attempt {cause.attempt} ended: {cause.message}; waiting {awaited}",
         StatusChange(
             failures=_with_failure_recorded(situation, cause, counted=False, provisional=True),
-            next_attempt_time=to_text(situation.now + wait),
-            startup_start_time=_startup_begins_after(situation, wait),
+            next_attempt_time=until,
+            startup_start_time=until if situation.status.scheduling_backoffs else None,
         ),
     )
 
@@ -287,9 +262,8 @@ def _fail_for(situation: Situation, cause: Failure, response: FailureResponse, a
         disruptions=situation.status.disruptions,
         failures=_with_failure_recorded(situation, cause, counted=False, at=at),
     )
-    reason = response.reason or cause.reason
     message = f"attempt {cause.attempt} failed: {response.message or cause.message}"
-    return fail(situation, reason, message, change)
+    return fail(situation, response.reason or cause.reason, message, change)
 
 
 def _correct(situation: Situation, before: Situation, cause: Failure, failure: Failure) -> Transition:
@@ -298,7 +272,7 @@ def _correct(situation: Situation, before: Situation, cause: Failure, failure: F
     if response.answer == "Fail":
         return _fail_for(before, cause, response, failure.failed_at)
     counted = response.answer == "Restart"
-    change = with_failure(before, cause).change | StatusChange(
+    change = with_failure(before, cause) | StatusChange(
         restarts=before.status.restarts + (1 if counted else 0),
         disruptions=before.status.disruptions + (0 if counted else 1),
         failures=_with_failure_recorded(before, cause, counted=counted, at=failure.failed_at, step=failure.step),
@@ -314,7 +288,7 @@ def _without(situation: Situation, failure: Failure) -> Situation:
     """Returns the situation without the newest failure and its effect on the counts."""
     status = situation.status
     uncounted = not failure.counted and not failure.provisional
-    change = without_failure(situation, failure).change | StatusChange(
+    change = without_failure(situation, failure) | StatusChange(
         failures=status.failures[1:],
         restarts=max(status.restarts - (1 if failure.counted else 0), 0),
         disruptions=max(status.disruptions - (1 if uncounted else 0), 0),
@@ -349,12 +323,6 @@ def _is_same_fault(situation: Situation, failure: Failure, cause: Failure) -> bo
     return known_reason(cause.reason).strength is Strength.PEER or cause.worker in situation.ended_before
 
 
-def _is_own_deletion(failure: Failure, cause: Failure) -> bool:
-    """Returns whether a pod is gone only because the operator deleted it for its silent agent."""
-    silent = is_unresponsive_report(failure.reason, failure.exit_code) and cause.worker == failure.worker
-    return silent and cause.reason == "PodDeleted"
-
-
 def _with_failure_recorded(
     situation: Situation,
     cause: Failure,
@@ -364,22 +332,15 @@ def _with_failure_recorded(
     at: str | None = None,
     step: int | None = None,
 ) -> list[Failure]:
-    failure = Failure(
-        attempt=cause.attempt,
-        reason=cause.reason,
-        message=cause.message[:MAX_MESSAGE_CHARACTERS],
-        worker=cause.worker,
-        rank=cause.rank,
-        pod=cause.pod,
-        node=cause.node,
-        exit_code=cause.exit_code,
-        counted=counted,
-        provisional=provisional or None,
-        not_continued=cause.not_continued,
-        failed_at=at or cause.failed_at,
-        step=step if step is not None else _furthest_step(situation, cause.attempt),
-    )
-    return [failure, *situation.status.failures][:MAX_FAILURES]
+    recorded = {
+        "message": cause.message[:MAX_MESSAGE_CHARACTERS],
+        "counted": counted,
+        "provisional": provisional or None,
+        "failed_at": at or cause.failed_at,
+        "step": step if step is not None else _furthest_step(situation, cause.attempt),
+        "recovery": None,
+    }
+    return [cause.model_copy(update=recorded), *situation.status.failures][:MAX_FAILURES]
 
 
 def _furthest_step(situation: Situation, attempt: int) -> int | None:
@@ -392,10 +353,3 @@ def _furthest_step(situation: Situation, attempt: int) -> int | None:
     if observed.progress_attempt == attempt:
         steps += [rank.step for ranks in observed.progress.values() for rank in ranks.values()]
     return max((step for step in steps if step is not None), default=None)
-
-
-def _highest_attempt(situation: Situation) -> int:
-    """Returns the highest attempt in the annotations of the job's children and pods."""
-    own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
-    assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
-    return max((item.attempt for item in assignments if item is not None), default=0)

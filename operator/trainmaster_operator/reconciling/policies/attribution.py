@@ -16,7 +16,6 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.observed.snapshot import PodView
-from trainmaster_operator.rendering import worker_layout
 from trainmaster_operator.wire.report import FAILURE_REASONS, Report
 
 # Reasons of the DisruptionTarget condition (kubernetes: pkg/apis/core/types.go, KEP-3329).
@@ -31,11 +30,7 @@ _DISRUPTIONS: Mapping[str, str] = {
 _POD_REASONS: Mapping[str, str] = {
     "Evicted": "Evicted",
     "Preempting": "Preempted",
-    "NodeLost": "NodeLost",
-    "NodeShutdown": "NodeLost",
-    "Terminated": "NodeLost",
-    "Shutdown": "NodeLost",
-    "NodeAffinity": "NodeLost",
+    **dict.fromkeys(("NodeLost", "NodeShutdown", "Terminated", "Shutdown", "NodeAffinity"), "NodeLost"),
 }
 # The eviction manager's message about a pod that used more than its limit (kubernetes:
 # pkg/kubelet/eviction/helpers.go). If the node was under pressure, it is "The node was low on resource".
@@ -49,6 +44,21 @@ HARDWARE = re.compile(
     r"|Input/output error",
     re.IGNORECASE,
 )
+# How a worker ended, by the reason. Some sentences end with its exit code.
+_ENDS: Mapping[str, str] = {
+    "OOMKilled": "was killed for memory (OOMKilled)",
+    "Hung": "made no progress (Hung)",
+    "PeerLost": "lost its connection to a peer",
+    "MasterUnreachable": "couldn't reach rank 0",
+    "LaunchError": "couldn't start its program",
+    "PreflightMismatch": "has a different environment than its peers",
+    "Stopped": "was stopped from outside",
+}
+_ENDS_WITH_CODE: Mapping[str, str] = {
+    "Signal": "was killed",
+    "AgentLost": "was lost: its agent or container ended",
+    "Diverged": "diverged",
+}
 MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 300
 
@@ -72,8 +82,12 @@ def cause_of(situation: Situation, attempt: int) -> Failure | None:
 def failure_of(situation: Situation, report: Report) -> Failure:
     """Returns the failure in a report of a worker's end."""
     if _is_culprit(report):
-        return _from_report(situation, report, report.reason if report.reason in FAILURE_REASONS else "Error")
-    return _from_report(situation, report, "Stopped" if report.state == "Stopped" else _weak_reason(report))
+        reason = report.reason if report.reason in FAILURE_REASONS else "Error"
+    elif report.state == "Stopped":
+        reason = "Stopped"
+    else:
+        reason = "MasterUnreachable" if report.reason == "MasterUnreachable" else "PeerLost"
+    return _from_report(situation, report, reason)
 
 
 def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
@@ -88,10 +102,6 @@ def _reports_of(situation: Situation, attempt: int) -> Mapping[int, Report]:
 
 def _is_culprit(report: Report) -> bool:
     return report.state != "Stopped" and report.culprit and known_reason(report.reason).strength > Strength.PEER
-
-
-def _weak_reason(report: Report) -> str:
-    return "MasterUnreachable" if report.reason == "MasterUnreachable" else "PeerLost"
 
 
 def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Report]) -> Failure | None:
@@ -110,11 +120,14 @@ def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Repor
             gone = situation.observed.gone.get(uid)
             if gone is not None:
                 return _lost(situation, attempt, gone, _loss_reason(replace(gone, deleting=True)) or "PodDeleted")
-            name = pod.name if pod is not None else _pod_name(situation, worker)
-            message = f"pod {name} of worker {worker} is gone"
-            failed_at = to_text(situation.now)
+            name = pod.name if pod is not None else situation.pod_name(worker)
             return Failure(
-                attempt=attempt, reason="PodDeleted", message=message, worker=worker, pod=name, failed_at=failed_at
+                attempt=attempt,
+                reason="PodDeleted",
+                message=f"pod {name} of worker {worker} is gone",
+                worker=worker,
+                pod=name,
+                failed_at=to_text(situation.now),
             )
         reason = _loss_reason(pod)
         if reason is not None:
@@ -139,11 +152,7 @@ def _loss_reason(pod: PodView) -> str | None:
         return "LimitExceeded"
     if pod.disruption is not None and (pod.deleting or pod.phase == "Failed"):
         return _DISRUPTIONS.get(pod.disruption, "Evicted")
-    if pod.deleting:
-        return _POD_REASONS.get(pod.reason, "PodDeleted")
-    if pod.phase in ("Failed", "Succeeded"):
-        return _POD_REASONS.get(pod.reason, "PodDeleted")
-    return None
+    return None if pod.alive else _POD_REASONS.get(pod.reason, "PodDeleted")
 
 
 def _loss_message(pod: PodView, reason: str) -> str:
@@ -160,22 +169,21 @@ def _loss_message(pod: PodView, reason: str) -> str:
 
 def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     pod = situation.pods.get(report.worker)
-    name = pod.name if pod is not None else _pod_name(situation, report.worker)
+    name = pod.name if pod is not None else situation.pod_name(report.worker)
     node = (pod.node if pod is not None else None) or report.node or None
-    who = f"worker {report.worker}"
-    details = [] if report.rank is None else [f"rank {report.rank}"]
-    details += [f"pod {name}"] + ([f"node {node}"] if node else [])
-    ended = _how_it_ended(report, reason)
+    details = [f"rank {report.rank}"] if report.rank is not None else []
+    details += [f"pod {name}", *([f"node {node}"] if node else [])]
     lines = _last_lines(report.error.splitlines())
-    if not situation.keeps_output and reason not in _WITHOUT_OUTPUT:
+    keeps_output = situation.settings.keep_logs and situation.spec.run_policy.keep_logs
+    if not keeps_output and reason not in _WITHOUT_OUTPUT:
         # If output isn't kept, only the words that show a failure of the machine are used.
         found = HARDWARE.search(lines)
         lines = found[0] if found else ""
-    message = f"{who} ({', '.join(details)}) {ended}" + (f": {lines}" if lines else "")
+    ended = _how_it_ended(report, reason) + (f": {lines}" if lines else "")
     return Failure(
         attempt=report.attempt,
         reason=reason,
-        message=message,
+        message=f"worker {report.worker} ({', '.join(details)}) {ended}",
         worker=report.worker,
         rank=report.rank,
         pod=name,
@@ -186,41 +194,14 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
 
 
 def _how_it_ended(report: Report, reason: str) -> str:
+    if reason == "Signal" and report.signal is not None:
+        return f"was killed by signal {report.signal}"
+    if reason == "AgentLost" and report.exit_code is None:
+        return "was lost: its agent doesn't answer"
     code = "" if report.exit_code is None else f" with exit code {report.exit_code}"
-    match reason:
-        case "OOMKilled":
-            return "was killed for memory (OOMKilled)"
-        case "Signal":
-            return f"was killed by signal {report.signal}" if report.signal is not None else f"was killed{code}"
-        case "Hung":
-            return "made no progress (Hung)"
-        case "AgentLost" if report.exit_code is None:
-            return "was lost: its agent doesn't answer"
-        case "AgentLost":
-            return f"was lost: its agent or container ended{code}"
-        case "PeerLost":
-            return "lost its connection to a peer"
-        case "MasterUnreachable":
-            return "couldn't reach rank 0"
-        case "LaunchError":
-            return "couldn't start its program"
-        case "PreflightMismatch":
-            return "has a different environment than its peers"
-        case "Diverged":
-            return f"diverged{code}"
-        case "Stopped":
-            return "was stopped from outside"
-    return f"ended{code}"
+    return _ENDS.get(reason) or _ENDS_WITH_CODE.get(reason, "ended") + code
 
 
 def _last_lines(lines: Iterable[str]) -> str:
-    """Returns the last lines that aren't empty, joined into one."""
     last = [line.strip()[:MAX_LINE_CHARACTERS] for line in lines if line.strip()]
     return " | ".join(last[-MAX_ERROR_LINES:])
-
-
-def _pod_name(situation: Situation, worker: int) -> str | None:
-    for group in worker_layout(situation.identity, situation.spec):
-        if worker in group.indexes:
-            return f"{group.set_name}-{worker}"
-    return None

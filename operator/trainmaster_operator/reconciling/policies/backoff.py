@@ -3,16 +3,14 @@
 **Restarts.** `delay` computes the wait of a counted restart from `failurePolicy.backoff`. `restart_at` returns when the
 next attempt may open.
 
-**The kubelet's crash back-off** delays some containers for longer than a new pod takes. Without a stream, every failure
-is reported by a container's exit. The kubelet restarts a container at once the first time, then 10, 20, 40 … 300 s
-after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff). After ten minutes of running, the count is reset. The
-kubelet counts for each container of each pod uid, so a new pod starts from zero.
+**The kubelet's crash back-off** delays some containers for longer than a new pod takes. The kubelet restarts a
+container at once the first time, then 10, 20, 40 … 300 s after its end (kubernetes: pkg/kubelet/kuberuntime,
+doBackOff). It counts for each pod uid and starts from zero after ten minutes of running.
 
-So `replace` replaces pods within a restart. The attempt is held, the pods are listed in `status.replacingPodUIDs` and
-deleted, and the next attempt opens when the new pods exist. This costs neither a restart nor a disruption. It applies
-if an agent exited to report an attempt that is over, or if a container that had worked ended without a report (its
-agent was killed). If a container never reported and hadn't run for WORKED_SECONDS, its image or command may be wrong,
-so the back-off stays. Each end of a container that had worked costs a restart, so the budget limits replacements.
+So `replace` replaces pods within a restart, which costs neither a restart nor a disruption: the attempt is held, the
+pods are deleted, and the next attempt opens when the new pods exist. It applies if an agent exited to report an attempt
+that is over, or if a container that had worked ended without a report (its agent was killed). If a container never
+reported and hadn't run for WORKED_SECONDS, its image or command may be wrong, so the back-off stays.
 """
 
 from __future__ import annotations
@@ -25,16 +23,10 @@ from trainmaster_operator.api.printable import listed
 from trainmaster_operator.api.reasons import Strength, known_reason
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.api.v1alpha1 import Failure, JobSpec
-from trainmaster_operator.reconciling.decision import DeletePod, PodRef
+from trainmaster_operator.reconciling.decision import DeletePod
 from trainmaster_operator.reconciling.observed.lineup import desired_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import (
-    START_FAILURES,
-    ContainerView,
-    PodView,
-    is_alive,
-    latest_end,
-)
+from trainmaster_operator.reconciling.observed.snapshot import START_FAILURES, PodView
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 from trainmaster_operator.rendering import rank_grace_seconds
 
@@ -58,13 +50,12 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
         # An emptyDir with checkpoints would be lost with the pod.
         return ()
     overtaken = max(situation.now + patience, begins)
-    pods = (situation.pods.get(worker) for worker in workers)
+    pods = [pod for worker in workers if (pod := situation.living.get(worker)) is not None and not pod.container_runs]
     return tuple(
         pod
         for pod in pods
-        if pod is not None
-        and (_has_reported(pod, ended) or _was_killed_at_work(situation, pod))
-        and _starts_at(pod.worker_container, situation.now) > overtaken
+        if (_has_reported(pod, ended) or _was_killed_at_work(situation, pod))
+        and _starts_at(pod, situation.now) > overtaken
     )
 
 
@@ -83,11 +74,7 @@ def sentence(pods: Iterable[PodView]) -> str:
 
 def _has_reported(pod: PodView, ended: int) -> bool:
     """Returns whether the pod's container waits because its agent exited to report an attempt that is over."""
-    container = pod.worker_container
-    if container is None or container.state == "running" or not is_alive(pod):
-        return False
-    end = latest_end(container)
-    report = end.report if end is not None else None
+    report = pod.latest_end.report if pod.latest_end is not None else None
     return report is not None and report.attempt <= ended and report.uid in ("", pod.uid)
 
 
@@ -96,31 +83,24 @@ def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
 
     Returns False if no other worker runs, because the memory of this pod may be the only copy of the job's state.
     """
-    container = pod.worker_container
-    end = latest_end(container)
-    if container is None or container.state == "running" or not is_alive(pod):
-        return False
+    end = pod.latest_end
     if end is None or end.report is not None or end.reason in START_FAILURES:
         return False
     # Spares have no state in memory.
-    others = (other for worker, other in situation.pods.items() if worker in situation.workers)
-    if not any(_runs(other) for other in others if other.uid != pod.uid):
+    others = (other for worker, other in situation.living.items() if worker in situation.workers)
+    if not any(other.container_runs for other in others if other.uid != pod.uid):
         return False
     ran = end.started_at is not None and (end.finished_at or situation.now) - end.started_at >= WORKED_SECONDS
     return ran or any(report.uid == pod.uid for report in situation.observed.reports)
 
 
-def _runs(pod: PodView) -> bool:
-    return is_alive(pod) and pod.container_runs
-
-
-def _starts_at(container: ContainerView | None, now: float) -> float:
+def _starts_at(pod: PodView, now: float) -> float:
     """Returns when the kubelet restarts a container, computed from its message or else from the number of restarts.
 
     The kubelet shows CrashLoopBackOff only when it next syncs the pod, which is often when the wait is almost over
     (recorded on Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl).
     """
-    end = latest_end(container)
+    container, end = pod.worker_container, pod.latest_end
     if container is None or end is None or container.restarts == 0:
         return now
     finished = min(end.finished_at if end.finished_at is not None else now, now)
@@ -145,7 +125,7 @@ def replace(situation: Situation) -> Transition | None:
     status, failure = situation.status, situation.last_failure
     if failure is None or failure.provisional or not is_limited(failure.reason, counted=failure.counted):
         return None
-    if status.phase == "Restarting" and not (status.resizing or status.stopping or status.scheduling_backoff):
+    if status.phase == "Restarting" and not situation.stops_as_planned:
         ended, workers = status.attempt, desired_workers(situation)
     elif status.phase in ("Pending", "Starting"):
         ended, workers = status.attempt - 1, situation.workers
@@ -169,9 +149,7 @@ def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
         **dict.fromkeys(situation.displaced, "a spare has taken its place"),
         **dict.fromkeys(situation.crash_looping, "the kubelet's crash back-off would keep its container waiting"),
     }
-    return tuple(
-        DeletePod(PodRef(pod.name, pod.uid), reasons[pod.uid]) for pod in situation.pods.values() if pod.uid in reasons
-    )
+    return tuple(DeletePod(pod, reasons[pod.uid]) for pod in situation.pods.values() if pod.uid in reasons)
 
 
 # Seconds until the watch has confirmed the cause (measured: 1 to 2 s).
@@ -186,8 +164,7 @@ def restart_at(situation: Situation) -> float | None:
     """Returns when a waiting restart may begin. A clock that was set back doesn't lengthen the wait."""
     failure = situation.last_failure
     if failure is not None and failure.provisional:
-        wait = settling_seconds(situation, failure.attempt)
-        return min((to_seconds(failure.failed_at) or situation.now) + wait, situation.now + wait)
+        return situation.after(failure.failed_at, settling_seconds(situation, failure.attempt))
     at = to_seconds(situation.status.next_attempt_time)
     if at is None:
         return None

@@ -1,11 +1,9 @@
 """A continued attempt keeps the processes of healthy ranks, and trains without the lost ranks.
 
-It opens without a wait, in the pass that detects the loss. The remaining ranks keep their processes, form a new group,
-share the work of the lost ranks, and repeat the interrupted step. `joining` lets the lost ranks join after their
-restart. A rank keeps its number and world size while its process lives, so the lineup changes only if a spare takes the
-place of an absent worker.
-
-If a remaining rank can't continue, all ranks restart, as they would without this feature.
+It opens in the pass that detects the loss. The remaining ranks form a new group, share the work of the lost ranks, and
+repeat the interrupted step. `joining` lets the lost ranks join after their restart. A rank keeps its number while its
+process lives, so the lineup changes only if a spare takes the place of an absent worker. If a remaining rank can't
+continue, all ranks restart.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.reconciling.observed.lineup import continued_workers, desired_workers
 from trainmaster_operator.reconciling.observed.members import Members
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import count_ends, is_alive
 from trainmaster_operator.reconciling.policies.opening import worker_order
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
 
@@ -38,7 +35,9 @@ def members_left(
     if not any(_holds_state(situation, worker) or _said(situation, worker) for worker in survivors):
         return ""
     for worker in survivors:
-        if not _can_continue(situation, worker):
+        report = situation.reports.get(worker)
+        starts = report is None or report.state == "Starting"
+        if not _holds_state(situation, worker) and not (starts and was_about_to_join(situation, worker)):
             return f"worker {worker}'s ranks can't continue: {_why_not(situation, worker)}"
     elastic = situation.spec.elastic
     if elastic is not None and len(left.present) < elastic.min_workers:
@@ -52,11 +51,10 @@ def lost_ranks(situation: Situation, going: frozenset[str] = frozenset()) -> fro
     They are the ranks that ended, and the ranks of pods that are lost or listed in `going`.
     """
     lost = set[int]()
-    gone = situation.leaving | situation.unresponsive | going
     for worker in situation.members.present:
         ranks = situation.members.present_ranks(worker)
-        pod, report = situation.pods.get(worker), situation.reports.get(worker)
-        if pod is None or not is_alive(pod) or pod.uid != situation.worker_uids.get(worker) or pod.uid in gone:
+        pod, report = situation.healthy_pod(worker, going), situation.reports.get(worker)
+        if pod is None or pod.uid != situation.worker_uids.get(worker):
             lost.update(ranks)
         elif report is not None and report.state in ("Failed", "Stopped"):
             # If `able` is set in the report of a failed rank, the worker's other ranks still run.
@@ -73,7 +71,6 @@ def continued(situation: Situation, members: Members, going: frozenset[str] = fr
     uids |= {worker: uid for worker, uid in situation.worker_uids.items() if worker in members.absent}
     replaced = situation.leaving | going
     replaced |= {uid for uid in situation.unresponsive if uid not in uids.values()}
-    ends = [count_ends(pod.worker_container) if pod and pod.worker_container else 0 for pod in pods.values()]
     wanted = desired_workers(situation)
     return StatusChange(
         attempt=status.attempt + 1,
@@ -85,11 +82,9 @@ def continued(situation: Situation, members: Members, going: frozenset[str] = fr
         startup_start_time=None,
         worker_order=worker_order(situation, tuple(members.ranks)),
         pod_uids=[uids.get(worker) for worker in members.ranks],
-        pod_restart_counts=ends,
+        pod_restart_counts=[pod.ends if pod is not None else 0 for pod in pods.values()],
         replacing_pod_uids=[
-            pod.uid
-            for worker, pod in situation.pods.items()
-            if worker not in members.present and is_alive(pod) and pod.uid in replaced
+            pod.uid for worker, pod in situation.living.items() if worker not in members.present and pod.uid in replaced
         ],
     )
 
@@ -121,19 +116,18 @@ def _sentence(names: str, what: str) -> str:
 
 def has_formed(situation: Situation) -> bool:
     """Returns whether every present worker has reported that its ranks train in the current attempt."""
-    return all(situation.has_joined(worker) for worker in situation.members.present)
+    joined = {worker for worker, report in situation.reports.items() if report.state == "Running"}
+    return situation.finished | joined >= {*situation.members.present}
 
 
 def ready_ranks(situation: Situation) -> frozenset[int]:
     """Returns the absent ranks that have started again and wait to join."""
     ready = set[int]()
     for worker in situation.members.incomplete:
-        report, pod = situation.reports.get(worker), situation.pods.get(worker)
+        report, pod = situation.reports.get(worker), situation.living.get(worker)
         if report is None or report.ended or not report.ready or worker not in desired_workers(situation):
             continue
-        if pod is None or not is_alive(pod) or pod.uid != report.uid or pod.uid in situation.leaving:
-            continue
-        if pod.container_runs:
+        if pod is not None and pod.uid == report.uid and pod.uid not in situation.leaving and pod.container_runs:
             ready.update({*situation.members.ranks[worker]} & {*situation.members.absent_ranks})
     return frozenset(ready)
 
@@ -142,13 +136,6 @@ def was_about_to_join(situation: Situation, worker: int) -> bool:
     """Returns whether a worker's ranks join in the current attempt, so that they may have no state yet."""
     before = situation.reports_before.get(worker)
     return before is not None and before.ready
-
-
-def _can_continue(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's remaining ranks can continue. Ranks that are about to join may have no state yet."""
-    report = situation.reports.get(worker)
-    starts = report is None or report.state == "Starting"
-    return _holds_state(situation, worker) or (starts and was_about_to_join(situation, worker))
 
 
 def _holds_state(situation: Situation, worker: int) -> bool:

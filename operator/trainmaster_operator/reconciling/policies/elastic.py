@@ -1,27 +1,20 @@
 """An elastic job shrinks when a worker can't return, grows when it can, and follows `spec.workers`.
 
-The next attempt lists the available workers. Ranks are positions in that list, so any worker may be missing, even
-worker 0. If a worker has had no pod on a node for `nodes.lostAfterSeconds`, it is left out, provided that
-`elastic.minWorkers` remain. To grow again, or to follow `kubectl scale`, the job makes a planned stop. Every rank gets
-SIGTERM and the pod's grace period to save a checkpoint, and the next attempt opens as soon as all ranks have stopped.
-
-Resizing counts neither as a restart nor as a disruption.
+Ranks are positions in the attempt's list of workers, so any worker may be missing, even worker 0. If a worker has had
+no pod on a node for `nodes.lostAfterSeconds`, it is left out, provided that `elastic.minWorkers` remain. To grow again,
+or to follow `kubectl scale`, the job makes a planned stop: every rank gets SIGTERM and the pod's grace period to save a
+checkpoint. Resizing counts neither as a restart nor as a disruption.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from trainmaster_operator.api.times import since, to_text
 from trainmaster_operator.reconciling.observed.lineup import alone_until, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.reconciling.policies import startup
 from trainmaster_operator.reconciling.policies.attempts import held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
-from trainmaster_operator.reconciling.policies.opening import open_attempt
+from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt, planned_stop
 from trainmaster_operator.reconciling.transition import NEW_STARTUP, StatusChange, Transition
-from trainmaster_operator.rendering import rank_grace_seconds
 
 # Seconds for which an attempt runs before it is stopped to grow, so that its start wasn't wasted.
 GROW_AFTER = 10.0
@@ -32,13 +25,10 @@ def resize(situation: Situation) -> Transition | None:
     if situation.spec.elastic is None or not situation.running:
         return None
     current, wanted = _asked_for(situation), set(desired_workers(situation))
-    if current == wanted:
+    if current == wanted or (current < wanted and not _can_grow(situation)):
         return None
-    if not current - wanted and not _can_grow(situation):
-        return None
-    message = f"from {len(current)} to {len(wanted)} workers; the ranks save a checkpoint and stop"
-    until = to_text(situation.now + rank_grace_seconds(situation.spec))
-    return Transition("Restarting", "Resizing", message, StatusChange(resizing=True, next_attempt_time=until))
+    why = f"from {len(current)} to {len(wanted)} workers"
+    return planned_stop(situation, "Resizing", why, StatusChange(resizing=True))
 
 
 def reopen_resized(situation: Situation) -> Transition | None:
@@ -46,21 +36,15 @@ def reopen_resized(situation: Situation) -> Transition | None:
     if situation.status.phase != "Restarting" or not situation.status.resizing:
         return None
     waiting = situation.now < (restart_at(situation) or 0.0)
-    if waiting and not all(_has_left(situation, worker) for worker in situation.members.present):
-        return None
-    if alone_until(situation) is not None:
+    if (waiting and not has_stopped(situation)) or alone_until(situation) is not None:
         return None
     able = scheduled_workers(situation)
-    return _open_with(situation, able, "Resized") if is_enough(situation, able) else None
+    return open_attempt(situation, able, "Resized", NEW_STARTUP) if is_enough(situation, able) else None
 
 
 def shrink(situation: Situation) -> Transition | None:
     """Opens the next attempt with fewer workers, because a worker's pod has had no node for too long."""
-    if situation.spec.elastic is None or situation.status.phase not in ("Pending", "Starting", "Restarting"):
-        return None
-    failure = situation.last_failure
-    if failure is not None and failure.provisional and failure.attempt == situation.status.attempt:
-        # The job may still end.
+    if situation.spec.elastic is None or not situation.starting or situation.is_cause_open:
         return None
     if situation.unresponsive or alone_until(situation) is not None:
         # The unresponsive worker's pod will be deleted soon. After that, the worker isn't available.
@@ -71,13 +55,12 @@ def shrink(situation: Situation) -> Transition | None:
     due = max(shrink_at(situation), restart_at(situation) or 0.0)
     if situation.now < due or not is_enough(situation, able):
         return None
-    return _open_with(situation, able, "Shrunk")
+    return open_attempt(situation, able, "Shrunk", NEW_STARTUP)
 
 
 def shrink_at(situation: Situation) -> float:
     """Returns when a missing worker is left out, which is never later than the time at which the job would fail."""
-    waited = since(situation.now, held_since(situation))
-    due = situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+    due = situation.after(held_since(situation), situation.spec.failure_policy.nodes.lost_after_seconds)
     fails = startup.due_at(situation)
     return due if fails is None else min(due, fails)
 
@@ -86,25 +69,18 @@ def grow_at(situation: Situation) -> float | None:
     """Returns when the job may be resized, or None if it has the requested workers."""
     if situation.spec.elastic is None or not situation.running:
         return None
-    if _asked_for(situation) == set(desired_workers(situation)):
+    if _asked_for(situation) == {*desired_workers(situation)}:
         return None
-    return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
+    return situation.after(situation.status.attempt_start_time, GROW_AFTER)
 
 
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:
     """Returns the workers whose pods live on a node, in rank order. Spares replace lost workers."""
-    nowhere = frozenset(pod.uid for pod in situation.pods.values() if is_alive(pod) and pod.node is None)
-    pods = ((worker, situation.pods.get(worker)) for worker in next_workers(situation, without=nowhere))
-    return tuple(
-        worker
-        for worker, pod in pods
-        if pod is not None and is_alive(pod) and pod.node is not None and pod.uid not in situation.leaving
-    )
-
-
-def _open_with(situation: Situation, able: tuple[int, ...], reason: str) -> Transition:
-    opened = open_attempt(situation, able, reason)
-    return replace(opened, change=opened.change | NEW_STARTUP)
+    nowhere = frozenset(pod.uid for pod in situation.living.values() if pod.node is None)
+    placed = {
+        worker for worker, pod in situation.living.items() if pod.node is not None and pod.uid not in situation.leaving
+    }
+    return tuple(worker for worker in next_workers(situation, without=nowhere) if worker in placed)
 
 
 def _can_grow(situation: Situation) -> bool:
@@ -112,26 +88,13 @@ def _can_grow(situation: Situation) -> bool:
     at = grow_at(situation)
     if at is None or situation.now < at or situation.status.phase != "Running":
         return False
-    containers = [
-        situation.pods[worker].worker_container
-        for worker in desired_workers(situation)
-        if worker in situation.pods
-        and is_alive(situation.pods[worker])
-        and situation.pods[worker].uid not in situation.leaving
-    ]
-    running = [container for container in containers if container is not None and container.state == "running"]
-    return len(running) == len(desired_workers(situation))
+    pods = [situation.living.get(worker) for worker in desired_workers(situation)]
+    return all(pod is not None and pod.container_runs and pod.uid not in situation.leaving for pod in pods)
 
 
 def _asked_for(situation: Situation) -> set[int]:
     """Returns the attempt's workers without absent workers that the user no longer wants."""
     return set(situation.workers) - (situation.members.absent - set(desired_workers(situation)))
-
-
-def _has_left(situation: Situation, worker: int) -> bool:
-    report = situation.reports.get(worker)
-    ended = report is not None and report.state in ("Stopped", "Failed", "Finished")
-    return ended or worker not in situation.pods
 
 
 def is_enough(situation: Situation, able: tuple[int, ...]) -> bool:

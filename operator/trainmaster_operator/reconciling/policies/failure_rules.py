@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster_operator.api.reasons import Answer, Strength, known_reason
-from trainmaster_operator.api.v1alpha1 import Failure, FailureRule, JobSpec
+from trainmaster_operator.api.v1alpha1 import Failure, JobSpec
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,14 @@ def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> FailureResp
     if known_reason(cause.reason).strength is Strength.DISRUPTION:
         return FailureResponse("Ignore")
     policy = spec.failure_policy
-    rule = next((rule for rule in policy.rules if _matches(rule, cause)), None)
-    answer = _answer(spec, cause, rule)
+    rules = ((rule, rule.reasons or (), rule.exit_codes or ()) for rule in policy.rules)
+    rule = next((rule for rule, reasons, codes in rules if cause.reason in reasons or cause.exit_code in codes), None)
+    if rule is not None:
+        answer: Answer = rule.action
+    elif cause.reason == "Hung":
+        answer = policy.hang.action
+    else:
+        answer = known_reason(cause.reason).answer
     if answer == "Fail":
         why = " (failurePolicy.rules)" if rule is not None else ""
         return FailureResponse("Fail", cause.reason, f"{cause.message}{why}")
@@ -35,16 +41,3 @@ def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> FailureResp
         used = f"no restart is left (failurePolicy.maxRestarts is {policy.max_restarts})"
         return FailureResponse("Fail", "MaxRestartsExceeded", f"{cause.message}; {used}")
     return FailureResponse(answer)
-
-
-def _matches(rule: FailureRule, cause: Failure) -> bool:
-    by_code = cause.exit_code is not None and cause.exit_code in (rule.exit_codes or ())
-    return by_code or cause.reason in (rule.reasons or ())
-
-
-def _answer(spec: JobSpec, cause: Failure, rule: FailureRule | None) -> Answer:
-    if rule is not None:
-        return "Ignore" if rule.action == "Ignore" else rule.action
-    if cause.reason == "Hung":
-        return spec.failure_policy.hang.action
-    return known_reason(cause.reason).answer

@@ -15,7 +15,7 @@ from trainmaster_operator.api.times import duration, since
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import can_open, continued_workers, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import is_alive, is_unresponsive_report
+from trainmaster_operator.reconciling.observed.snapshot import is_unresponsive_report
 from trainmaster_operator.reconciling.policies.attempts import end_attempt
 from trainmaster_operator.reconciling.policies.attribution import cause_of, failure_of
 from trainmaster_operator.reconciling.policies.backoff import PAUSE_AFTER_SHORT_LIFE, delay
@@ -30,7 +30,7 @@ from trainmaster_operator.reconciling.policies.continuing import (
 from trainmaster_operator.reconciling.policies.failure_rules import choose_response
 from trainmaster_operator.reconciling.policies.opening import open_attempt
 from trainmaster_operator.reconciling.policies.spares import JOINED_WITHIN
-from trainmaster_operator.reconciling.policies.startup import pod_problem
+from trainmaster_operator.reconciling.policies.startup import pod_problems
 from trainmaster_operator.reconciling.transition import Transition
 from trainmaster_operator.wire.report import Report
 
@@ -73,9 +73,7 @@ def falls_back_at(situation: Situation) -> float | None:
     """Returns the deadline for the ranks of a continued attempt to form their group, or None if they have formed it."""
     if situation.status.continues is None or not situation.running or not situation.has_leaders_reports:
         return None
-    if has_formed(situation):
-        return None
-    return situation.now - since(situation.now, situation.status.attempt_start_time) + FORMED_WITHIN
+    return None if has_formed(situation) else situation.after(situation.status.attempt_start_time, FORMED_WITHIN)
 
 
 def join(situation: Situation) -> Transition | None:
@@ -118,9 +116,9 @@ def retries_at(situation: Situation) -> float | None:
     """Returns the next time at which ranks may join or restart, or a spare may take an absent worker's place."""
     times = [due for _, due in _failed_to_join(situation) if due is not None]
     if _lacks_ranks(situation) and _recovers(situation):
-        times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + RECOVERED_WITHIN)
+        times.append(situation.after(situation.status.attempt_start_time, RECOVERED_WITHIN))
     if _lacks_ranks(situation) and situation.has_spares:
-        times.append(situation.now - since(situation.now, situation.status.attempt_start_time) + JOINED_WITHIN)
+        times.append(situation.after(situation.status.attempt_start_time, JOINED_WITHIN))
     return min((due for due in times if due > situation.now), default=None)
 
 
@@ -133,8 +131,8 @@ def follow(situation: Situation) -> Transition | None:
     failed = {report.worker: failure_of(situation, report) for report, _ in _failed_to_join(situation)}
     missing = dict[int, str]()
     for worker in situation.members.incomplete:
-        pod = situation.pods.get(worker)
-        problem = pod_problem(pod) if pod is not None and is_alive(pod) else None
+        pod = situation.living.get(worker)
+        problem = next(pod_problems(pod), None) if pod is not None else None
         if worker in failed:
             missing[worker] = f"couldn't join: {failed[worker].message}"
         elif worker in desired_workers(situation):
@@ -159,13 +157,11 @@ def _failed_to_join(situation: Situation) -> Iterator[tuple[Report, float | None
     if not _lacks_ranks(situation):
         return
     for worker in situation.members.incomplete:
-        report, pod = situation.reports.get(worker), situation.pods.get(worker)
-        if report is None or not _speaks_of_absent_ranks(situation, report):
+        report, pod = situation.reports.get(worker), situation.living.get(worker)
+        if report is None or not _speaks_of_absent_ranks(situation, report) or is_unresponsive_report(report):
             continue
-        if pod is None or not is_alive(pod) or pod.uid != report.uid:
+        if pod is None or pod.uid != report.uid:
             # The ranks of a new pod start without this policy.
-            continue
-        if is_unresponsive_report(report.reason, report.exit_code):
             continue
         restarts, cause = situation.status.restarts, failure_of(situation, report)
         response = choose_response(situation.spec, cause, restarts)

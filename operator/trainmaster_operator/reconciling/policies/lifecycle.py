@@ -35,11 +35,8 @@ def active_deadline_at(situation: Situation) -> float | None:
 
 def expires_at(job: Job) -> float | None:
     """Returns when a finished job must be deleted, or None."""
-    ttl = None
-    if job.spec is not None:
-        ttl = job.spec.run_policy.ttl_seconds_after_finished
-    elif job.invalid is not None:
-        ttl = job.invalid.ttl_seconds_after_finished
+    policy = job.spec.run_policy if job.spec is not None else job.invalid
+    ttl = None if policy is None else policy.ttl_seconds_after_finished
     ended = to_seconds(job.status.completion_time)
     if ttl is None or ended is None or job.status.phase not in TERMINAL_PHASES:
         return None
@@ -50,23 +47,19 @@ def success(situation: Situation) -> Transition | None:
     """Ends the job when the required workers have exited with 0, even while the attempt is being stopped."""
     if situation.status.attempt == 0 or not situation.workers:
         return None
-    finished = situation.finished
     present = situation.members.present
     if not has_formed(situation):
         # Workers that could no longer join, because the others have finished, don't count.
         present = tuple(worker for worker in present if not was_about_to_join(situation, worker)) or present
     if situation.spec.success_policy == "RankZero":
         # In a continued attempt the lowest remaining rank has the role of rank 0.
-        if present[0] not in finished:
-            return None
-        message = f"the worker with rank {situation.members.present_ranks(present[0])[0]} finished in attempt "
-        message += str(situation.status.attempt)
+        needed, who = present[:1], f"the worker with rank {situation.members.present_ranks(present[0])[0]}"
     else:
-        if not finished >= set(present):
-            return None
-        message = f"all workers finished in attempt {situation.status.attempt}"
+        needed, who = present, "all workers"
+    if not situation.finished >= {*needed}:
+        return None
     change = NO_WAIT | StatusChange(completion_time=to_text(situation.now))
-    return Transition("Succeeded", "Finished", message, change)
+    return Transition("Succeeded", "Finished", f"{who} finished in attempt {situation.status.attempt}", change)
 
 
 def suspend(situation: Situation) -> Transition | None:

@@ -1,9 +1,8 @@
 """Opens an attempt with its workers, their pods, and the number of earlier ends of their containers.
 
 With a topology (`scheduling.topology`), workers of the same domain get neighbouring ranks, because the rings and trees
-of collectives follow the ranks. A worker's domain is known once its pod has a node. So the ranks of such a job are held
-(attempt 0) until all pods have nodes and the nodes' labels have been read. Then attempt 1 is published with the ordered
-ranks. A node that can't be read or lacks the label belongs to no domain.
+of collectives follow the ranks. The ranks of such a job are held (attempt 0) until all pods have nodes and the nodes'
+labels have been read. A node that can't be read or lacks the label belongs to no domain.
 """
 
 from __future__ import annotations
@@ -14,21 +13,23 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Phase
 from trainmaster_operator.reconciling.observed.lineup import desired_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import count_ends, is_alive
-from trainmaster_operator.reconciling.transition import StatusChange, Transition
+from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition
+from trainmaster_operator.rendering import rank_grace_seconds
 
 
-def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
+def open_attempt(
+    situation: Situation, workers: tuple[int, ...], reason: str, more: StatusChange = NO_CHANGE
+) -> Transition:
     """Returns the transition that opens the next attempt with these workers."""
     message = f"attempt {situation.status.attempt + 1} opens with {count_workers(len(workers))}"
     message += "".join(f"; {sentence}" for sentence in stand_ins(situation, workers))
-    return Transition(opening_phase(situation, workers), reason, message, opening(situation, workers))
+    return Transition(opening_phase(situation, workers), reason, message, opening(situation, workers) | more)
 
 
 def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
     """Returns the change that opens the next attempt. Pods whose places are taken by spares are then replaced."""
-    replaced = situation.leaving | situation.unresponsive | going
-    left_out = [pod for worker, pod in situation.pods.items() if worker not in workers and is_alive(pod)]
+    replaced = situation.leaving | situation.unresponsive | going if situation.has_spares else frozenset[str]()
+    left_out = [pod.uid for worker, pod in situation.living.items() if worker not in workers]
     workers = in_rank_order(situation, workers)
     return pods_recorded(situation, workers) | StatusChange(
         attempt=situation.status.attempt + 1,
@@ -41,7 +42,7 @@ def opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str
         stopping=None,
         code_digest=situation.code_digest,
         restart_request=situation.job.restart_request,
-        replacing_pod_uids=[pod.uid for pod in left_out if situation.has_spares and pod.uid in replaced],
+        replacing_pod_uids=[uid for uid in left_out if uid in replaced],
     )
 
 
@@ -52,12 +53,25 @@ def opening_phase(situation: Situation, workers: Iterable[int]) -> Phase:
 
 def have_nodes(situation: Situation, workers: Iterable[int]) -> bool:
     """Returns whether each of these workers has a living pod on a node."""
-    return all(_has_node(situation, worker) for worker in workers)
+    pods = [situation.living.get(worker) for worker in workers]
+    return all(pod is not None and pod.node is not None for pod in pods)
 
 
-def _has_node(situation: Situation, worker: int) -> bool:
-    pod = situation.pods.get(worker)
-    return pod is not None and is_alive(pod) and pod.node is not None
+def planned_stop(situation: Situation, reason: str, why: str, change: StatusChange) -> Transition:
+    """Returns the transition that stops all ranks, which have their full grace period to save a checkpoint."""
+    until = to_text(situation.now + rank_grace_seconds(situation.spec))
+    message = f"{why}; the ranks save a checkpoint and stop"
+    return Transition("Restarting", reason, message, change | StatusChange(next_attempt_time=until))
+
+
+def has_stopped(situation: Situation) -> bool:
+    """Returns whether the ranks of every present worker have ended or never started, or its agent doesn't run."""
+    pods = [situation.pods.get(worker) for worker in situation.members.present]
+    reports = [situation.reports.get(worker) for worker in situation.members.present]
+    return all(
+        (report is not None and (report.ended or report.state == "Waiting")) or pod is None or not pod.container_runs
+        for report, pod in zip(reports, pods, strict=True)
+    )
 
 
 def worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
@@ -71,7 +85,7 @@ def pods_recorded(situation: Situation, workers: tuple[int, ...]) -> StatusChang
     """Returns the change that records the attempt's workers, their pods, and how often each container has ended."""
     pods = [situation.pods[worker] for worker in workers]
     first = situation.status.attempt == 1 and situation.running and not situation.worker_uids
-    ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
+    ends = [pod.ends for pod in pods]
     return StatusChange(
         worker_order=worker_order(situation, workers),
         pod_uids=[pod.uid for pod in pods],
@@ -95,32 +109,14 @@ def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, 
     """Returns the workers ordered by domain, then by index. Workers without a domain come last."""
     if situation.spec.scheduling.topology is None:
         return workers
-    domains = {worker: _domain(situation, worker) for worker in workers}
-    first: dict[str, int] = {}
-    for worker in sorted(workers):
-        domain = domains[worker]
-        if domain is not None:
-            first.setdefault(domain, worker)
-    last = max(workers, default=0) + 1
-
-    def place(worker: int) -> tuple[int, int]:
-        domain = domains[worker]
-        return (last if domain is None else first[domain], worker)
-
-    return tuple(sorted(workers, key=place))
+    nodes = {worker: pod.node or "" for worker, pod in situation.pods.items()}
+    domains = {worker: situation.observed.domains.get(nodes.get(worker, "")) for worker in workers}
+    first = {domain: worker for worker, domain in sorted(domains.items(), reverse=True)}
+    return tuple(sorted(workers, key=lambda worker: (domains[worker] is None, first[domains[worker]], worker)))
 
 
 def is_unordered(situation: Situation) -> bool:
     """Returns whether the first attempt's order isn't known yet, so that its ranks must wait."""
-    status = situation.status
-    return (
-        situation.spec.scheduling.topology is not None
-        and status.attempt <= 1
-        and status.phase in (None, "Pending")
-        and not situation.worker_uids
-    )
-
-
-def _domain(situation: Situation, worker: int) -> str | None:
-    pod = situation.pods.get(worker)
-    return None if pod is None or pod.node is None else situation.observed.domains.get(pod.node)
+    if situation.spec.scheduling.topology is None or situation.worker_uids:
+        return False
+    return situation.status.attempt <= 1 and situation.status.phase in (None, "Pending")

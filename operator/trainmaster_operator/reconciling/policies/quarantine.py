@@ -1,18 +1,14 @@
 """Quarantine makes the job avoid nodes that fail repeatedly (`failurePolicy.nodes.quarantineAfter`).
 
-A few bad nodes cause half of the failures of large jobs. Each failure that a machine may have caused counts against the
-node of the worker that failed first. At the limit, the node is added to `status.avoidedNodes`, and the worker's pod is
-replaced before the next attempt opens. Pods only prefer other nodes (node affinity), because a job must not starve if
-every node is suspect. If `quarantineAfter` is set to 0, the counts of all nodes are cleared.
+Each failure that a machine may have caused counts against the node of the worker that failed first. At the limit, the
+node is added to `status.avoidedNodes`, and the worker's pod is replaced before the next attempt opens. Pods only prefer
+other nodes, because a job must not starve if every node is suspect. If the limit is 0, the counts are cleared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from trainmaster_operator.api.v1alpha1 import Failure
-from trainmaster_operator.reconciling.decision import DeletePod, PodRef
+from trainmaster_operator.reconciling.decision import DeletePod
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.attribution import HARDWARE
 from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange
@@ -24,63 +20,48 @@ _KILLED = 128 + 9
 MAX_NODES = 64
 
 
-@dataclass(frozen=True)
-class NodeRecord:
-    """The number of failures that each node may have caused, and the nodes to avoid."""
-
-    failures: dict[str, int]
-    avoided: list[str]
-
-    @property
-    def change(self) -> StatusChange:
-        return StatusChange(node_failures=self.failures, avoided_nodes=self.avoided)
-
-
-def with_failure(situation: Situation, cause: Failure) -> NodeRecord:
-    """Returns the record of the job's nodes after a failure."""
+def with_failure(situation: Situation, cause: Failure) -> StatusChange:
+    """Returns the counts of failures by node after a failure, and the nodes to avoid."""
     status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
     if limit == 0 or cause.node is None or not _can_be_the_machine(cause):
-        return NodeRecord(status.node_failures, status.avoided_nodes)
+        return NO_CHANGE
     failures = {**status.node_failures, cause.node: status.node_failures.get(cause.node, 0) + 1}
-    avoided = [node for node, count in failures.items() if count >= limit]
-    return NodeRecord(_most_failures(failures), sorted(avoided)[:MAX_NODES])
+    avoided = sorted(node for node, count in failures.items() if count >= limit)
+    most = sorted(failures.items(), key=lambda item: (-item[1], item[0]))[:MAX_NODES]
+    return StatusChange(node_failures=dict(most), avoided_nodes=avoided[:MAX_NODES])
 
 
-def without_failure(situation: Situation, failure: Failure) -> NodeRecord:
-    """Returns the record as it was before a failure, which a stronger cause now replaces."""
+def without_failure(situation: Situation, failure: Failure) -> StatusChange:
+    """Returns the counts and the nodes as they were before a failure, which a stronger cause now replaces."""
     status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
     count = status.node_failures.get(failure.node or "", 0)
     if count == 0 or not _can_be_the_machine(failure):
-        return NodeRecord(status.node_failures, status.avoided_nodes)
+        return NO_CHANGE
     failures = {**status.node_failures, failure.node or "": count - 1}
     kept = {node: count for node, count in failures.items() if count > 0}
-    return NodeRecord(kept, sorted(node for node, count in kept.items() if count >= limit > 0))
+    return StatusChange(
+        node_failures=kept, avoided_nodes=sorted(node for node, count in kept.items() if count >= limit > 0)
+    )
 
 
 def forgive(situation: Situation) -> StatusChange:
     """Clears the record when the user has set the limit to 0."""
     if situation.spec.failure_policy.nodes.quarantine_after > 0 or not situation.status.node_failures:
         return NO_CHANGE
-    return NodeRecord({}, []).change
+    return StatusChange(node_failures={}, avoided_nodes=[])
 
 
 def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
     """Returns the deletions of pods that move to another node."""
     return tuple(
-        DeletePod(PodRef(pod.name, pod.uid), f"node {pod.node} is avoided after too many failures")
+        DeletePod(pod, f"node {pod.node} is avoided after too many failures")
         for pod in situation.pods.values()
         if pod.uid in situation.moving and not pod.deleting
     )
 
 
 def _can_be_the_machine(failure: Failure) -> bool:
-    """Returns whether the machine may have caused a failure."""
     if failure.reason == "Error":
         # An exception is the program's fault, unless its text shows a failure of the machine.
         return HARDWARE.search(failure.message) is not None
     return failure.reason in _OF_MACHINES and not (failure.reason == "Signal" and failure.exit_code == _KILLED)
-
-
-def _most_failures(failures: Mapping[str, int]) -> dict[str, int]:
-    ranked = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
-    return dict(ranked[:MAX_NODES])

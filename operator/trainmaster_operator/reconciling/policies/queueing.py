@@ -2,8 +2,7 @@
 
 The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
 
-- It creates the Workload, starts the job after the Workload is admitted, and reports when all pods are ready and when
-  the job has ended.
+- It creates the Workload, starts the job after its admission, and reports when all pods are ready and the job's end.
 - After an eviction (preemption, a stopped queue, `spec.active: false`) it suspends the job, which saves a checkpoint.
   After the last pod is gone, it releases the quota, and Kueue queues the Workload again.
 - If the number of requested workers changes, it creates a new Workload, because a Workload with quota can't be changed.
@@ -23,10 +22,9 @@ from trainmaster_operator.reconciling.observed.gangs import (
     workload_child,
 )
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import ChildView, WorkloadView
 from trainmaster_operator.reconciling.transition import NO_WAIT, StatusChange, Transition
 from trainmaster_operator.rendering import scheduler_of
-from trainmaster_operator.wire.names import HASH_ANNOTATION
 
 # Evictions after which the Workload returns to its queue at once. For all others, Kueue decides by the reason in
 # `Requeued`. It waits until its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again, or the
@@ -36,13 +34,14 @@ _QUEUED_AGAIN = frozenset({"Preempted", "NodeFailures"})
 
 def queued(situation: Situation) -> Transition | None:
     """Holds the job while Kueue hasn't admitted it."""
-    if scheduler_of(situation.spec) != "kueue" or situation.asked is None:
+    if scheduler_of(situation.spec) != "kueue" or situation.job.spec is None:
         return None
-    workload = admission(situation.job, situation.asked, situation.observed)
+    workload = admission(situation.job, situation.job.spec, situation.observed)
     started = situation.status.attempt > 0 and situation.status.phase != "Suspended"
     if workload is not None and (started or not missing_flavors(workload, situation.observed)):
         return None
-    if workload is None and started and _is_unknown(situation):
+    is_seen = workload_child(situation.job, situation.observed) is not None
+    if workload is None and started and not is_seen and WORKLOAD_KIND not in situation.observed.listed:
         # Workloads haven't been listed, or can't be. That is no reason to stop training.
         return None
     change = NO_WAIT | StatusChange(replacing_pod_uids=[])
@@ -51,7 +50,7 @@ def queued(situation: Situation) -> Transition | None:
 
 def workload_actions(situation: Situation) -> Iterator[Action]:
     """Returns the actions on the job's Workload."""
-    asked = situation.asked
+    asked = situation.job.spec
     if scheduler_of(situation.spec) != "kueue" or asked is None:
         return
     child = workload_child(situation.job, situation.observed)
@@ -86,7 +85,7 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
         return
     if not workload.reserved:
         if not _lacks_priority(situation):
-            yield from (apply for apply in _made(situation) if _differs(child, apply))
+            yield from _made(situation, child.rendered_hash)
         return
     ready = _are_ready(situation)
     if ready and workload.pods_ready is not True:
@@ -95,31 +94,21 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
         yield _report(child, WorkloadCondition("PodsReady", False, "WaitForRecovery", "not all pods are ready"))
 
 
-def _made(situation: Situation) -> Iterator[Apply]:
+def _made(situation: Situation, present_hash: str | None = None) -> Iterator[Apply]:
     manifest = workload_manifest(situation)
-    if manifest is not None:
+    if manifest is not None and manifest.rendered_hash != present_hash:
         yield Apply(manifest.body)
 
 
-def _differs(child: ChildView, apply: Apply) -> bool:
-    return bool(child.rendered_hash != apply.manifest["metadata"]["annotations"][HASH_ANNOTATION])
-
-
 def _report(child: ChildView, condition: WorkloadCondition, release: str | None = None) -> ReportWorkload:
-    return ReportWorkload(child.name, child.uid, (condition,), release)
+    return ReportWorkload(child.name, child.uid, condition, release)
 
 
 def _are_ready(situation: Situation) -> bool:
     if situation.status.phase == "Suspended":
         return False
-    pods = [situation.pods.get(worker) for worker in situation.members.present]
-    return bool(pods) and all(pod is not None and is_alive(pod) and pod.ready for pod in pods)
-
-
-def _is_unknown(situation: Situation) -> bool:
-    """Returns whether the Workload may exist although the operator hasn't seen it."""
-    absent = workload_child(situation.job, situation.observed) is None
-    return absent and WORKLOAD_KIND not in situation.observed.listed
+    pods = [situation.living.get(worker) for worker in situation.members.present]
+    return bool(pods) and all(pod is not None and pod.ready for pod in pods)
 
 
 def _lacks_priority(situation: Situation) -> bool:
@@ -128,16 +117,12 @@ def _lacks_priority(situation: Situation) -> bool:
 
 
 def _why(situation: Situation, workload: WorkloadView | None) -> str:
-    """Returns the reason why the job waits, with Kueue's message if there is one."""
     queue = situation.spec.scheduling.queue
     if workload is not None:
-        return (
-            f"admitted; waiting to read the ResourceFlavors {', '.join(missing_flavors(workload, situation.observed))}"
-        )
+        missing = ", ".join(missing_flavors(workload, situation.observed))
+        return f"admitted; waiting to read the ResourceFlavors {missing}"
     child = workload_child(situation.job, situation.observed)
-    known = child.workload if child is not None else None
-    if known is None:
-        return f"waiting for its turn in the queue {queue} of Kueue"
+    known = (child.workload if child is not None else None) or WorkloadView()
     if known.evicted and not known.active:
         return f"its Workload is deactivated (spec.active is false): {known.message}"
     if known.evicted:

@@ -1,62 +1,58 @@
-"""Users request a restart by new code (`spec.code.digest`), or by a new value of the restart annotation.
+"""Users request a restart by new code (`spec.code.digest`) or a new value of an annotation, and stacks by another one.
 
 For running ranks, this is a planned stop. Every rank gets SIGTERM and its full grace period to save a checkpoint, and
-the next attempt opens in the same pods as soon as all ranks have stopped. If no ranks run, the next attempt uses the
-new code. If only a back-off delays that attempt, it opens at once, because new code may fix the failure.
+the next attempt opens in the same pods as soon as all ranks have stopped. A back-off ends at once, because new code may
+fix the failure. A request counts neither as a restart nor as a disruption.
 
-The status contains the code and the request of the current attempt (`codeDigest`, `restartRequest`). A request counts
-neither as a restart nor as a disruption.
+Everyone who can annotate a job can also request the stacks of its running ranks, at most once every few seconds. Such a
+request is recorded before it is sent, so if the operator ends between the two steps, the user must repeat it.
 """
 
 from __future__ import annotations
 
-from trainmaster_operator.api.times import to_text
+from collections.abc import Iterator
+
+from trainmaster_operator.api.times import to_seconds, to_text
+from trainmaster_operator.api.v1alpha1 import JobStatus, Phase, StacksRequest
+from trainmaster_operator.reconciling.decision import CollectStacks
 from trainmaster_operator.reconciling.observed.lineup import can_open, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
 from trainmaster_operator.reconciling.policies.backoff import restart_at
-from trainmaster_operator.reconciling.policies.opening import open_attempt
+from trainmaster_operator.reconciling.policies.opening import has_stopped, open_attempt, planned_stop
 from trainmaster_operator.reconciling.transition import StatusChange, Transition
-from trainmaster_operator.rendering import rank_grace_seconds
 
 # Number of a digest's characters that messages show.
 SHOWN_DIGEST = 12
+# Seconds between two requests for a job. Each request costs two writes: the status and the answers.
+STACKS_INTERVAL = 5.0
 
 
 def stop(situation: Situation) -> Transition | None:
     """Stops the ranks with a checkpoint, because they have old code or a restart was requested."""
     asked = _asked(situation) if situation.running else None
-    if asked is None:
-        return None
-    reason, why = asked
-    until = to_text(situation.now + rank_grace_seconds(situation.spec))
-    message = f"{why}; the ranks save a checkpoint and stop"
-    return Transition("Restarting", reason, message, StatusChange(stopping=True, next_attempt_time=until))
+    return None if asked is None else planned_stop(situation, *asked, StatusChange(stopping=True))
 
 
 def reopen_stopped(situation: Situation) -> Transition | None:
     """Opens the next attempt when all ranks have stopped. After their grace period, `attempts.reopen` opens it."""
     if situation.status.phase != "Restarting" or not situation.status.stopping:
         return None
-    if not all(_has_left(situation, worker) for worker in situation.members.present):
-        return None
     workers = next_workers(situation)
-    return open_attempt(situation, workers, "AttemptOpened") if can_open(situation, workers) else None
+    if not has_stopped(situation) or not can_open(situation, workers):
+        return None
+    return open_attempt(situation, workers, "AttemptOpened")
 
 
 def end_back_off(situation: Situation) -> Transition | None:
     """Ends a back-off on request, if the next attempt waits only for the back-off."""
-    status, failure = situation.status, situation.last_failure
-    if status.phase != "Restarting" or status.resizing or status.stopping or status.scheduling_backoff:
-        return None
-    if situation.now >= (restart_at(situation) or 0.0) or (failure is not None and failure.provisional):
+    if situation.status.phase != "Restarting" or situation.stops_as_planned or situation.is_cause_open:
         return None
     asked = _asked(situation)
-    if asked is None:
+    if asked is None or situation.now >= (restart_at(situation) or 0.0):
         return None
     reason, why = asked
-    return Transition(
-        "Restarting", reason, f"{why}; the next attempt opens at once", StatusChange(next_attempt_time=None)
-    )
+    message = f"{why}; the next attempt opens at once"
+    return Transition("Restarting", reason, message, StatusChange(next_attempt_time=None))
 
 
 def _asked(situation: Situation) -> tuple[str, str] | None:
@@ -69,9 +65,26 @@ def _asked(situation: Situation) -> tuple[str, str] | None:
     return None
 
 
-def _has_left(situation: Situation, worker: int) -> bool:
-    """Returns whether a worker's ranks have ended or never started, or its agent doesn't run."""
-    report, pod = situation.reports.get(worker), situation.pods.get(worker)
-    if report is not None and (report.ended or report.state == "Waiting"):
-        return True
-    return pod is None or not pod.container_runs
+def due_stacks(situation: Situation, phase: Phase | None) -> StacksRequest | None:
+    """Returns the newest request for stacks that was sent or must be sent now. `phase` is the next phase."""
+    at = next_stacks_at(situation)
+    if at is None or at > situation.now or phase not in ("Starting", "Running"):
+        return situation.status.stacks_request
+    return StacksRequest(id=situation.job.stacks_request, asked_at=to_text(situation.now))
+
+
+def next_stacks_at(situation: Situation) -> float | None:
+    """Returns when a new request for stacks may be sent, or None if there is none."""
+    asked, request = situation.status.stacks_request, situation.job.stacks_request
+    if not request or not situation.observed.stream.connected or (asked is not None and asked.id == request):
+        return None
+    sent_at = 0.0 if asked is None else to_seconds(asked.asked_at) or 0.0
+    # A time in the future comes from another machine's clock or from an edit.
+    return situation.now if sent_at > situation.now else max(sent_at + STACKS_INTERVAL, situation.now)
+
+
+def collect_stacks(before: JobStatus, situation: Situation) -> Iterator[CollectStacks]:
+    """Yields the action for a request that is new in the status."""
+    request = situation.status.stacks_request
+    if request is not None and request != before.stacks_request:
+        yield CollectStacks(request.id, situation.status.attempt, situation.members.present)

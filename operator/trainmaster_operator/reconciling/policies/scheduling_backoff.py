@@ -1,23 +1,19 @@
 """Scheduling backoff prevents deadlocks: a job with too few nodes gives up its nodes for a while.
 
-Without a gang scheduler each pod is created and scheduled by itself, so two jobs can each hold half of the
-accelerators, or of a ResourceQuota, forever. If a job holds nodes while some of its pods have had no node for a fifth
-of `startupSeconds`, it is scaled to zero, waits, and tries again. (The default is three minutes, and a cluster
-autoscaler needs two to four for a node.) The same happens if a quota prevents some pods. The waits grow.
-Jitter from the job's uid is added to all times, so that the same two jobs don't collide again. `startupSeconds` keeps
-running, and no attempt opens before all pods have nodes.
-
-An elastic job shrinks instead, if the workers with nodes are enough.
+Without a gang scheduler, two jobs can each hold half of the accelerators, or of a ResourceQuota, forever. If a job
+holds nodes while some of its pods have had no node for a fifth of `startupSeconds` (three minutes by default; a cluster
+autoscaler needs two to four), or a quota prevents some pods, it is scaled to zero, waits, and tries again. The waits
+grow, with jitter from the job's uid, so that the same two jobs don't collide again. No attempt opens before all pods
+have nodes. An elastic job shrinks instead, if the workers with nodes are enough.
 """
 
 from __future__ import annotations
 
 import zlib
 
-from trainmaster_operator.api.times import since, to_seconds, to_text
+from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.reconciling.observed.lineup import desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.reconciling.policies.attempts import held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.elastic import is_enough, scheduled_workers
@@ -41,29 +37,24 @@ def begin(situation: Situation) -> Transition | None:
     times = situation.status.scheduling_backoffs + 1
     startup = situation.spec.failure_policy.startup_seconds
     first, longest = min(FIRST_WAIT, FIRST_SHARE * startup), min(LONGEST_WAIT, LONGEST_SHARE * startup)
-    unmade = _unmade(situation)
+    unmade, of, began = _unmade(situation), len(desired_workers(situation)), began_at(situation)
     wait = min(first * 2.0 ** min(times - 1, 10), longest) * (1 + _jitter(situation, "wait", times))
     if unmade:
         wait = max(wait, QUOTA_WAIT)
-    shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
-    of = len(desired_workers(situation))
-    if unmade:
-        message = f"a quota keeps {len(unmade)} of {of} workers from being created; "
-        message += f"the others give up their pods for {shown} s"
+        message = f"a quota keeps {len(unmade)} of {of} workers from being created; the others give up their pods"
     else:
         missing = of - len(scheduled_workers(situation))
-        message = f"{missing} of {of} workers found no node; the others give up theirs for {shown} s"
-    until = to_text(situation.now + wait)
-    began = began_at(situation)
+        message = f"{missing} of {of} workers found no node; the others give up theirs"
+    shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
     return Transition(
         "Restarting",
         "SchedulingBackoff",
-        message,
+        f"{message} for {shown} s",
         StatusChange(
             scheduling_backoff=True,
             scheduling_backoffs=times,
             startup_start_time=None if began is None else to_text(began),
-            next_attempt_time=until,
+            next_attempt_time=to_text(situation.now + wait),
         ),
     )
 
@@ -82,18 +73,16 @@ def retry(situation: Situation) -> Transition | None:
 def begins_at(situation: Situation) -> float | None:
     """Returns when a job that holds only some of its nodes or pods is scaled to zero, or None."""
     status = situation.status
-    if status.phase not in ("Pending", "Starting", "Restarting"):
+    if not situation.starting or situation.stops_as_planned:
         return None
-    if status.scheduling_backoff or status.resizing or status.stopping:
-        return None
-    pods = [pod for worker in next_workers(situation) if (pod := situation.pods.get(worker)) and is_alive(pod)]
+    pods = [pod for worker in next_workers(situation) if (pod := situation.living.get(worker)) is not None]
     placed = scheduled_workers(situation)
     if is_enough(situation, placed):
         return None
     lacks_nodes = placed and any(pod.unschedulable and not pod.node for pod in pods)
     if not lacks_nodes and not (pods and _unmade(situation)):
         return None
-    began = situation.now - since(situation.now, held_since(situation))
+    began = situation.after(held_since(situation), 0.0)
     again = to_seconds(status.next_attempt_time)
     if again is not None and again <= situation.now:
         began = max(began, again)

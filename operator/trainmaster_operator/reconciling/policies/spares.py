@@ -1,18 +1,16 @@
 """A spare takes the place of a missing worker whose pod isn't lost as far as Kubernetes knows.
 
-When an attempt fails because of a lost pod, `attempts` puts a spare in its place. This policy covers two other cases.
-Either a worker's pod has had no node for `nodes.lostAfterSeconds`, or a worker's agent doesn't join the leader although
-its container seems to run. In the second case the node or its network has failed, and Kubernetes needs a minute and a
-half to end the node's pods.
+When an attempt fails because of a lost pod, `attempts` puts a spare in its place. This policy covers two other cases: a
+pod has had no node for `nodes.lostAfterSeconds`, or an agent doesn't join the leader although its container seems to
+run. Then the node or its network has failed, and Kubernetes needs a minute and a half to end the node's pods.
 """
 
 from __future__ import annotations
 
-from trainmaster_operator.api.times import since, to_text
+from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import Failure
 from trainmaster_operator.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import is_alive
 from trainmaster_operator.reconciling.policies.attempts import end_attempt, held_since
 from trainmaster_operator.reconciling.policies.backoff import restart_at
 from trainmaster_operator.reconciling.policies.opening import open_attempt
@@ -24,19 +22,14 @@ JOINED_WITHIN = 5.0
 
 def stand_in(situation: Situation) -> Transition | None:
     """Opens the next attempt with spares in the places of missing workers."""
-    status, failure = situation.status, situation.last_failure
-    if not situation.has_spares or status.phase not in ("Pending", "Starting", "Restarting"):
-        return None
-    if status.resizing or status.stopping or status.scheduling_backoff:
-        return None
-    if failure is not None and failure.provisional:
+    if not (situation.has_spares and situation.starting) or situation.stops_as_planned or situation.is_cause_open:
         return None
     return _for_silent(situation) or _for_nowhere(situation)
 
 
 def stands_in_at(situation: Situation) -> float | None:
     """Returns when a missing worker is replaced by a spare."""
-    if not situation.has_spares or situation.status.phase not in ("Pending", "Starting", "Restarting"):
+    if not (situation.has_spares and situation.starting):
         return None
     times = [_given_up_at(situation)]
     if situation.running:
@@ -50,10 +43,9 @@ def stands_in_at(situation: Situation) -> float | None:
 
 def _for_silent(situation: Situation) -> Transition | None:
     """Ends an attempt that a worker's agent hasn't joined, if a spare whose agent is connected can replace it."""
-    stream = situation.observed.stream
+    stream, joined = situation.observed.stream, situation.joined_agents
     if not situation.running or not stream.connected or stream.leader not in situation.workers:
         return None
-    joined = {agent.uid for agent in stream.workers if agent.connected}
     late = (worker for worker in situation.workers if situation.unreported_seconds(worker) >= JOINED_WITHIN)
     silent = [pod for worker in late if worker != stream.leader and (pod := situation.pods[worker]).uid not in joined]
     uids = frozenset(pod.uid for pod in silent)
@@ -79,8 +71,8 @@ def _for_nowhere(situation: Situation) -> Transition | None:
     """Opens the next attempt without workers whose pods have lacked a node for too long."""
     if situation.now < max(_given_up_at(situation), restart_at(situation) or 0.0):
         return None
-    pods = (situation.pods.get(worker) for worker in desired_workers(situation))
-    nowhere = frozenset(pod.uid for pod in pods if pod is not None and is_alive(pod) and pod.node is None)
+    desired = desired_workers(situation)
+    nowhere = frozenset(pod.uid for worker, pod in situation.living.items() if worker in desired and pod.node is None)
     workers = next_workers(situation, without=nowhere)
     if set(workers) <= {*situation.workers} or not can_open(situation, workers, without=nowhere):
         return None
@@ -88,5 +80,4 @@ def _for_nowhere(situation: Situation) -> Transition | None:
 
 
 def _given_up_at(situation: Situation) -> float:
-    waited = since(situation.now, held_since(situation))
-    return situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+    return situation.after(held_since(situation), situation.spec.failure_policy.nodes.lost_after_seconds)

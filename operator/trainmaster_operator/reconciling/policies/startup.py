@@ -17,33 +17,20 @@ from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.reconciling.observed.gangs import scheduled_at, waits_for_nodes
 from trainmaster_operator.reconciling.observed.lineup import next_workers
 from trainmaster_operator.reconciling.observed.situation import Situation
-from trainmaster_operator.reconciling.observed.snapshot import (
-    START_FAILURES,
-    ContainerView,
-    PodView,
-    RefusedWrite,
-    is_alive,
-    latest_end,
-)
+from trainmaster_operator.reconciling.observed.snapshot import START_FAILURES, ContainerView, PodView, RefusedWrite
 from trainmaster_operator.reconciling.policies.attempts import fail, held_since
+from trainmaster_operator.reconciling.policies.opening import have_nodes
 from trainmaster_operator.reconciling.transition import Transition, condition
-from trainmaster_operator.rendering import worker_layout
 
-# Waiting reasons of containers (kubernetes: pkg/kubelet/images/types.go, kuberuntime/kuberuntime_container.go).
-_IMAGE = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}
-    | {"SignatureValidationFailed"}
-)
-_CREATE = frozenset(
-    {
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "RunContainerError",
-        "PreCreateHookError",
-        "PreStartHookError",
-    }
-    | {"PostStartHookError"}
-)
+# The problems behind waiting reasons of containers (kubernetes: pkg/kubelet/images/types.go,
+# kuberuntime/kuberuntime_container.go).
+_WAITING = {
+    **dict.fromkeys(("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError"), "ImagePull"),
+    **dict.fromkeys(("RegistryUnavailable", "SignatureValidationFailed"), "ImagePull"),
+    **dict.fromkeys(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"), "CreateContainer"),
+    **dict.fromkeys(("PreCreateHookError", "PreStartHookError", "PostStartHookError"), "CreateContainer"),
+    "InvalidImageName": "InvalidImageName",
+}
 # The API server's reasons for refusing an object regardless of the cluster's state.
 _UNFIT = frozenset({"Invalid", "BadRequest", "RequestEntityTooLarge"})
 # Parts of the API server's messages when a policy of the cluster refuses an object.
@@ -73,7 +60,7 @@ class StartProblem:
 
 def unrecoverable(situation: Situation) -> Transition | None:
     """Fails the job at once for a problem that waiting can't solve."""
-    if not _is_starting(situation):
+    if not situation.starting:
         return None
     problem = next((item for item in start_problems(situation) if item.is_unrecoverable), None)
     return None if problem is None else fail(situation, problem.reason, problem.message)
@@ -88,15 +75,13 @@ def deadline(situation: Situation) -> Transition | None:
     gang = situation.spec.scheduling.gang
     if gang is not None and waits_for_nodes(situation):
         limit = f"the gang had no nodes within {gang.timeout_seconds} s (scheduling.gang.timeoutSeconds)"
-    problem = gravest_problem(situation)
-    if problem is not None:
-        return fail(situation, problem.reason, f"{limit}: {problem.message}")
-    return fail(situation, "StartupDeadlineExceeded", f"{limit}: {_missing(situation)}")
+    problem = gravest_problem(situation) or StartProblem("StartupDeadlineExceeded", _missing(situation))
+    return fail(situation, problem.reason, f"{limit}: {problem.message}")
 
 
 def due_at(situation: Situation) -> float | None:
     """Returns when the job fails if its ranks aren't up by then, or None."""
-    if not _is_starting(situation):
+    if not situation.starting:
         return None
     began = began_at(situation)
     if began is None:
@@ -131,8 +116,7 @@ def _remembered_problem(situation: Situation) -> StartProblem | None:
     shown = condition(situation.status.conditions, "Running")
     if not situation.status.scheduling_backoffs or shown is None or shown.reason not in _ORDER:
         return None
-    pods = [situation.pods.get(worker) for worker in next_workers(situation)]
-    if all(pod is not None and is_alive(pod) and pod.node is not None for pod in pods):
+    if have_nodes(situation, next_workers(situation)):
         return None
     return StartProblem(shown.reason, shown.message)
 
@@ -141,23 +125,13 @@ def start_problems(situation: Situation) -> Iterator[StartProblem]:
     """Returns all problems that prevent workers from starting."""
     yield from _children(situation)
     for worker in situation.workers:
-        pod = situation.pods.get(worker)
-        if pod is not None and is_alive(pod):
-            yield from _pod(pod)
-
-
-def pod_problem(pod: PodView) -> StartProblem | None:
-    """Returns the first problem that prevents a pod from starting."""
-    return next(_pod(pod), None)
+        if worker in situation.living:
+            yield from pod_problems(situation.living[worker])
 
 
 def is_quota(problem: RefusedWrite) -> bool:
     """Returns whether a write was refused by a full ResourceQuota (plugin/pkg/admission/resourcequota)."""
     return "exceeded quota" in problem.message
-
-
-def _is_starting(situation: Situation) -> bool:
-    return situation.status.phase in ("Pending", "Starting", "Restarting")
 
 
 def _children(situation: Situation) -> Iterator[StartProblem]:
@@ -186,12 +160,13 @@ def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
     return problem.action.startswith("apply ") and problem.action not in made
 
 
-def _pod(pod: PodView) -> Iterator[StartProblem]:
+def pod_problems(pod: PodView) -> Iterator[StartProblem]:
+    """Returns all problems that prevent a pod from starting."""
     if pod.unschedulable is not None and pod.node is None:
         yield StartProblem("Unschedulable", f"pod {pod.name} can't be scheduled: {pod.unschedulable}")
     for container in pod.init_containers:
         yield from _container(pod, container)
-        end = latest_end(container)
+        end = container.latest_end
         if end is not None and end.exit_code != 0 and end.reason not in START_FAILURES and container.state != "running":
             details = f": {end.message}" if end.message else ""
             yield StartProblem(
@@ -204,33 +179,24 @@ def _pod(pod: PodView) -> Iterator[StartProblem]:
 
 def _container(pod: PodView, container: ContainerView) -> Iterator[StartProblem]:
     where = f"container {container.name} of pod {pod.name}"
-    end = latest_end(container)
+    end = container.latest_end
     if container.state != "running" and end is not None and end.reason in ("StartError", "ContainerCannotRun"):
         yield StartProblem(
             "LaunchError", f"{where} couldn't be started: {end.message or container.message}", is_unrecoverable=True
         )
     elif container.state == "waiting":
         details = f"{container.reason}: {container.message}" if container.message else container.reason
-        if container.reason == "InvalidImageName":
-            yield StartProblem("InvalidImageName", f"{where}: {details}", is_unrecoverable=True)
-        elif container.reason in _IMAGE:
-            yield StartProblem("ImagePull", f"{where}: {details}")
-        elif container.reason in _CREATE:
-            yield StartProblem("CreateContainer", f"{where}: {details}")
+        reason = _WAITING.get(container.reason)
+        if reason is not None:
+            yield StartProblem(reason, f"{where}: {details}", is_unrecoverable=reason == "InvalidImageName")
 
 
 def _missing(situation: Situation) -> str:
-    """Names the workers that aren't up, if no problem is known."""
-    names = {
-        worker: f"{group.set_name}-{worker}"
-        for group in worker_layout(situation.identity, situation.spec)
-        for worker in group.indexes
-    }
-    absent = [names[worker] for worker in situation.workers if worker not in situation.pods]
+    absent = [str(situation.pod_name(worker)) for worker in situation.workers if worker not in situation.pods]
     if absent:
         return f"{listed(absent)} {_verb(absent)} not created; {_why_absent(situation, absent[0])}"
-    down = [names[worker] for worker in situation.workers if worker not in situation.up]
-    waiting = [name for worker, name in names.items() if name in down and not _container_runs(situation, worker)]
+    pods = [situation.pods[worker] for worker in situation.workers if worker not in situation.up]
+    down, waiting = [pod.name for pod in pods], [pod.name for pod in pods if not pod.container_runs]
     if waiting:
         return f"{listed(waiting)} {_verb(waiting)} not running; `kubectl describe pod {waiting[0]}` shows why"
     if down:
@@ -245,11 +211,6 @@ def _why_absent(situation: Situation, pod: str) -> str:
     if any((child.kind, child.name) == ("StatefulSet", name) for child in own):
         return f"`kubectl describe statefulset {name}` shows why"
     return f"StatefulSet {name} couldn't be created; the operator's log has the reason"
-
-
-def _container_runs(situation: Situation, worker: int) -> bool:
-    container = situation.pods[worker].worker_container
-    return container is not None and container.state == "running"
 
 
 def _verb(names: list[str]) -> str:

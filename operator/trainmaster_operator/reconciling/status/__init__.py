@@ -1,6 +1,5 @@
 """Computes the status after a pass, which people and programs read.
 
 `next_status` builds it from a policy's transition and adds counts, conditions, `progress` (with the duration of the
-newest recovery), `time_spent` (the use of the job's time) and `stacks` (requests for stack traces). `events` are
-derived from the change of the status.
+newest recovery) and `time_spent` (the use of the job's time). `events` are derived from the change of the status.
 """

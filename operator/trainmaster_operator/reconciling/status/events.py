@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.times import duration, to_seconds
@@ -18,14 +18,11 @@ def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tupl
     return tuple(_events(old, new, spec))
 
 
-def _as_recorded(failures: Sequence[Failure]) -> Failure | None:
-    """Returns the newest failure without its recovery, which becomes known only later."""
-    return failures[0].model_copy(update={"recovery": None}) if failures else None
-
-
 def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[JobEvent]:
     yield from _accepted(old, new)
-    if new.phase != "Failed" and new.failures and _as_recorded(new.failures) != _as_recorded(old.failures):
+    # A recovery becomes known only later.
+    before, newest = ([one.model_copy(update={"recovery": None}) for one in each.failures[:1]] for each in (old, new))
+    if new.phase != "Failed" and newest and newest != before:
         yield _failure(new.failures[0], new, spec)
     yield from _quarantine(old, new)
     if old.phase == "Suspended" and new.phase not in ("Suspended", "Failed", "Succeeded"):
@@ -127,7 +124,6 @@ def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
 
 
 def _problem(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
-    """Yields the event for a new problem that prevents workers from starting."""
     before, after = condition(old.conditions, "Running"), condition(new.conditions, "Running")
     if new.phase in ("Succeeded", "Failed") or after is None or after.status == "True" or after.reason not in REASONS:
         return

@@ -13,19 +13,13 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster_operator.reconciling.observed.lineup import desired_workers, ready_spares
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
-from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job, is_alive
+from trainmaster_operator.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster_operator.reconciling.policies.quarantine import forgive
+from trainmaster_operator.reconciling.policies.requests import due_stacks
 from trainmaster_operator.reconciling.policies.startup import gravest_problem
 from trainmaster_operator.reconciling.status.progress import due_progress, newest_progress, with_recovery
-from trainmaster_operator.reconciling.status.stacks import due_stacks
 from trainmaster_operator.reconciling.status.time_spent import book_time
-from trainmaster_operator.reconciling.transition import (
-    NO_CHANGE,
-    StatusChange,
-    Transition,
-    condition,
-    with_condition,
-)
+from trainmaster_operator.reconciling.transition import NO_CHANGE, StatusChange, Transition, condition, with_condition
 from trainmaster_operator.wire.names import JOB_UID_LABEL
 
 INVALID_SPEC = "InvalidSpec"
@@ -34,20 +28,18 @@ INVALID_SPEC = "InvalidSpec"
 def next_status(situation: Situation, transition: Transition) -> JobStatus:
     """Returns the job's status after a transition."""
     is_over = transition.phase in TERMINAL_PHASES
-    change = (
-        transition.change
-        | forgive(situation)
-        | StatusChange(
-            phase=transition.phase,
-            observed_generation=situation.job.generation,
-            workers=_counts(situation, transition),
-            # The pods of an ended job are being deleted, so counting them would only cause writes.
-            replicas=0 if is_over else len(situation.pods.keys() - _spares(situation)),
-            selector=f"{JOB_UID_LABEL}={situation.job.uid}",
-            progress=due_progress(situation, is_terminal=is_over),
-            stacks_request=due_stacks(situation, transition.phase),
-            conditions=_conditions(situation, transition),
-        )
+    spares = {index for group in situation.layout for index in group.indexes} - {*desired_workers(situation)}
+    change = transition.change | forgive(situation)
+    change |= StatusChange(
+        phase=transition.phase,
+        observed_generation=situation.job.generation,
+        workers=_counts(situation, transition),
+        # The pods of an ended job are being deleted, so counting them would only cause writes.
+        replicas=0 if is_over else len(situation.pods.keys() - spares),
+        selector=f"{JOB_UID_LABEL}={situation.job.uid}",
+        progress=due_progress(situation, is_terminal=is_over),
+        stacks_request=due_stacks(situation, transition.phase),
+        conditions=_conditions(situation, transition),
     )
     if transition.phase != "Running":
         change |= StatusChange(training_with=None)
@@ -61,35 +53,22 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
     return book_time(situation, news.apply(status))
 
 
-def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
-    """Returns the status of a job that was never accepted. It fails, because most of a spec can't be changed."""
-    conditions = job.status.conditions
-    # The columns of `kubectl get` show `Running`.
-    put = partial(with_condition, reason=INVALID_SPEC, message=invalid.message, now=now, generation=job.generation)
-    for name in ("Accepted", "Running", "Failed"):
-        conditions = put(conditions, name, "True" if name == "Failed" else "False")
-    change = StatusChange(
-        phase="Failed",
-        observed_generation=job.generation,
-        conditions=conditions,
-        completion_time=to_text(now),
-    )
-    return change.apply(job.status)
+def with_invalid_spec(job: Job, invalid: InvalidSpec, now: float, *, is_accepted: bool) -> JobStatus:
+    """Returns the status of a job whose spec is invalid.
 
-
-def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
-    """Returns the status of an accepted job with an invalid field, where only a condition reports the problem.
-
-    The job's pods stay, and the job continues once its spec is corrected.
+    A job that was never accepted fails, because most of a spec can't be changed. For an accepted job, only a condition
+    reports the problem. Its pods stay, and it continues once its spec is corrected.
     """
-    conditions = job.status.conditions
-    # If the job's status was lost, `kubectl get` would show nothing without the condition Running.
-    names = ("Accepted",) if condition(conditions, "Running") is not None else ("Accepted", "Running")
     put = partial(with_condition, reason=INVALID_SPEC, message=invalid.message, now=now, generation=job.generation)
-    for name in names:
-        conditions = put(conditions, name, "False")
-    phase = job.status.phase or "Pending"
-    return StatusChange(phase=phase, observed_generation=job.generation, conditions=conditions).apply(job.status)
+    conditions = put(job.status.conditions, "Accepted", "False")
+    # `kubectl get` shows this condition in its columns, and the status may have been lost.
+    if not is_accepted or condition(conditions, "Running") is None:
+        conditions = put(conditions, "Running", "False")
+    change = StatusChange(phase=job.status.phase or "Pending", observed_generation=job.generation)
+    if not is_accepted:
+        conditions = put(conditions, "Failed", "True")
+        change |= StatusChange(phase="Failed", completion_time=to_text(now))
+    return (change | StatusChange(conditions=conditions)).apply(job.status)
 
 
 def unreadable(job: Job, now: float) -> JobStatus:
@@ -107,33 +86,28 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     if opened and change.continues is not None:
         # The remaining workers keep training.
         return _counts(situation.with_status(change.apply(situation.status)), replace(transition, change=NO_CHANGE))
-    alive = [worker for worker, pod in situation.pods.items() if is_alive(pod)]
+    alive = situation.living.keys()
     finished = frozenset() if opened else situation.finished
     up = frozenset() if opened else situation.up - finished
     failed = {worker for worker, report in situation.reports.items() if report.state in ("Failed", "Stopped")}
+    # The next attempt uses the other ready spares.
+    spares = [spare for spare in ready_spares(situation) if spare not in transition.change.worker_order]
     return WorkerCounts(
         desired=len(desired_workers(situation)),
-        created=len(set(alive) & set(desired_workers(situation))),
-        running=len((up - failed) & set(alive)) if transition.phase in RUN_PHASES else 0,
+        created=len(alive & {*desired_workers(situation)}),
+        running=len(alive & (up - failed)) if transition.phase in RUN_PHASES else 0,
         finished=len(finished),
-        spares=_ready_spares(situation, transition) if situation.has_spares else None,
+        spares=min(len(spares), sum(group.spares for group in situation.layout)) if situation.has_spares else None,
     )
-
-
-def _spares(situation: Situation) -> frozenset[int]:
-    """Returns the indexes of the pods that aren't workers."""
-    return frozenset(index for group in situation.layout for index in group.indexes) - {*desired_workers(situation)}
-
-
-def _ready_spares(situation: Situation, transition: Transition) -> int:
-    """Returns the number of spares that could start at once and that the next attempt doesn't use."""
-    ready = [spare for spare in ready_spares(situation) if spare not in transition.change.worker_order]
-    return min(len(ready), sum(group.spares for group in situation.layout))
 
 
 def _conditions(situation: Situation, transition: Transition) -> list[Condition]:
     put = partial(with_condition, now=situation.now, generation=situation.job.generation)
-    conditions = put(situation.status.conditions, "Accepted", "True", *_acceptance(situation))
+    reason, message, invalid = "SpecAccepted", "the spec can be run", situation.job.invalid
+    if invalid is not None:
+        reason = INVALID_SPEC
+        message = f"accepted earlier, so the job keeps running; a new job like this would be refused: {invalid.message}"
+    conditions = put(situation.status.conditions, "Accepted", "True", reason, message)
     conditions = put(
         conditions, "Running", "True" if transition.phase == "Running" else "False", *_why(situation, transition)
     )
@@ -144,16 +118,6 @@ def _conditions(situation: Situation, transition: Transition) -> list[Condition]
     if transition.phase in TERMINAL_PHASES:
         conditions = put(conditions, transition.phase, "True", transition.reason, transition.message)
     return conditions
-
-
-def _acceptance(situation: Situation) -> tuple[str, str]:
-    """Returns the reason and the message of the Accepted condition."""
-    reason, message = "SpecAccepted", "the spec can be run"
-    invalid = situation.job.invalid
-    if invalid is not None:
-        reason = INVALID_SPEC
-        message = f"accepted earlier, so the job keeps running; a new job like this would be refused: {invalid.message}"
-    return reason, message
 
 
 def _why(situation: Situation, transition: Transition) -> tuple[str, str]:

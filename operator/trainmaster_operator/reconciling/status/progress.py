@@ -56,19 +56,19 @@ def newest_progress(situation: Situation) -> Progress | None:
     first = ranks[min(ranks)]
     samples = [rank.samples_per_second for rank in ranks.values() if rank.samples_per_second is not None]
     is_same_attempt = is_of_current_ranks(situation.status, old.attempt)
+    waits = ("data_seconds", "checkpoint_seconds", "evaluate_seconds") if is_same_attempt else ()
     return Progress(
         attempt=attempt,
         step=old.step if first.step is None and is_same_attempt else first.step,
         furthest_step=old.furthest_step,
         total_steps=first.total_steps,
         epoch=first.epoch,
-        loss=_readable(first.loss),
+        # Up to 17 digits are hard to read.
+        loss=float(f"{first.loss:.6g}") if first.loss is not None and math.isfinite(first.loss) else None,
         samples_per_second=_finite(sum(samples)) if samples else None,
         eta_seconds=_eta(first),
         section=first.section,
-        data_seconds=old.data_seconds if is_same_attempt else None,
-        checkpoint_seconds=old.checkpoint_seconds if is_same_attempt else None,
-        evaluate_seconds=old.evaluate_seconds if is_same_attempt else None,
+        **{name: getattr(old, name) for name in waits},
         goodput=old.goodput,
         result=dict(first.result) or old.result,
         reported_at=reported_at,
@@ -86,17 +86,11 @@ def _news_at(situation: Situation) -> str | None:
 
     Every pass calls this, so it doesn't read the progress of each rank. A job may have thousands of ranks.
     """
-    observed, published = situation.observed, situation.status.progress
-    at = observed.progress_at
+    observed, published, at = situation.observed, situation.status.progress, situation.observed.progress_at
     if observed.progress_attempt != situation.status.attempt or at is None or not any(observed.progress.values()):
         return None
     reported_at = to_text(at)
     return None if published is not None and published.reported_at == reported_at else reported_at
-
-
-def _readable(value: float | None) -> float | None:
-    """Returns a number rounded to six digits, because up to 17 digits are hard to read."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
 def _finite(value: float) -> float | None:
@@ -131,9 +125,8 @@ def with_recovery(situation: Situation, status: JobStatus) -> list[Failure]:
 def _repeated_steps(situation: Situation, failure: Failure) -> int | None:
     """Returns the number of steps repeated after a failure, or None if ranks report no steps."""
     ranks = (rank for ranks in situation.observed.progress.values() for rank in ranks.values())
-    begun = [
-        rank.start_step if rank.start_step is not None else rank.step - 1 for rank in ranks if rank.step is not None
-    ]
+    steps = ((rank.start_step, rank.step) for rank in ranks if rank.step is not None)
+    begun = [step - 1 if start is None else start for start, step in steps]
     return max((failure.step or 0) - min(begun), 0) if begun else None
 
 

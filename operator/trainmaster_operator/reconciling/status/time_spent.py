@@ -1,27 +1,20 @@
 """`book_time` assigns a job's time since the last status to categories (`status.timeSpent`).
 
-Time is booked when a status is written for another reason, so accounting costs no write. The time between two writes is
-divided afterwards. This uses times that outlive an operator: those of pods, conditions and containers, and of the
-agents' reports and progress. `until` is the end of the booked time. The sum of the categories is always the time from
-`startTime` to `until`, in integer milliseconds.
+Time is booked when a status is written for another reason, so accounting costs no write. It uses times that outlive an
+operator: those of pods, conditions and containers, and of the agents' reports. The sum of the categories is always the
+time from `startTime` to `until`, the end of the booked time, in integer milliseconds. The newest report is compared
+with the last published progress (`status.progress`).
 
-The newest report is compared with the last published progress (`status.progress`). Every written status publishes the
-newest report, the furthest step of any attempt, and the booked part of the attempt's waits.
-
-**Before the first step**, the slowest worker counts: when its pod was created, had a node, ran, and its ranks were up.
-
-**Once steps are finished**, an interval ends at a report. First, the ranks' waits for data, checkpoints and evaluation
-(which have their own counters) are booked. The rest is recompute up to the furthest step of any attempt, and productive
-beyond that step. An interval without a finished step stays open until a step or the attempt ends, because a long step
-can't be distinguished from a hang.
-
-**A continued attempt** is the same training, so booking continues where it was.
-
-**A failed attempt** lost the time since its last report. This time is recompute, because the work is repeated, but time
-beyond the length of a step is a stall. If the reason is Hung, all of the time is a stall.
-
-**Without an operator**, nobody observes the job. When an operator is back, the leader's last report shows the progress
-in between, and nothing is booked before this report arrives. If the attempt has ended, the time is `unobserved`.
+- **Before the first step**, the slowest worker counts: when its pod was created, had a node, ran, and its ranks were
+  up.
+- **Once steps are finished**, an interval ends at a report. First, the ranks' waits for data, checkpoints and
+  evaluation are booked. The rest is recompute up to the furthest step of any attempt, and productive beyond it. An
+  interval without a finished step stays open, because a long step can't be distinguished from a hang.
+- **A continued attempt** is the same training, so booking continues where it was.
+- **A failed attempt** lost the time since its last report. It is recompute up to the length of a step, and a stall
+  beyond that. If the reason is Hung, all of the time is a stall.
+- **Without an operator**, nothing is booked until the leader's last report shows the progress in between. If the
+  attempt has ended, the time is `unobserved`.
 
 Clocks jump and differ. Every time is limited to the interval that is booked, so nothing is booked twice or negatively.
 If the clock is behind the booked time, nothing is booked until it has caught up.
@@ -31,12 +24,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainmaster_operator.api.times import to_seconds, to_text
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeSpent
 from trainmaster_operator.reconciling.observed.situation import RUN_PHASES, Situation
-from trainmaster_operator.reconciling.observed.snapshot import PodView, is_alive
 from trainmaster_operator.reconciling.status.progress import is_of_current_ranks
 from trainmaster_operator.reconciling.transition import StatusChange, condition
 from trainmaster_operator.wire.ranks import RankProgress
@@ -75,32 +67,33 @@ def goodput(time: TimeSpent) -> float | None:
     return round((time.productive or 0.0) / active, 3) if active > 0 else None
 
 
+@dataclass
 class _Books:
-    """The sums in milliseconds up to the time `cursor`. They only grow.
+    """The sums in milliseconds up to the time `cursor`. They only grow."""
 
-    `step` and `section` come from the attempt's last booked report. `furthest` is the furthest step of any attempt, and
-    `waits` are the attempt's booked waits in seconds.
-    """
-
-    def __init__(self, cursor: int, sums: dict[str, int], published: Progress, *, is_new_attempt: bool) -> None:
-        self.cursor = cursor
-        self.sums = sums
-        self.furthest = published.furthest_step
-        self.step = None if is_new_attempt else published.step
-        self.section = None if is_new_attempt else published.section
-        waits = {name: getattr(published, f"{name}_seconds") for name in _WAITS}
-        self.waits: dict[str, float] = {} if is_new_attempt else {k: v for k, v in waits.items() if v is not None}
-        self._has_report = False
+    cursor: int
+    sums: dict[str, int]
+    # The furthest step of any attempt.
+    furthest: int | None
+    # From the attempt's last booked report: the step, the section and the booked waits in seconds.
+    step: int | None = None
+    section: str | None = None
+    waits: dict[str, float] = field(default_factory=dict)
+    has_report: bool = False
 
     @classmethod
     def open(cls, status: JobStatus, start: int) -> _Books:
-        time, published = status.time_spent, status.progress or Progress()
-        is_new_attempt = not is_of_current_ranks(status, published.attempt)
-        until = _milliseconds(to_seconds(time.until)) if time is not None else None
-        if time is None or until is None:
-            return cls(start, dict.fromkeys(TIME_CATEGORIES, 0), published, is_new_attempt=is_new_attempt)
+        time, published = status.time_spent or TimeSpent(), status.progress or Progress()
+        until = _milliseconds(to_seconds(time.until))
+        if until is None:
+            time, until = TimeSpent(), start
         sums = {name: _milliseconds(getattr(time, name)) or 0 for name in TIME_CATEGORIES}
-        return cls(until, sums, published, is_new_attempt=is_new_attempt)
+        books = cls(until, sums, published.furthest_step)
+        if is_of_current_ranks(status, published.attempt):
+            books.step, books.section = published.step, published.section
+            waits = {name: getattr(published, f"{name}_seconds") for name in _WAITS}
+            books.waits = {name: seconds for name, seconds in waits.items() if seconds is not None}
+        return books
 
     def close(self, status: JobStatus) -> JobStatus:
         """Returns the status with the sums and the booked progress."""
@@ -108,18 +101,13 @@ class _Books:
         # Half a millisecond less, because `to_text` rounds up.
         time = TimeSpent(until=to_text((self.cursor - 0.5) / 1000), **spent)
         progress = status.progress
-        if progress is not None and self._has_report:
+        if progress is not None and self.has_report:
             waits = {f"{name}_seconds": seconds for name, seconds in self.waits.items()}
             progress = progress.model_copy(update={"furthest_step": self.furthest, **waits})
         if progress is not None:
             ratio = goodput(time) if progress.furthest_step is not None else None
             progress = progress.model_copy(update={"goodput": ratio})
         return StatusChange(time_spent=time, progress=progress).apply(status)
-
-    def compare(self, section: str | None) -> None:
-        """Remembers that a report has been booked."""
-        self.section = section
-        self._has_report = True
 
     def book(self, category: str, until: int) -> None:
         """Books everything from the cursor to `until` into a category."""
@@ -164,7 +152,6 @@ class _Latest:
 
 
 def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
-    """Books time in which the attempt was meant to run."""
     # In a continued attempt the same ranks continue to train.
     continues = after.continues is not None and after.attempt > before.status.attempt
     over = (after.attempt != before.status.attempt and not continues) or after.phase not in RUN_PHASES
@@ -198,13 +185,15 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
 
 def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> None:
     """Books the time until every worker's pod was created (category `first`), had a node, and ran."""
-    pods = [pod for worker in before.workers if (pod := before.pods.get(worker)) is not None and is_alive(pod)]
+    pods = [pod for worker in before.workers if (pod := before.living.get(worker)) is not None]
     if len(pods) < len(before.workers) and (before.status.phase == "Restarting" or not before.worker_uids):
         # Pods are missing. If the attempt had all its pods before, the missing ones were just lost.
         books.book(first, stop)
     books.book(first, min(_latest(pod.created_at for pod in pods), stop))
-    books.book("schedule", min(_latest(_scheduled_at(pod) for pod in pods), stop))
-    books.book("pull", min(_latest(_started_at(pod) for pod in pods), stop))
+    scheduled = (None if pod.node is None else pod.scheduled_at or pod.created_at for pod in pods)
+    books.book("schedule", min(_latest(scheduled), stop))
+    started = (pod.started_at or (pod.latest_end.started_at if pod.latest_end else None) for pod in pods)
+    books.book("pull", min(_latest(started), stop))
 
 
 def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
@@ -222,11 +211,10 @@ def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None
         _steps(books, latest, first.step, reach)
     elif uncounted is not None and books.step is not None and first.section != books.section:
         books.book(uncounted, reach)
-    books.compare(first.section)
+    books.section, books.has_report = first.section, True
 
 
 def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
-    """Books an interval that ends with `step`."""
     first = latest.first
     waits = {name: max(latest.waited[name] - books.waits.get(name, 0.0), 0.0) for name in latest.waited}
     begun = books.step
@@ -261,7 +249,6 @@ def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: 
 
 
 def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> None:
-    """Books the time from the last step to the failure."""
     section = _SECTIONS.get((latest.first.section if latest is not None else books.section) or "")
     if reason == "Hung":
         books.book("stall", stop)
@@ -274,7 +261,6 @@ def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> N
 
 
 def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
-    """Books the time from the last report to the end of an attempt that succeeded."""
     total = latest.first.total_steps if latest is not None else None
     if latest is not None and total is not None and books.step is not None and books.step < total:
         # The last steps weren't reported. The furthest step stays, because a rank may count from 0 or stop early.
@@ -292,20 +278,17 @@ def _latest_report(before: Situation) -> _Latest | None:
         return None
     waited: dict[str, float] = {}
     for name in _WAITS:
-        seconds_of_ranks = [
-            seconds for rank in ranks.values() if (seconds := getattr(rank, f"{name}_seconds")) is not None
-        ]
-        if seconds_of_ranks:
-            waited[name] = min(max(seconds_of_ranks), 1e9)
+        of_ranks = (getattr(rank, f"{name}_seconds") for rank in ranks.values())
+        longest = max((seconds for seconds in of_ranks if seconds is not None), default=None)
+        if longest is not None:
+            waited[name] = min(longest, 1e9)
     return _Latest(ranks[min(ranks)], waited, at)
 
 
 def _ended_at(before: Situation, end: int, *, first: bool) -> int:
     """Returns the attempt's end according to reports: the first end if `first` is set, or else the last."""
     ends = [_milliseconds(report.at) or end for report in before.reports.values() if report.ended]
-    if not ends:
-        return end
-    return min(max(min(ends) if first else max(ends), 0), end)
+    return min(max((min if first else max)(ends, default=end), 0), end)
 
 
 def _up_at(before: Situation, worker: int) -> float | None:
@@ -317,18 +300,6 @@ def _up_at(before: Situation, worker: int) -> float | None:
     if report is not None and report.ended:
         return report.at
     return 0.0 if worker in before.up else None
-
-
-def _scheduled_at(pod: PodView) -> float | None:
-    return None if pod.node is None else pod.scheduled_at or pod.created_at
-
-
-def _started_at(pod: PodView) -> float | None:
-    container = pod.worker_container
-    if container is None:
-        return None
-    end = container.end or container.last_end
-    return container.started_at or (end.started_at if end is not None else None)
 
 
 def _latest(times: Iterable[float | None]) -> int:

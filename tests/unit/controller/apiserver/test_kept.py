@@ -31,8 +31,9 @@ from trainmaster_operator.controller.cache.job_objects import MAX_STATUS_BYTES
 from trainmaster_operator.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.cache.views import child_view, controller_of, event_time, job_name_of, pod_view
-from trainmaster_operator.controller.watching.resync import Resync, WatchedTypes
+from trainmaster_operator.controller.cache.views import child_view, controller_of, event_time, label, pod_view
+from trainmaster_operator.controller.watching.resync import WATCHED, Resync
+from trainmaster_operator.wire.names import JOB_NAME_LABEL
 from trainmaster_operator.wire.values import mapping
 
 KEY = JobKey(b.NAMESPACE, "bert")
@@ -61,7 +62,7 @@ def test_a_pod(raw: Any) -> None:
     trimmed = mapping(kept_of(PODS, raw))
     raw = mapping(raw)
     assert pod_view(trimmed, KEYS) == pod_view(raw, KEYS)
-    for read in (job_name_of, lambda metadata: controller_of(metadata).get("uid")):
+    for read in (lambda metadata: label(metadata, JOB_NAME_LABEL), lambda metadata: controller_of(metadata).get("uid")):
         assert read(mapping(trimmed.get("metadata"))) == read(mapping(raw.get("metadata")))
 
 
@@ -153,7 +154,7 @@ async def test_a_sweep_reads_no_object_that_is_nobody_s() -> None:
         foreign = b.pod(number, uid=f"foreign-{number}")
         foreign["metadata"]["ownerReferences"] = []
         cluster.put(PODS, foreign)
-    resync = Resync(cluster, store, WatchedTypes(), (), interval=60.0)
+    resync = Resync(cluster, store, [*WATCHED], (), interval=60.0)
     await resync.fill()
     await resync.sweep()
     assert len(store) == 0 and cluster.calls["get", "Pod"] == 0

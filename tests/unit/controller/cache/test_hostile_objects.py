@@ -20,7 +20,7 @@ from trainmaster_operator.controller.cache.views import (
     child_view,
     container_view,
     event_time,
-    job_name_of,
+    label,
     owner_uid,
     parse_seconds,
     parse_termination_message,
@@ -29,7 +29,7 @@ from trainmaster_operator.controller.cache.views import (
     workload_view,
 )
 from trainmaster_operator.wire.limits import MAX_LINE_BYTES
-from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION
+from trainmaster_operator.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
 from trainmaster_operator.wire.stream import LineBuffer, parse_line
 from trainmaster_operator.wire.values import ProtocolError
 
@@ -124,7 +124,7 @@ def test_times_are_read(raw: Any, value: Any) -> None:
 def test_owners_and_labels_are_read(value: Any, metadata: Any) -> None:
     for raw in (metadata, {"labels": value, "ownerReferences": value}):
         if isinstance(raw, dict):
-            assert job_name_of(raw) is None or isinstance(job_name_of(raw), str)
+            assert isinstance(label(raw, JOB_NAME_LABEL), str)
             assert owner_uid(raw) is None or isinstance(owner_uid(raw), str)
 
 

@@ -16,10 +16,11 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster_operator.api.json_codec import MAX_DEPTH, decode
 from trainmaster_operator.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster_operator.controller.apiserver.errors import Unusable
+from trainmaster_operator.controller.cache import job_objects
 from trainmaster_operator.controller.cache import store as store_module
-from trainmaster_operator.controller.cache.records import JobKey, Record
+from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
-from trainmaster_operator.controller.watching.resync import Resync, WatchedTypes
+from trainmaster_operator.controller.watching.resync import WATCHED, Resync
 from trainmaster_operator.controller.writing.status import with_conditions
 from trainmaster_operator.reconciling import decide
 from trainmaster_operator.rendering import Settings
@@ -80,7 +81,7 @@ def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(mo
         ],
     }
     with monkeypatch.context() as patched:
-        patched.setattr(Record, "parse", broken)
+        patched.setattr(job_objects, "read_spec", broken)
         store.upsert(JOBS, cluster.put(JOBS, b.job()))
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
@@ -110,13 +111,13 @@ async def test_a_sweep_passes_over_what_cannot_be_read_and_compares_all_others()
         cluster.put(PODS, b.pod(index))
     cluster.fail("get", PODS.plural, Unusable("GET pod", "12 bytes that aren't JSON"))
     store.upsert(PODS, b.pod(7, name="gone"))
-    await Resync(cluster, store, WatchedTypes(), (), interval=60.0).sweep()
+    await Resync(cluster, store, [*WATCHED], (), interval=60.0).sweep()
     assert sorted(name for _, name, _ in store.known(PODS)) == ["bert-1", "bert-2"]
 
 
 async def test_nothing_ends_the_sweeps(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster()
-    resync = Resync(cluster, Store(lambda key: None, KEYS), WatchedTypes(), (), interval=0.001)
+    resync = Resync(cluster, Store(lambda key: None, KEYS), [*WATCHED], (), interval=0.001)
     failures = iter(range(3))
 
     async def sweep() -> None:

@@ -14,7 +14,7 @@ from trainmaster_operator.controller.apiserver.errors import NotFound
 from trainmaster_operator.controller.cache.records import JobKey
 from trainmaster_operator.controller.cache.store import Store
 from trainmaster_operator.controller.watching.gangs import GangWatcher
-from trainmaster_operator.controller.watching.resync import WatchedTypes
+from trainmaster_operator.controller.watching.resync import WATCHED
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 
 POD_GROUPS = GANGS["volcano"]
@@ -31,7 +31,7 @@ async def test_what_was_written_to_a_type_that_was_gone_before_it_was_ever_liste
     assert [name for _, name, _ in store.known(POD_GROUPS)] == ["bert"]
     cluster.fail("list", POD_GROUPS.plural, NotFound("list", "the cluster doesn't serve it", status=404))
     changed.clear()
-    watched = WatchedTypes()
+    watched = [*WATCHED]
     watching = GangWatcher(
         cast(ApiConnection, None), cluster, store, watched, (), receive=lambda _event: None, relisted=lambda: None
     )

@@ -292,7 +292,7 @@ async def test_a_refusal_that_ends_leaves_no_problem() -> None:
     await world.execute(b.decided(running(), Apply(b.child("Service"))))
     blocked = world.store.refusal(KEY, "apply Service bert")
     assert blocked is not None
-    blocked.retry_at = 0.0
+    world.store.record_refusal(KEY, blocked, 0.0)
     await world.execute(b.decided(running(), Apply(b.child("Service"))))
     assert world.snapshot().observed.refused_writes == ()
 

@@ -25,25 +25,25 @@ from trainmaster_operator.api.v1alpha1 import Condition, JobStatus
 from trainmaster_operator.reconciling.decision import Apply, Decision, DeleteChild, ReportWorkload, WorkloadCondition
 from trainmaster_operator.reconciling.observed.snapshot import (
     ChildView,
-    Flavor,
     Observed,
     PodSetAdmission,
     RefusedWrite,
     WorkloadView,
 )
+from trainmaster_operator.rendering import Placement
 
 KUEUE: dict[str, Any] = {"scheduling": {"gang": {"scheduler": "kueue"}, "queue": "team"}}
 ELASTIC: dict[str, Any] = {**KUEUE, "workers": 4, "elastic": {"minWorkers": 2, "maxWorkers": 8}}
 KIND = "Workload.kueue.x-k8s.io"
 TAINT = {"key": "gpu", "operator": "Exists"}
-FLAVORS = {"h100": Flavor((("gpu", "h100"),), (TAINT,))}
+FLAVORS = {"h100": Placement((("gpu", "h100"),), (TAINT,))}
 
 
 def workload(count: int = 2, admitted: int | None = None, **fields: Any) -> ChildView:
     """The job's Workload of one pod set; `admitted`: for how many workers, if it is."""
     view = WorkloadView(counts=(("worker", count),))
     if admitted is not None:
-        sets = (PodSetAdmission("worker", admitted, ("h100",), node_selector=(("zone", "one"),)),)
+        sets = (PodSetAdmission("worker", admitted, ("h100",), Placement((("zone", "one"),))),)
         view = replace(view, reserved=True, admitted=True, pod_sets=sets)
     return ChildView(KIND, "bert", "uid-workload", "", UID, workload=replace(view, **fields))
 
@@ -148,9 +148,9 @@ def test_the_quota_is_given_back_with_the_last_pod() -> None:
     assert not [action for action in stopping.actions if isinstance(action, ReportWorkload)]
     shown = reported(decided(job(queued(1), **KUEUE), around(evicted)))
     assert shown.release == "for bigger"
-    assert shown.conditions == (WorkloadCondition("Requeued", True, "Preempted", "for bigger"),)
+    assert shown.condition == WorkloadCondition("Requeued", True, "Preempted", "for bigger")
     stopped = workload(admitted=2, evicted="ClusterQueueStopped", message="stopped")
-    assert reported(decided(job(queued(1), **KUEUE), around(stopped))).conditions[0].status is False
+    assert reported(decided(job(queued(1), **KUEUE), around(stopped))).condition.status is False
 
 
 # Kueue 0.15 to 0.18, apis/kueue/v1beta2 (WorkloadEvicted...) and pkg/controller/jobframework (setRequeued).
@@ -177,7 +177,7 @@ def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str
     assert (stopped.status.phase, stopped.status.restarts, stopped.status.disruptions) == ("Suspended", 0, 0)
     held = job(stopped.status, **KUEUE)
     shown = reported(decided(held, around(evicted)))
-    assert shown.conditions == (WorkloadCondition("Requeued", queued_again, reason, "why"),)
+    assert shown.condition == WorkloadCondition("Requeued", queued_again, reason, "why")
     assert shown.release == "why"
     # Without quota, and while Kueue's own conditions still say that it was admitted: it doesn't train.
     for late in ({"reserved": False, "admitted": False}, {"reserved": False}):
@@ -229,19 +229,19 @@ def test_a_workload_that_holds_quota_is_never_changed() -> None:
 
 def test_kueue_learns_when_pods_are_ready_and_when_one_is_lost() -> None:
     ready = around(workload(admitted=2), given=pods(), reports=all_up())
-    shown = reported(decided(job(running(), **KUEUE), ready)).conditions
-    assert (shown[0].type, shown[0].status) == ("PodsReady", True)
+    shown = reported(decided(job(running(), **KUEUE), ready)).condition
+    assert (shown.type, shown.status) == ("PodsReady", True)
     lost = around(workload(admitted=2, pods_ready=True), given=[pod(0)])
-    shown = reported(decided(job(running(), **KUEUE), lost)).conditions
-    assert (shown[0].type, shown[0].status) == ("PodsReady", False)
+    shown = reported(decided(job(running(), **KUEUE), lost)).condition
+    assert (shown.type, shown.status) == ("PodsReady", False)
 
 
 def test_a_job_that_is_over_says_so_when_its_pods_are_gone() -> None:
     over = job(running(phase="Failed"), **KUEUE)
     leaving = around(workload(admitted=2), given=[pod(0, deleting=True)])
     assert not [action for action in decided(over, leaving).actions if isinstance(action, ReportWorkload)]
-    shown = reported(decided(over, around(workload(admitted=2)))).conditions
-    assert shown == (WorkloadCondition("Finished", True, "Failed", "the job has failed"),)
+    shown = reported(decided(over, around(workload(admitted=2)))).condition
+    assert shown == WorkloadCondition("Finished", True, "Failed", "the job has failed")
     assert decided(over, around(workload(admitted=2, finished=True))).actions == ()
 
 

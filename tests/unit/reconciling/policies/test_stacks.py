@@ -1,4 +1,4 @@
-"""`status.stacks`: which request for stacks is passed on, when, and that it is passed on once."""
+"""`policies.requests`: which request for stacks is passed on, when, and that it is passed on once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster_operator.api.times import to_text
 from trainmaster_operator.api.v1alpha1 import JobStatus, StacksRequest
 from trainmaster_operator.reconciling.decision import CollectStacks, Decision
 from trainmaster_operator.reconciling.observed.snapshot import Observed, StreamView
-from trainmaster_operator.reconciling.status.stacks import INTERVAL
+from trainmaster_operator.reconciling.policies.requests import STACKS_INTERVAL
 
 
 def asked(decision: Decision) -> list[CollectStacks]:
@@ -52,8 +52,8 @@ def test_requests_that_follow_each_other_closely_wait_for_their_turn() -> None:
     status = answered("one", 2.0)
     early = decide("two", status)
     assert early.status == status and asked(early) == []
-    assert early.requeue_after == pytest.approx(INTERVAL - 2.0, abs=0.01)
-    assert asked(decide("two", status, now=NOW + INTERVAL)) == [CollectStacks("two", 1, (0, 1))]
+    assert early.requeue_after == pytest.approx(STACKS_INTERVAL - 2.0, abs=0.01)
+    assert asked(decide("two", status, now=NOW + STACKS_INTERVAL)) == [CollectStacks("two", 1, (0, 1))]
 
 
 def test_a_time_of_another_clock_holds_nothing_up() -> None:
