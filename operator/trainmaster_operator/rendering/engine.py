@@ -58,7 +58,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render_template(name: str, **context: Any) -> dict[str, Any]:
+def render_template(name: str, /, **context: Any) -> dict[str, Any]:
     """Renders one of templates/*.yaml.j2 and returns the parsed object."""
     values: list[Any] = []
     form = _read(_environment().get_template(name).render(**context, **{_VALUES: values}))

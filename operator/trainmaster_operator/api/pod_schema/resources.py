@@ -32,8 +32,7 @@ class WorkerResources:
 
 def worker_resources(spec: JobSpec) -> WorkerResources:
     """Returns the requests and limits of the job's own fields."""
-    resources = [group.resources for group in spec.worker_groups] if spec.worker_groups else [spec.resources]
-    return WorkerResources([requests_and_limits(one) for one in resources])
+    return WorkerResources([requests_and_limits(group.resources) for group in spec.groups])
 
 
 def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:

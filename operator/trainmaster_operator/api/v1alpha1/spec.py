@@ -117,3 +117,12 @@ class JobSpec(SpecModel):
         description="Other fields of the pods, merged over the rendered pods by a strategic merge. At "
         f"most {MAX_BYTES['podTemplate'] // KIB} KiB as JSON.",
     )
+
+    @property
+    def groups(self) -> list[WorkerGroup]:
+        """Returns the worker groups. A job that defines none has one group, called worker."""
+        return self.worker_groups or [
+            WorkerGroup.model_construct(
+                name="worker", workers=self.workers or 0, spares=self.spares, resources=self.resources
+            )
+        ]
