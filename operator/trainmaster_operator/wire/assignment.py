@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Optional
 
 from trainmaster_operator.wire import limits
-from trainmaster_operator.wire.values import ProtocolError, loads, number, shown, whole
+from trainmaster_operator.wire.values import ProtocolError, fields_of, loads, number, shown, whole
 
 DEFAULT_MASTER_PORT = 29_500
 """torch's own default: what a manifest shows before an assignment names the attempt's port."""
@@ -131,21 +131,9 @@ class Assignment(NamedTuple):
         )
 
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "job": self.job,
-            "attempt": self.attempt,
-            "workers": list(self.workers),
-            "uids": None if self.uids is None else list(self.uids),
-            "hosts": list(self.hosts),
-            "master": self.master,
-            "port": self.port,
-            "state": self.state,
-            "graceSeconds": self.grace_seconds,
-            **({} if self.processes is None else {"processes": list(self.processes)}),
-            **({} if self.code is None else {"code": self.code}),
-            **({} if self.continues is None else {"continues": self.continues}),
-            **({"absent": list(self.absent)} if self.absent else {}),
-        }
+        wire = fields_of(self, "processes", "code", "continues", "absent")
+        del wire["masterPlace"], wire["signed"]
+        return {**wire, "master": self.master}
 
     def held(self) -> Assignment:
         """Returns the same attempt as a Hold: its ranks stop and wait."""

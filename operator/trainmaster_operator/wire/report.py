@@ -9,7 +9,16 @@ import json
 from typing import Any, Literal, NamedTuple, Optional
 
 from trainmaster_operator.wire import limits
-from trainmaster_operator.wire.values import ProtocolError, last_lines, optional_whole, shown, text, time_in, whole_in
+from trainmaster_operator.wire.values import (
+    ProtocolError,
+    fields_of,
+    last_lines,
+    optional_whole,
+    shown,
+    text,
+    time_in,
+    whole_in,
+)
 
 WorkerState = Literal["Waiting", "Starting", "Running", "Finished", "Failed", "Stopped"]
 STATES: tuple[WorkerState, ...] = ("Waiting", "Starting", "Running", "Finished", "Failed", "Stopped")
@@ -121,23 +130,7 @@ class Report(NamedTuple):
             return None
 
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "attempt": self.attempt,
-            "worker": self.worker,
-            "uid": self.uid,
-            "rank": self.rank,
-            "state": self.state,
-            "exitCode": self.exit_code,
-            "signal": self.signal,
-            "reason": self.reason,
-            "error": self.error,
-            "at": round(self.at, 3),
-            "culprit": self.culprit,
-            "node": self.node,
-            **({"environment": self.environment} if self.environment else {}),
-            **({"able": True} if self.able else {}),
-            **({"ready": True} if self.ready else {}),
-        }
+        return {**fields_of(self, "environment", "able", "ready"), "at": round(self.at, 3)}
 
     def process_exit_code(self) -> int:
         """Returns the agent's exit code when it reports by exiting."""
