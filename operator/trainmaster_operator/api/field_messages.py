@@ -22,6 +22,7 @@ from trainmaster_operator.api.problems import (
     SIMILAR,
     VERY_SIMILAR,
     Problem,
+    either,
     nearest,
     only_longer,
     plain,
@@ -154,8 +155,7 @@ def _described(model: type[SpecModel] | None, field: str) -> str:
         if (info.alias or name) != field:
             continue
         if get_origin(info.annotation) is Literal:
-            *others, last = get_args(info.annotation)
-            return f" to {', '.join(others)} or {last}"
+            return f" to {either(get_args(info.annotation))}"
         first = re.split(r"[.;:] |\.$", info.description or "")[0]
         return f" ({first})" if first else ""
     return ""

@@ -11,7 +11,6 @@ server sets are allowed, because `kubectl get -o yaml` prints them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -31,7 +30,7 @@ from trainmaster_operator.api.rules import check_rules
 from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.training_schema import check_training
 from trainmaster_operator.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec, SpecModel
-from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show, unfit
+from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, fits, show, unfit
 from trainmaster_operator.wire.values import mapping
 
 __all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
@@ -212,12 +211,12 @@ def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
         yield _NO_NAME
     # The API server appends its suffix, so generateName may end with a hyphen.
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
-    if beginning and not _fits(SUBDOMAIN_PATTERN, beginning):
+    if beginning and not fits(SUBDOMAIN_PATTERN, beginning):
         yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
     if len(metadata.namespace) > _MAX_NAMESPACE:
         message = f"{show(metadata.namespace)} is too long; use at most {_MAX_NAMESPACE} characters"
         yield Problem("metadata.namespace", metadata.namespace, message)
-    elif metadata.namespace and not _fits(DNS_LABEL_PATTERN, metadata.namespace):
+    elif metadata.namespace and not fits(DNS_LABEL_PATTERN, metadata.namespace):
         yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))
     yield from check_labels("metadata.labels", metadata.labels)
     yield from check_annotations("metadata.annotations", metadata.annotations)
@@ -237,7 +236,3 @@ def _annotations_too_large(annotations: Mapping[str, str | None]) -> Iterator[Pr
     if size > MAX_ANNOTATION_BYTES:
         message = f"has {size} bytes; use at most {MAX_ANNOTATION_BYTES} for all annotations together"
         yield Problem("metadata.annotations", None, message)
-
-
-def _fits(pattern: str, text: str) -> bool:
-    return re.fullmatch(pattern.strip("^$"), text) is not None

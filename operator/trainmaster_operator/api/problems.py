@@ -77,6 +77,17 @@ def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> str | No
     return meant[near[0]] if near else None
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, least: float = VERY_SIMILAR) -> str:
+    """Returns the remedy that names the known name that was probably meant, or else the other remedy."""
+    near = nearest(name, known, least)
+    return otherwise if near is None else f"did you mean {near}?"
+
+
+def either(names: Sequence[str]) -> str:
+    """Returns the names as a text, such as `a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def only_longer(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name if exactly one begins with `name`, such as OOMKilled for OOM."""
     given = plain(name)

@@ -24,7 +24,7 @@ from pydantic.alias_generators import to_snake
 
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.api.pod_template import RESERVED_PATHS, SYSTEM_PATHS, hides_the_image, is_below, matching
-from trainmaster_operator.api.problems import Problem
+from trainmaster_operator.api.problems import Problem, either
 from trainmaster_operator.api.v1alpha1 import (
     BUNDLED_IMAGE,
     Accelerator,
@@ -44,7 +44,7 @@ from trainmaster_operator.api.v1alpha1 import (
     is_bundled,
 )
 from trainmaster_operator.api.v1alpha1.names import set_names
-from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, is_image, show
+from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, fits, show
 from trainmaster_operator.wire.limits import MAX_WORKERS
 
 _VERBS = {"string": "%s", "int": "%d"}
@@ -197,8 +197,7 @@ NAME_RULES: tuple[Rule, ...] = (
         NamedSpec,
         "metadata.name",
         cel=f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
-        # fullmatch is used, because Python's $ also matches before a final line break.
-        holds=lambda job: re.fullmatch(JOB_NAME_PATTERN.strip("^$"), job.name) is not None,
+        holds=lambda job: fits(JOB_NAME_PATTERN, job.name),
         message="'{name}' is not a name that a Service can have; use lower case letters, digits and '-', beginning "
         "with a letter and ending with a letter or digit",
         shown=_NAME,
@@ -299,7 +298,7 @@ RULES: tuple[Rule, ...] = (
         JobSpec,
         "image",
         cel=f"self.image.matches({json.dumps(IMAGE_PATTERN)})",
-        holds=lambda spec: is_image(spec.image),
+        holds=lambda spec: fits(IMAGE_PATTERN, spec.image),
         message="'{image}' is not an image that can be pulled; use registry/repository:tag, without https://, spaces "
         "or capitals in the repository, such as ghcr.io/team/train:1.0",
         shown={"image": _field("image")},
@@ -526,5 +525,5 @@ def _unanswerable_reasons(rules: list[FailureRule]) -> Iterator[Problem]:
                     f"spec.failurePolicy.rules[{position}].reasons[{place}]",
                     reason,
                     f"{show(reason)} can't be answered by a rule: a disruption never counts, and what keeps a job from "
-                    f"starting or ends all of it fails it; use {', '.join(answerable[:-1])} or {answerable[-1]}",
+                    f"starting or ends all of it fails it; use {either(answerable)}",
                 )

@@ -17,7 +17,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trainmaster_operator.api.problems import Problem, nearest, typographic_quotes, wrong_type
+from trainmaster_operator.api.problems import (
+    SIMILAR,
+    Problem,
+    did_you_mean,
+    either,
+    nearest,
+    typographic_quotes,
+    wrong_type,
+)
 from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster_operator.api.values import out_of_range, show
 
@@ -89,8 +97,7 @@ def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem
         return
     tasks = SCHEMAS["tasks"]
     if name not in tasks:
-        near = nearest(name, tasks)
-        remedy = f"did you mean {near}?" if near else f"use {', '.join(tasks)}, or your own as module:function"
+        remedy = did_you_mean(name, tasks, f"use {', '.join(tasks)}, or your own as module:function", SIMILAR)
         yield Problem(f"{_PATH}.task.name", name, f"{show(name)} is not a task; {remedy}")
     elif isinstance(task.get("options"), dict):
         yield from _check(f"{_PATH}.task.options", task["options"], tasks[name], partial)
@@ -169,8 +176,7 @@ def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
         known = schema["enum"]
         if value in known or (value is False and "off" in known):
             return None
-        near = nearest(value, known) if isinstance(value, str) else None
-        remedy = f"did you mean {near}?" if near else f"use {', '.join(known[:-1])} or {known[-1]}"
+        remedy = did_you_mean(value if isinstance(value, str) else "", known, f"use {either(known)}", SIMILAR)
         return f"{show(value)} is not known; {remedy}"
     kind = schema["type"]
     read = _read(value, kind)

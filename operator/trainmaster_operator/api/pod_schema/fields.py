@@ -16,7 +16,7 @@ from typing import Any
 
 from trainmaster_operator.api.kubernetes_syntax import keyed, quantity_problem
 from trainmaster_operator.api.merge import DIRECTIVE, KEY_DEFAULTS
-from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest, only_longer, plain, wrong_type
+from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, either, nearest, only_longer, plain, wrong_type
 from trainmaster_operator.api.values import show
 
 POD = "spec.podTemplate.spec"
@@ -307,11 +307,7 @@ def _value(kind: Scalar, value: str) -> str | None:
     meant = nearest(value, kind.values, VERY_SIMILAR)
     if meant is not None:
         return f"{show(value)} is not known; did you mean {meant}?"
-    return None if kind.is_open else f"{show(value)} is not known; use {_either(kind.values)}"
-
-
-def _either(values: tuple[str, ...]) -> str:
-    return f"{', '.join(values[:-1])} or {values[-1]}"
+    return None if kind.is_open else f"{show(value)} is not known; use {either(kind.values)}"
 
 
 def _no_mapping(struct: Struct, value: Any) -> str | None:

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from trainmaster_operator.api.kubernetes_syntax import keyed, quantity, quantity_problem
-from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest
+from trainmaster_operator.api.problems import Problem, did_you_mean
 from trainmaster_operator.api.v1alpha1 import CPU, Accelerator, JobSpec, Resources
 from trainmaster_operator.api.values import show
 
@@ -92,10 +92,7 @@ def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker:
 def _wrong(name: str, value: Any) -> str | None:
     number = _number(value)
     if "/" not in name and name not in _STANDARD and not name.startswith(_HUGE_PAGES):
-        meant = nearest(name, _STANDARD, VERY_SIMILAR)
-        remedy = (
-            f"did you mean {meant}?" if meant else "use cpu, memory or a device's full name, such as nvidia.com/gpu"
-        )
+        remedy = did_you_mean(name, _STANDARD, "use cpu, memory or a device's full name, such as nvidia.com/gpu")
         return f"{show(name)} is not a resource; {remedy}"
     if number is not None and number < 0:
         return f"{show(value)} is negative; use 0 or more"
