@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from trainmaster_operator.api.limits import MAX_ITEMS
 from trainmaster_operator.api.pod_schema.fields import ListOf, MappingOf, Scalar, Struct, Type, pod_spec
-from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule, TransitionRule
+from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule
 from trainmaster_operator.api.v1alpha1 import (
     GROUP,
     KIND,
@@ -134,7 +134,7 @@ def spec_schema() -> dict[str, Any]:
     """Returns the structural schema of the spec, with defaults and rules."""
     schema = JobSpec.model_json_schema(by_alias=True)
     converted = _Converter(schema.get("$defs", {}), in_status=False).convert(schema, JobSpec.__name__)
-    converted["x-kubernetes-validations"] += [_transition(transition) for transition in TRANSITIONS]
+    converted["x-kubernetes-validations"] += map(_validation, TRANSITIONS)
     converted["properties"]["podTemplate"]["properties"]["spec"].update(pod_spec_schema())
     return converted
 
@@ -251,15 +251,6 @@ def _validation(rule: Rule) -> dict[str, Any]:
         validation["fieldPath"] = f".{rule.field}"
     validation["reason"] = rule.reason
     return validation
-
-
-def _transition(transition: TransitionRule) -> dict[str, Any]:
-    return {
-        "rule": transition.cel,
-        "message": transition.message,
-        "fieldPath": f".{transition.field}",
-        "reason": "FieldValueForbidden",
-    }
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from trainmaster_operator.api.pod_schema.fields import POD, pod_types
@@ -114,7 +115,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
     shown = "this text" if field == "setup" and isinstance(value, str) else show(value)
     match kind:
         case "extra_forbidden":
-            return unknown_field(parent, field, _field_names(model), model)
+            return unknown_field(parent, field, tuple(_fields(model)), model)
         case "missing":
             return f"is missing; set it{_described(model, field)}"
         case "greater_than_equal" | "greater_than" | "less_than_equal":
@@ -151,27 +152,27 @@ def _alternatives(value: Any, expected: str) -> str:
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
     """Describes a missing field by its allowed values if they are few, or by the beginning of its description."""
-    for name, info in model.model_fields.items() if model is not None else ():
-        if (info.alias or name) != field:
-            continue
-        if get_origin(info.annotation) is Literal:
-            return f" to {either(get_args(info.annotation))}"
-        first = re.split(r"[.;:] |\.$", info.description or "")[0]
-        return f" ({first})" if first else ""
-    return ""
+    info = _fields(model).get(field)
+    if info is None:
+        return ""
+    if get_origin(info.annotation) is Literal:
+        return f" to {either(get_args(info.annotation))}"
+    first = re.split(r"[.;:] |\.$", info.description or "")[0]
+    return f" ({first})" if first else ""
 
 
 def _required(model: type[SpecModel] | None) -> tuple[str, ...]:
     """Returns the required fields of a mapping, or some of its optional ones."""
-    fields = list(model.model_fields.items()) if model is not None else []
+    fields = list(_fields(model).items())
     required = [(name, info) for name, info in fields if info.is_required()]
     if not required or any(model_in(info.annotation) is not None for _, info in required):
         required = fields[:_SOME]
-    return tuple(info.alias or name for name, info in required)
+    return tuple(name for name, _ in required)
 
 
-def _field_names(model: type[SpecModel] | None) -> tuple[str, ...]:
-    return tuple(info.alias or name for name, info in model.model_fields.items()) if model is not None else ()
+def _fields(model: type[SpecModel] | None) -> dict[str, FieldInfo]:
+    """Returns a model's fields by their names in JSON."""
+    return {info.alias or name: info for name, info in model.model_fields.items()} if model is not None else {}
 
 
 def _model_at(root: type[SpecModel], location: tuple[int | str, ...]) -> type[SpecModel] | None:
@@ -180,15 +181,9 @@ def _model_at(root: type[SpecModel], location: tuple[int | str, ...]) -> type[Sp
     for part in location:
         if isinstance(part, int) or part in _TAGS:
             continue
-        model = model_in(_annotation(model, part))
+        info = _fields(model).get(part)
+        model = None if info is None else model_in(info.annotation)
     return model
-
-
-def _annotation(model: type[SpecModel] | None, alias: str) -> Any:
-    for name, info in model.model_fields.items() if model is not None else ():
-        if (info.alias or name) == alias:
-            return info.annotation
-    return None
 
 
 def _join(path: list[Any]) -> str:
@@ -332,8 +327,7 @@ def _places(model: type[SpecModel]) -> Mapping[str, tuple[str, ...]]:
 
 
 def _below(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
-    for python_name, info in model.model_fields.items():
-        name = info.alias or python_name
+    for name, info in _fields(model).items():
         yield name, path + name
         inner = model_in(info.annotation)
         if inner is not None:

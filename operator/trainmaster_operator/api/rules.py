@@ -103,26 +103,16 @@ class Rule:
         return f"{json.dumps(''.join(verbs))}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
 
 
-@dataclass(frozen=True)
-class TransitionRule:
-    """TransitionRule makes a field of the spec immutable. Only the API server sees the old and the new value."""
+def _fixed(field: str, message: str, *, optional: bool, unless: str = "") -> Rule:
+    """Returns a rule that makes a field of the spec immutable. Only the API server sees the old and the new value.
 
-    field: str
-    message: str
-    # Whether the field may be absent in a stored object.
-    optional: bool
-    # A condition in CEL under which the field may change.
-    unless: str = ""
-
-    @property
-    def cel(self) -> str:
-        """Returns the rule in CEL, which also refuses to add or remove the field."""
-        same = f"self.{self.field} == oldSelf.{self.field}"
-        if not self.optional:
-            return same
-        has, had = f"has(self.{self.field})", f"has(oldSelf.{self.field})"
-        same = f"({self.unless} || {same})" if self.unless else same
-        return f"{has} == {had} && (!{has} || {same})"
+    An `optional` field can't be added or removed either. `unless` is a condition in CEL under which it may change.
+    """
+    same = f"self.{field} == oldSelf.{field}"
+    if optional:
+        has, had = f"has(self.{field})", f"has(oldSelf.{field})"
+        same = f"{has} == {had} && (!{has} || {f'({unless} || {same})' if unless else same})"
+    return Rule(JobSpec, field, same, holds=lambda spec: True, message=message, reason="FieldValueForbidden")
 
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
@@ -159,10 +149,10 @@ _MAY_BE_ABSENT = [
     "securityContext",
     "podTemplate",
 ]
-TRANSITIONS: tuple[TransitionRule, ...] = (
-    *(TransitionRule(name, _FIXED, optional=False) for name in _ALWAYS_SET),
-    *(TransitionRule(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
-    TransitionRule(
+TRANSITIONS: tuple[Rule, ...] = (
+    *(_fixed(name, _FIXED, optional=False) for name in _ALWAYS_SET),
+    *(_fixed(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
+    _fixed(
         "code",
         "can't be changed once the job exists, except for its digest; delete the job and apply it again",
         optional=True,
@@ -170,13 +160,13 @@ TRANSITIONS: tuple[TransitionRule, ...] = (
         "self.code.configMap == oldSelf.code.configMap) || "
         "(has(self.code.claim) && has(oldSelf.code.claim) && self.code.claim == oldSelf.code.claim)",
     ),
-    TransitionRule(
+    _fixed(
         "workers",
         "can't be changed, because the job isn't elastic; delete the job and apply it again with the new number",
         optional=True,
         unless="has(self.elastic)",
     ),
-    TransitionRule(
+    _fixed(
         "failurePolicy.hang",
         "can't be changed once the job exists, because agents keep the limits they were started with; delete the job "
         "and apply it again",
@@ -255,6 +245,18 @@ def _shown_quantity(field: str) -> Shown:
     return Shown(f"string(self.{field})", lambda resources: str(getattr(resources, attribute)))
 
 
+def _excludes_groups(field: str, message: str, shown: Mapping[str, Shown] | None = None) -> Rule:
+    """Returns the rule that a job with worker groups doesn't set this field."""
+    return Rule(
+        JobSpec,
+        field,
+        cel=f"!(has(self.{field}) && has(self.workerGroups))",
+        holds=lambda spec: spec.worker_groups is None or field not in spec.model_fields_set,
+        message=message,
+        shown=shown or {},
+    )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         JobSpec,
@@ -264,27 +266,15 @@ RULES: tuple[Rule, ...] = (
         message="has no workers; set spec.workers to the number of pods, or spec.workerGroups",
         reason="FieldValueRequired",
     ),
-    Rule(
-        JobSpec,
+    _excludes_groups(
         "workers",
-        cel="!(has(self.workers) && has(self.workerGroups))",
-        holds=lambda spec: spec.workers is None or spec.worker_groups is None,
-        message="{workers} can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
+        "{workers} can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
         shown={"workers": _field("workers", "int")},
     ),
-    Rule(
-        JobSpec,
-        "resources",
-        cel="!(has(self.resources) && has(self.workerGroups))",
-        holds=lambda spec: spec.worker_groups is None or "resources" not in spec.model_fields_set,
-        message="can't be combined with spec.workerGroups; move it into the groups",
-    ),
-    Rule(
-        JobSpec,
+    _excludes_groups("resources", "can't be combined with spec.workerGroups; move it into the groups"),
+    _excludes_groups(
         "spares",
-        cel="!(has(self.spares) && has(self.workerGroups))",
-        holds=lambda spec: spec.spares is None or spec.worker_groups is None,
-        message="{spares} can't be combined with spec.workerGroups; move it into the group that needs spares",
+        "{spares} can't be combined with spec.workerGroups; move it into the group that needs spares",
         shown={"spares": _field("spares", "int")},
     ),
     Rule(
@@ -443,13 +433,7 @@ RULES: tuple[Rule, ...] = (
             "max": _field("elastic.maxWorkers", "int"),
         },
     ),
-    Rule(
-        JobSpec,
-        "elastic",
-        cel="!(has(self.elastic) && has(self.workerGroups))",
-        holds=lambda spec: spec.elastic is None or spec.worker_groups is None,
-        message="can't be combined with spec.workerGroups; use spec.workers, or remove it",
-    ),
+    _excludes_groups("elastic", "can't be combined with spec.workerGroups; use spec.workers, or remove it"),
     Rule(
         Scheduling,
         "queue",

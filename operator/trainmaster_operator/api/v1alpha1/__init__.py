@@ -1,6 +1,6 @@
 """Defines version `v1alpha1` of the custom resource `DistributedTrainingJob` as typed, frozen values.
 
-1. `spec` is the user's request. `workers`, `policies` and `pods` define the models of its fields.
+1. `spec` is the user's request.
 2. `status` contains the operator's observations and decisions.
 3. `names` defines the group, the phases and the reasons, and `base_models` the base classes of all models.
 
@@ -46,47 +46,40 @@ from trainmaster_operator.api.v1alpha1.status import (
 )
 
 if TYPE_CHECKING:
-    from trainmaster_operator.api.v1alpha1.pods import (
+    from trainmaster_operator.api.v1alpha1.spec import (
+        CPU,
+        RDMA,
+        Accelerator,
+        Backoff,
         Checkpoint,
         CheckpointVolume,
         Code,
         CodeClaim,
+        CPUOrQuantity,
+        Elastic,
+        FailurePolicy,
+        FailureRule,
         Gang,
+        Hang,
+        Interconnect,
+        JobSpec,
+        LogRules,
+        NodePolicy,
         PodTemplate,
         PodTemplateMetadata,
+        Resources,
+        RunPolicy,
         Scheduling,
         SecurityContext,
         Topology,
-    )
-    from trainmaster_operator.api.v1alpha1.policies import (
-        Backoff,
-        FailurePolicy,
-        FailureRule,
-        Hang,
-        LogRules,
-        NodePolicy,
-        RunPolicy,
         WarmStart,
-    )
-    from trainmaster_operator.api.v1alpha1.spec import JobSpec
-    from trainmaster_operator.api.v1alpha1.workers import (
-        CPU,
-        RDMA,
-        Accelerator,
-        CPUOrQuantity,
-        Elastic,
-        Interconnect,
-        Resources,
         WorkerGroup,
     )
-
-if not TYPE_CHECKING:
+else:
 
     def __getattr__(name: str) -> Any:
         """Returns a model of the spec. Commands that only read a status never load these models."""
-        if not name.startswith("_"):
-            for module in ("pods", "policies", "workers", "spec"):
-                names = vars(import_module(f"{__name__}.{module}"))
-                if name in names:
-                    return names[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        models = {} if name.startswith("_") else vars(import_module(f"{__name__}.spec"))
+        if name not in models:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return models[name]
