@@ -60,16 +60,8 @@ class AttemptEvidence:
 
     def to_json(self) -> str:
         """Returns the JSON text for the ConfigMap."""
-        return json.dumps(
-            {
-                "attempt": self.attempt,
-                "failure": dict(self.failure),
-                "workers": {str(worker): dict(report) for worker, report in sorted(self.workers.items())},
-                "ranks": {str(rank): dict(stood) for rank, stood in sorted(self.ranks.items())},
-                "logs": {str(worker): text for worker, text in sorted(self.logs.items())},
-            },
-            separators=(",", ":"),
-        )
+        parts = {name: dict(sorted(getattr(self, name).items())) for name in ("workers", "ranks", "logs")}
+        return json.dumps({"attempt": self.attempt, "failure": self.failure, **parts}, separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: str) -> AttemptEvidence | None:
@@ -130,20 +122,18 @@ class Stacks:
 
     def to_data(self) -> dict[str, str]:
         """Returns the data of the ConfigMap."""
-        states = {str(rank): {**state, "text": ""} for rank, state in sorted(self.ranks.items())}
-        for state in states.values():
-            del state["text"]
+        ranks = sorted(self.ranks.items())
         head = {
             "request": self.request,
             "attempt": self.attempt,
             "collectedAt": self.collected_at,
-            "ranks": states,
+            "ranks": {rank: {name: state[name] for name in state if name != "text"} for rank, state in ranks},
             "unanswered": list(self.unanswered),
             "leftOut": self.left_out,
             "problem": self.problem,
             "withheld": self.withheld,
         }
-        texts = {rank_key(rank): text for rank, state in sorted(self.ranks.items()) if (text := state.get("text"))}
+        texts = {rank_key(rank): text for rank, state in ranks if (text := state.get("text"))}
         return {STACKS_KEY: json.dumps(head, separators=(",", ":")), **texts}
 
     @classmethod
@@ -155,14 +145,13 @@ class Stacks:
             return None
         if not isinstance(head.get("request"), str):
             return None
-        indexes = ((decimal(key, MAX_INDEX), state) for key, state in mapping(head.get("ranks")).items())
-        states = {rank: mapping(state) for rank, state in indexes if rank is not None}
+        ranks = _by_index(head.get("ranks"))
         unanswered = head.get("unanswered")
         return cls(
             request=head["request"],
             attempt=whole(head.get("attempt")) or 0,
             collected_at=str(head.get("collectedAt") or ""),
-            ranks={rank: {**state, "text": str(data.get(rank_key(rank), ""))} for rank, state in states.items()},
+            ranks={rank: {**mapping(state), "text": str(data.get(rank_key(rank), ""))} for rank, state in ranks},
             unanswered=tuple(one for one in unanswered if whole(one) is not None)
             if isinstance(unanswered, list)
             else (),

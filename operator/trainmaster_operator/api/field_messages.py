@@ -86,20 +86,14 @@ def _stands_for(unknown: Problem, field: str) -> bool:
 
 def _problem_of(detail: ErrorDetails, root: type[SpecModel], path: str) -> Problem:
     location = detail["loc"]
-    shown = location
-    if location and location[-1] in _TAGS and _model_at(root, location) is None:
-        shown = location[:-1]
-    parts = [path, *(part for position, part in enumerate(shown) if not _is_tag(shown, position))]
+    tagged = (part for at, part in enumerate(location) if not (part in _TAGS and location[at - 1] == "cpu"))
+    parts = [path, *tagged]
     value = ... if detail["type"] == "missing" else detail["input"]
     field = str(location[-1]) if location else path
     message = _mistyped(detail, field, _required(_model_at(root, location))) or _sentence(
         detail, _model_at(root, location[:-1]), field, _join(parts[:-1])
     )
     return Problem(_join(parts), value, message)
-
-
-def _is_tag(location: tuple[int | str, ...], position: int) -> bool:
-    return location[position] in _TAGS and position > 0 and location[position - 1] == "cpu"
 
 
 def _mistyped(detail: ErrorDetails, field: str, fields: tuple[str, ...]) -> str | None:

@@ -30,16 +30,8 @@ from trainmaster_operator.api.values import show
 RESERVED_PREFIX = "trainmaster-"
 RESERVED_VARIABLES = frozenset(
     [
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "NNODES",
-        "NODE_RANK",
-        "NPROC_PER_NODE",
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "TORCHELASTIC_ERROR_FILE",
+        *("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
+        *("LOCAL_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE"),
     ]
 )
 RESERVED_VARIABLE_PREFIXES = ("PET_", "TRAINMASTER_")

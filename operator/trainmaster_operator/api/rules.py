@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
@@ -47,21 +47,20 @@ from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, fits, show
 from trainmaster_operator.wire.limits import MAX_WORKERS
 
-_VERBS = {"string": "%s", "int": "%d"}
 
-
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """Shown is a value in a message, as a CEL expression of type string or int and as a function of the model."""
 
     cel: str
     get: Callable[[Any], Any]
-    type: Literal["string", "int"] = "string"
 
 
-def _field(path: str, type: Literal["string", "int"] = "string") -> Shown:
-    """Returns a field of the model for display in a message."""
-    return Shown(f"self.{path}", attrgetter(".".join(map(to_snake, path.split(".")))), type)
+def _fields(**paths: str) -> dict[str, Shown]:
+    """Returns fields of the model for display in a message, by their names there."""
+    return {
+        name: Shown(f"self.{path}", attrgetter(".".join(map(to_snake, path.split(".")))))
+        for name, path in paths.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,8 @@ class Rule:
         if not self.shown:
             return None
         parts = re.split(r"\{(\w+)\}", self.message)
-        verbs = [
-            _VERBS[self.shown[part].type] if position % 2 else part.replace("%", "%%")
-            for position, part in enumerate(parts)
-        ]
-        return f"{json.dumps(''.join(verbs))}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
+        text = "%s".join(part.replace("%", "%%") for part in parts[::2])
+        return f"{json.dumps(text)}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
 
 
 def _fixed(field: str, message: str, *, optional: bool, unless: str = "") -> Rule:
@@ -199,7 +195,7 @@ NAME_RULES: tuple[Rule, ...] = (
         holds=lambda job: len(job.name) <= MAX_SET_NAME,
         message="'{name}' has {size} characters, and the labels of its pods leave room for "
         f"{MAX_SET_NAME}; use at most {MAX_SET_NAME}",
-        shown={**_NAME, "size": Shown("size(self.metadata.name)", lambda job: len(job.name), "int")},
+        shown={**_NAME, "size": Shown("size(self.metadata.name)", lambda job: len(job.name))},
     ),
     Rule(
         NamedSpec,
@@ -269,13 +265,13 @@ RULES: tuple[Rule, ...] = (
     _excludes_groups(
         "workers",
         "{workers} can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
-        shown={"workers": _field("workers", "int")},
+        shown=_fields(workers="workers"),
     ),
     _excludes_groups("resources", "can't be combined with spec.workerGroups; move it into the groups"),
     _excludes_groups(
         "spares",
         "{spares} can't be combined with spec.workerGroups; move it into the group that needs spares",
-        shown={"spares": _field("spares", "int")},
+        shown=_fields(spares="spares"),
     ),
     Rule(
         JobSpec,
@@ -291,7 +287,7 @@ RULES: tuple[Rule, ...] = (
         holds=lambda spec: fits(IMAGE_PATTERN, spec.image),
         message="'{image}' is not an image that can be pulled; use registry/repository:tag, without https://, spaces "
         "or capitals in the repository, such as ghcr.io/team/train:1.0",
-        shown={"image": _field("image")},
+        shown=_fields(image="image"),
     ),
     Rule(
         JobSpec,
@@ -300,7 +296,7 @@ RULES: tuple[Rule, ...] = (
         holds=lambda spec: spec.command is not None or is_bundled(spec.image),
         message="is missing, and the image '{image}' has no program that Trainmaster knows; set it to what trains, "
         "such as [python, train.py]",
-        shown={"image": _field("image")},
+        shown=_fields(image="image"),
         reason="FieldValueRequired",
     ),
     Rule(
@@ -355,7 +351,7 @@ RULES: tuple[Rule, ...] = (
         cel="!has(self.hostPath) || !self.hostPath.matches('(^|/)[.][.](/|$)')",
         holds=lambda volume: volume.host_path is None or ".." not in volume.host_path.split("/"),
         message="'{path}' contains '..'; use a path without it",
-        shown={"path": _field("hostPath")},
+        shown=_fields(path="hostPath"),
     ),
     Rule(
         Checkpoint,
@@ -365,7 +361,7 @@ RULES: tuple[Rule, ...] = (
             not (hides_the_image(checkpoint.path) or is_below(checkpoint.path, (*RESERVED_PATHS, *SYSTEM_PATHS)))
         ),
         message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
-        shown={"path": _field("path")},
+        shown=_fields(path="path"),
     ),
     Rule(
         Code,
@@ -410,10 +406,7 @@ RULES: tuple[Rule, ...] = (
         cel="self.minWorkers <= self.maxWorkers",
         holds=lambda elastic: elastic.min_workers <= elastic.max_workers,
         message="{min} is more than maxWorkers, which is {max}; use at most {max}",
-        shown={
-            "min": _field("minWorkers", "int"),
-            "max": _field("maxWorkers", "int"),
-        },
+        shown=_fields(min="minWorkers", max="maxWorkers"),
     ),
     Rule(
         JobSpec,
@@ -427,11 +420,7 @@ RULES: tuple[Rule, ...] = (
             or spec.elastic.min_workers <= spec.workers <= spec.elastic.max_workers
         ),
         message="{workers} is outside spec.elastic; use {min} to {max}",
-        shown={
-            "workers": _field("workers", "int"),
-            "min": _field("elastic.minWorkers", "int"),
-            "max": _field("elastic.maxWorkers", "int"),
-        },
+        shown=_fields(workers="workers", min="elastic.minWorkers", max="elastic.maxWorkers"),
     ),
     _excludes_groups("elastic", "can't be combined with spec.workerGroups; use spec.workers, or remove it"),
     Rule(
@@ -443,7 +432,7 @@ RULES: tuple[Rule, ...] = (
             or (scheduling.gang is not None and scheduling.gang.scheduler in ("volcano", "kueue"))
         ),
         message="'{queue}' has no scheduler that knows queues; set gang.scheduler to volcano or kueue, or remove it",
-        shown={"queue": _field("queue")},
+        shown=_fields(queue="queue"),
     ),
     Rule(
         Scheduling,

@@ -13,68 +13,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trainmaster_operator.api.v1alpha1.base_models import SpecModel, StatusModel
-from trainmaster_operator.api.v1alpha1.names import (
-    API_VERSION,
-    BUNDLED_IMAGE,
-    BUNDLED_USER,
-    DEFAULT_IMAGE,
-    GROUP,
-    INSTALL_CRD,
-    KIND,
-    PLURAL,
-    SHORT_NAME,
-    SINGULAR,
-    TERMINAL_PHASES,
-    VERSION,
-    AnswerableReason,
-    FailureReason,
-    JobIdentity,
-    Phase,
-    is_bundled,
-)
-from trainmaster_operator.api.v1alpha1.status import (
-    TIME_CATEGORIES,
-    Condition,
-    Failure,
-    JobStatus,
-    Progress,
-    RecoveryTimes,
-    StacksRequest,
-    TimeSpent,
-    WorkerCounts,
-)
+from trainmaster_operator.api.v1alpha1.base_models import *
+from trainmaster_operator.api.v1alpha1.names import *
+from trainmaster_operator.api.v1alpha1.status import *
 
 if TYPE_CHECKING:
-    from trainmaster_operator.api.v1alpha1.spec import (
-        CPU,
-        RDMA,
-        Accelerator,
-        Backoff,
-        Checkpoint,
-        CheckpointVolume,
-        Code,
-        CodeClaim,
-        CPUOrQuantity,
-        Elastic,
-        FailurePolicy,
-        FailureRule,
-        Gang,
-        Hang,
-        Interconnect,
-        JobSpec,
-        LogRules,
-        NodePolicy,
-        PodTemplate,
-        PodTemplateMetadata,
-        Resources,
-        RunPolicy,
-        Scheduling,
-        SecurityContext,
-        Topology,
-        WarmStart,
-        WorkerGroup,
-    )
+    from trainmaster_operator.api.v1alpha1.spec import *
 else:
 
     def __getattr__(name: str) -> Any:
