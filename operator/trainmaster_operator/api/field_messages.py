@@ -133,7 +133,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
 
 
 # Errors of the types in `values`, which contain their own messages.
-_OURS = frozenset({"quantity", "processes", "json", "time", "pattern"})
+_OURS = frozenset({"quantity", "processes", "json", "time", "pattern", "reason"})
 
 
 def _alternatives(value: Any, expected: str) -> str:

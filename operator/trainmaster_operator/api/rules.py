@@ -17,18 +17,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
 
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.api.pod_template import RESERVED_PATHS, SYSTEM_PATHS, hides_the_image, is_below, matching
-from trainmaster_operator.api.problems import Problem, either
+from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.v1alpha1 import (
     BUNDLED_IMAGE,
     Accelerator,
-    AnswerableReason,
     Backoff,
     Checkpoint,
     CheckpointVolume,
@@ -454,7 +453,6 @@ def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
         if problem is not None:
             yield problem
     yield from _repeated_groups(spec.worker_groups or [])
-    yield from _unanswerable_reasons(spec.failure_policy.rules)
     yield from _check_model("spec", spec)
 
 
@@ -486,17 +484,3 @@ def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
                 f"{show(group.name)} is already the name of another group; use another name",
             )
         seen.add(group.name)
-
-
-def _unanswerable_reasons(rules: list[FailureRule]) -> Iterator[Problem]:
-    """Yields problems with reasons that a rule can't match, which the API server refuses by the schema."""
-    answerable = get_args(AnswerableReason)
-    for position, rule in enumerate(rules):
-        for place, reason in enumerate(rule.reasons or ()):
-            if reason not in answerable:
-                yield Problem(
-                    f"spec.failurePolicy.rules[{position}].reasons[{place}]",
-                    reason,
-                    f"{show(reason)} can't be answered by a rule: a disruption never counts, and what keeps a job from "
-                    f"starting or ends all of it fails it; use {either(answerable)}",
-                )

@@ -7,9 +7,10 @@ scheduling, checkpoints, code and other fields of the pods.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    BeforeValidator,
     Discriminator,
     Field,
     PrivateAttr,
@@ -19,10 +20,13 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from trainmaster_operator.api.limits import KIB, MAX_BYTES
+from trainmaster_operator.api.problems import either
+from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.v1alpha1.base_models import SpecModel
-from trainmaster_operator.api.v1alpha1.names import DEFAULT_IMAGE, AnswerableReason, FailureReason
+from trainmaster_operator.api.v1alpha1.names import DEFAULT_IMAGE, AnswerableReason
 from trainmaster_operator.api.values import (
     CORES_HINT,
     FITS_CORES,
@@ -54,6 +58,7 @@ from trainmaster_operator.api.values import (
     Subdomain,
     WholeSeconds,
     WorkerCount,
+    show,
 )
 from trainmaster_operator.wire.log_rules import GROUPS
 
@@ -66,8 +71,17 @@ class Backoff(SpecModel):
     max_seconds: Seconds = Field(300, description="Maximum wait, in seconds.")
 
 
-# An older job may contain other reasons, which `api.rules` refuses in a new job.
-RuleReason = Annotated[FailureReason, WithJsonSchema({"type": "string", "enum": list(get_args(AnswerableReason))})]
+def _answerable(reason: Any) -> Any:
+    """Explains why rules can't match a reason. Other words are refused as unknown."""
+    names = get_args(AnswerableReason)
+    if isinstance(reason, str) and reason in REASONS and reason not in names:
+        raise PydanticCustomError(
+            "reason",
+            "{shown} can't be answered by a rule: a disruption never counts, and what keeps a job from starting or "
+            "ends all of it fails it; use {names}",
+            {"shown": show(reason), "names": either(names)},
+        )
+    return reason
 
 
 class FailureRule(SpecModel):
@@ -76,7 +90,7 @@ class FailureRule(SpecModel):
     exit_codes: list[Annotated[StrictInt, Field(ge=1, le=255)]] | None = Field(
         None, min_length=1, max_length=64, description="Exit codes that match; 128 + n for signal n."
     )
-    reasons: list[RuleReason] | None = Field(
+    reasons: list[Annotated[AnswerableReason, BeforeValidator(_answerable)]] | None = Field(
         None, min_length=1, max_length=32, description="Failure reasons that match (OOMKilled, Hung, ...)."
     )
     action: Literal["Fail", "Restart", "Ignore"] = Field(
