@@ -63,7 +63,7 @@ _SUFFIXES = {
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate("MGTPE", 2)},
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
 }
-_PARTS = re.compile(r"[+]?([0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
+_PARTS = re.compile(r"([-+]?[0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
 
 
 def quantity(value: int | str) -> Decimal:

@@ -19,16 +19,10 @@ from trainmaster_operator.api.values import show
 
 # Merge keys by the last name of a path. Lists of the same name use the same keys everywhere in a pod.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
-    "containers": ("name",),
-    "initContainers": ("name",),
-    "volumes": ("name",),
-    "imagePullSecrets": ("name",),
+    **dict.fromkeys(("containers", "initContainers", "volumes", "imagePullSecrets", "env"), ("name",)),
+    **dict.fromkeys(("resourceClaims", "schedulingGates", "evictionResponders"), ("name",)),
     "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey",),
-    "resourceClaims": ("name",),
-    "schedulingGates": ("name",),
-    "evictionResponders": ("name",),
-    "env": ("name",),
     "ports": ("containerPort", "protocol"),
     "volumeMounts": ("mountPath",),
     "volumeDevices": ("devicePath",),

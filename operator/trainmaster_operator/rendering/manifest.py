@@ -9,13 +9,7 @@ from typing import Any
 
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobIdentity
 from trainmaster_operator.rendering.engine import render_template
-from trainmaster_operator.wire.names import (
-    AGENT_PORT,
-    HASH_ANNOTATION,
-    JOB_NAME_LABEL,
-    JOB_UID_LABEL,
-    MANAGED_BY_LABEL,
-)
+from trainmaster_operator.wire.names import AGENT_PORT, HASH_ANNOTATION, JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
 from trainmaster_operator.wire.signing import canonical
 
 
@@ -67,12 +61,7 @@ def child(
     template: str, job: JobIdentity, name: str, *, labels: Mapping[str, str] | None = None, **values: Any
 ) -> dict[str, Any]:
     """Returns a child from its template, without the hash. `labels` are added to those of all children."""
-    labels = {
-        JOB_NAME_LABEL: job.name,
-        JOB_UID_LABEL: job.uid,
-        **(labels or {}),
-        MANAGED_BY_LABEL: "trainmaster",
-    }
+    labels = {JOB_NAME_LABEL: job.name, JOB_UID_LABEL: job.uid, **(labels or {}), MANAGED_BY_LABEL: "trainmaster"}
     # The label that selects all pods of the job, and that no other job's pods have.
     pods = {JOB_UID_LABEL: job.uid}
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}

@@ -42,13 +42,7 @@ EXIT_KILLED = 137
 """128 + SIGKILL."""
 EXIT_TERMINATED = 143
 """128 + SIGTERM: the agent has stopped as requested."""
-EXIT_BY_REASON = {
-    "LaunchError": 65,
-    "MasterUnreachable": 66,
-    "PreflightMismatch": 67,
-    "Hung": 68,
-    "AgentLost": 69,
-}
+EXIT_BY_REASON = {"LaunchError": 65, "MasterUnreachable": 66, "PreflightMismatch": 67, "Hung": 68, "AgentLost": 69}
 """The exit codes for failures that the agent itself finds; after any other failure it exits with the child's code."""
 REASON_BY_EXIT_CODE = {
     EXIT_USAGE: "Usage",

@@ -100,7 +100,7 @@ _RANGES = {"int32": 2**31, "int64": 2**63}
 
 def check_fields(pod: Mapping[str, Any], path: str = POD) -> Iterator[Problem]:
     """Yields problems with names and types of fields in a partial PodSpec at `path`."""
-    return _Walk().struct(pod_spec(), pod, path, ())
+    return _Walk().struct(pod_types()["PodSpec"], pod, path, ())
 
 
 class _Walk:
@@ -413,11 +413,6 @@ def pod_types() -> Mapping[str, Struct]:
         for each, written in one["fields"].items():
             structs[name].fields[each] = _type(written, structs, tuple(values.get(each, ())))
     return structs
-
-
-def pod_spec() -> Struct:
-    """Returns the type of podTemplate.spec."""
-    return pod_types()["PodSpec"]
 
 
 def _type(written: str, structs: Mapping[str, Struct], values: tuple[str, ...]) -> Type:

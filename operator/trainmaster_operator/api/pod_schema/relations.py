@@ -21,7 +21,7 @@ from trainmaster_operator.api.kubernetes_syntax import (
     variable_name_problem,
 )
 from trainmaster_operator.api.merge import DIRECTIVE
-from trainmaster_operator.api.pod_schema.fields import POD, ListOf, Struct, Type, pod_spec, pod_types
+from trainmaster_operator.api.pod_schema.fields import POD, ListOf, Struct, Type, pod_types
 from trainmaster_operator.api.pod_schema.resources import WorkerResources, check_resources
 from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, did_you_mean, either, nearest
 from trainmaster_operator.api.values import show
@@ -48,7 +48,7 @@ def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator
     yield from _containers(pod, volumes | RENDERED_VOLUMES, worker)
     yield from check_labels(f"{POD}.nodeSelector", pod.get("nodeSelector"))
     yield from _devices(f"{POD}.resources", pod.get("resources"))
-    yield from check_by_type(pod_spec(), pod, POD)
+    yield from check_by_type(pod_types()["PodSpec"], pod, POD)
 
 
 def _devices(path: str, resources: Any) -> Iterator[Problem]:
@@ -210,11 +210,8 @@ _RANGES: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
 }
 # Fields that contain the permissions of a volume's files.
 _MODES: Mapping[str, str] = {
-    "ConfigMapVolumeSource": "defaultMode",
-    "DownwardAPIVolumeFile": "mode",
-    "DownwardAPIVolumeSource": "defaultMode",
-    "KeyToPath": "mode",
-    "ProjectedVolumeSource": "defaultMode",
+    **dict.fromkeys(("DownwardAPIVolumeFile", "KeyToPath"), "mode"),
+    **dict.fromkeys(("ConfigMapVolumeSource", "DownwardAPIVolumeSource", "ProjectedVolumeSource"), "defaultMode"),
     "SecretVolumeSource": "defaultMode",
 }
 _MOST_MODE = 0o777
@@ -222,14 +219,8 @@ _SYSTEMS = ("linux", "windows")
 # Fields of a pod that both environment variables and files in volumes can expose.
 _FIELDS_OF_BOTH = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['…']")
 _FIELDS_OF_VARIABLES = (
-    *_FIELDS_OF_BOTH,
-    "metadata.annotations['…']",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
+    *(*_FIELDS_OF_BOTH, "metadata.annotations['…']", "spec.nodeName", "spec.serviceAccountName"),
+    *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
 )
 _FIELDS_OF_FILES = (*_FIELDS_OF_BOTH, "metadata.labels", "metadata.annotations['…']", "metadata.annotations")
 _ONE_OF_A_MAPPING = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
@@ -378,7 +369,7 @@ def _may_be_new(field: str, known: tuple[str, ...]) -> bool:
     """Returns whether only a later release may support a field here, because this release's pods lack it."""
     place, _, name = field.partition(".")
     is_odd = not re.fullmatch(r"[a-z][A-Za-z]+", name) or nearest(field, known, VERY_SIMILAR) is not None
-    return not is_odd and (place == "status" or (place == "spec" and name not in pod_spec().fields))
+    return not is_odd and (place == "status" or (place == "spec" and name not in pod_types()["PodSpec"].fields))
 
 
 _TEXTS: Mapping[str, Mapping[str, Callable[[str], str | None]]] = {

@@ -121,10 +121,8 @@ def _number(value: Any) -> Decimal | None:
     """Returns a quantity's value, or None if it is invalid, which another check reports."""
     if value is None or quantity_problem(value) is not None:
         return None
-    text = str(value)
-    sign = -1 if text.startswith("-") else 1
     try:
-        return sign * quantity(text.lstrip("+-"))
+        return quantity(value)
     except (ValueError, KeyError, ArithmeticError):
         return None
 

@@ -337,8 +337,7 @@ class Topology(SpecModel):
         "Pack", description="Pack: all workers in one domain. Spread: evenly over the domains."
     )
     required: StrictBool = Field(
-        False,
-        description="Whether a worker waits if it can't be placed like this. false places it anywhere.",
+        False, description="Whether a worker waits if it can't be placed like this. false places it anywhere."
     )
 
 
@@ -355,8 +354,7 @@ class CheckpointVolume(SpecModel):
     """CheckpointVolume is the volume for checkpoints."""
 
     claim_name: Subdomain | None = Field(
-        None,
-        description="PersistentVolumeClaim, mounted by every worker (RWX for several nodes).",
+        None, description="PersistentVolumeClaim, mounted by every worker (RWX for several nodes)."
     )
     host_path: AbsolutePath | None = Field(
         None,
