@@ -132,7 +132,6 @@ def _of_generated(problem: Problem) -> Problem:
 
 MAX_ANNOTATION_BYTES = 256 * 1024
 _MAX_NAMESPACE = 63
-_EXCLUSIVE_FINALIZERS = frozenset({"orphan", "foregroundDeletion"})
 
 _TextMap = dict[str, str | None]
 
@@ -160,18 +159,6 @@ class OwnerReference(SpecModel):
     block_owner_deletion: StrictBool | None = None
 
 
-class ManagedFields(SpecModel):
-    """ManagedFields records which client set which fields. The API server writes these records."""
-
-    manager: str | None = None
-    operation: str | None = None
-    api_version: str | None = None
-    time: _Time | None = None
-    fields_type: str | None = None
-    fields_v1: dict[str, Any] | None = None
-    subresource: str | None = None
-
-
 class ObjectMeta(SpecModel):
     """ObjectMeta defines the fields of every object's metadata, with their types."""
 
@@ -182,7 +169,7 @@ class ObjectMeta(SpecModel):
     annotations: _TextMap = Field(default_factory=dict)
     finalizers: list[str] = Field(default_factory=list)
     owner_references: list[OwnerReference] = Field(default_factory=list)
-    managed_fields: list[ManagedFields] = Field(default_factory=list)
+    managed_fields: list[dict[str, Any]] = Field(default_factory=list)
     uid: str | None = None
     resource_version: str | None = None
     generation: StrictInt | None = None
@@ -224,11 +211,6 @@ def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
     for position, finalizer in enumerate(metadata.finalizers):
         if (wrong := label_key_problem(finalizer)) is not None:
             yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)
-    if set(metadata.finalizers) >= _EXCLUSIVE_FINALIZERS:
-        yield Problem("metadata.finalizers", None, "orphan and foregroundDeletion can't be combined; keep one")
-    if sum(owner.controller is True for owner in metadata.owner_references) > 1:
-        message = "more than one owner has controller: true; keep it on one"
-        yield Problem("metadata.ownerReferences", None, message)
 
 
 def _annotations_too_large(annotations: Mapping[str, str | None]) -> Iterator[Problem]:
