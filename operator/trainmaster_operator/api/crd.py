@@ -222,27 +222,25 @@ class _Converter:
 
 def _dump(model: BaseModel) -> Any:
     """Returns a model's defaults in their JSON form, without unset and empty fields."""
+    # The API server shows 300.0 as 300.
     return _tidy(model.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 
 def _tidy(value: Any) -> Any:
-    """Returns 300.0 as 300, as the API server shows it."""
     if isinstance(value, dict):
         return {key: _tidy(one) for key, one in value.items() if one != []}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _validation(rule: Rule) -> dict[str, Any]:
-    expression = rule.message_expression()
     validation: dict[str, Any] = {"rule": rule.cel, "message": rule.message}
-    if expression is not None:
+    if rule.shown:
         # The API server uses this message if the expression fails. It can't show values.
         validation["message"] = rule.message.format(**{name: f"<{name}>" for name in rule.shown})
-        validation["messageExpression"] = expression
+        validation["messageExpression"] = rule.message_expression()
     if rule.field:
         validation["fieldPath"] = f".{rule.field}"
-    validation["reason"] = rule.reason
-    return validation
+    return {**validation, "reason": rule.reason}
 
 
 if __name__ == "__main__":

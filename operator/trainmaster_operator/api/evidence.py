@@ -73,13 +73,9 @@ class AttemptEvidence:
         attempt = whole(data.get("attempt"))
         if attempt is None or not all(isinstance(data.get(name) or {}, dict) for name in _PARTS):
             return None
-        return cls(
-            attempt=attempt,
-            failure=mapping(data.get("failure")),
-            workers={worker: mapping(report) for worker, report in _by_index(data.get("workers"))},
-            ranks={rank: mapping(stood) for rank, stood in _by_index(data.get("ranks"))},
-            logs={worker: log for worker, log in _by_index(data.get("logs")) if isinstance(log, str)},
-        )
+        logs = {worker: log for worker, log in _by_index(data.get("logs")) if isinstance(log, str)}
+        workers, ranks = ({i: mapping(one) for i, one in _by_index(data.get(part))} for part in ("workers", "ranks"))
+        return cls(attempt, mapping(data.get("failure")), workers, ranks, logs)
 
 
 def _by_index(value: object) -> Iterator[tuple[int, Any]]:
@@ -146,15 +142,13 @@ class Stacks:
         if not isinstance(head.get("request"), str):
             return None
         ranks = _by_index(head.get("ranks"))
-        unanswered = head.get("unanswered")
+        unanswered = head["unanswered"] if isinstance(head.get("unanswered"), list) else ()
         return cls(
             request=head["request"],
             attempt=whole(head.get("attempt")) or 0,
             collected_at=str(head.get("collectedAt") or ""),
             ranks={rank: {**mapping(state), "text": str(data.get(rank_key(rank), ""))} for rank, state in ranks},
-            unanswered=tuple(one for one in unanswered if whole(one) is not None)
-            if isinstance(unanswered, list)
-            else (),
+            unanswered=tuple(one for one in unanswered if whole(one) is not None),
             left_out=whole(head.get("leftOut")) or 0,
             problem=str(head.get("problem") or ""),
             withheld=head.get("withheld") is True,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, fits, show, unfit
+from trainmaster_operator.wire.values import mapping
 
 _MOST_NAME, _MOST_DOMAIN = 63, 253
 _VALUE = re.compile(rf"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,{_MOST_NAME - 2}}}[A-Za-z0-9])?)?")
@@ -36,7 +37,7 @@ def label_key_problem(key: str) -> str | None:
 
 def check_labels(path: str, given: Any) -> Iterator[Problem]:
     """Yields problems with a mapping of labels. Another check covers values that aren't text."""
-    for key, value in given.items() if isinstance(given, Mapping) else ():
+    for key, value in mapping(given).items():
         key = str(key)
         if key.startswith("$"):
             continue
@@ -49,7 +50,7 @@ def check_labels(path: str, given: Any) -> Iterator[Problem]:
 
 def check_annotations(path: str, given: Any) -> Iterator[Problem]:
     """Yields problems with the keys of annotations."""
-    for key, value in given.items() if isinstance(given, Mapping) else ():
+    for key, value in mapping(given).items():
         # The API server checks the keys of annotations in lower case.
         wrong = label_key_problem(str(key).lower())
         if wrong is not None:

@@ -56,7 +56,9 @@ def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
     """Parses a complete manifest. Raises InvalidJob."""
     problems = [*_check_top_level(raw), *check_metadata(raw.get("metadata"))]
     metadata = mapping(raw.get("metadata"))
-    name = metadata.get("name") or _generated(metadata.get("generateName"))
+    prefix = metadata.get("generateName")
+    generated = prefix[:_GENERATED_BASE] + _GENERATED_SUFFIX if prefix and isinstance(prefix, str) else None
+    name = metadata.get("name") or generated
     spec = None
     # If fields of the spec are at the top level, the spec isn't missing but lacks indentation. `problems` reports that.
     is_indented = raw.get("spec") is not None or not set(raw) - set(_TOP_LEVEL)
@@ -64,8 +66,11 @@ def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
         # If the name is missing, "job" is used for the checks.
         spec = parse_spec(raw.get("spec"), name if isinstance(name, str) else "job")
     except InvalidJob as error:
-        found = [each for each in error.problems if is_indented or each.field != "spec"]
-        problems.extend(_of_generated(each) if not metadata.get("name") else each for each in found)
+        for each in error.problems:
+            if each.field == "metadata.name" and not metadata.get("name"):
+                problems.append(replace(each, field="metadata.generateName"))
+            elif is_indented or each.field != "spec":
+                problems.append(each)
     if problems or spec is None or name is None:
         raise InvalidJob(problems)
     return ParsedJob(namespace=metadata.get("namespace") or "", name=name, spec=spec)
@@ -114,20 +119,11 @@ def _check_top_level(raw: Mapping[str, Any]) -> Iterator[Problem]:
         elif given != right:
             yield Problem(field, given, f"{show(given)} is not {right}; use that")
     if not isinstance(raw.get("status"), Mapping | None):
-        yield Problem(
-            "status", raw["status"], f"{show(raw['status'])} is not a mapping; remove it, the operator sets it"
-        )
+        message = f"{show(raw['status'])} is not a mapping; remove it, the operator sets it"
+        yield Problem("status", raw["status"], message)
     for field in raw:
         if field not in _TOP_LEVEL:
             yield Problem(str(field), raw[field], unknown_field("", str(field), _TOP_LEVEL))
-
-
-def _generated(prefix: Any) -> str | None:
-    return prefix[:_GENERATED_BASE] + _GENERATED_SUFFIX if prefix and isinstance(prefix, str) else None
-
-
-def _of_generated(problem: Problem) -> Problem:
-    return replace(problem, field="metadata.generateName") if problem.field == "metadata.name" else problem
 
 
 MAX_ANNOTATION_BYTES = 256 * 1024
@@ -190,12 +186,9 @@ def check_metadata(raw: Any) -> list[Problem]:
     return list(_check_values(metadata))
 
 
-_NO_NAME = Problem("metadata.name", None, "is missing; give the job a name")
-
-
 def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
     if not metadata.name and not metadata.generate_name:
-        yield _NO_NAME
+        yield Problem("metadata.name", None, "is missing; give the job a name")
     # The API server appends its suffix, so generateName may end with a hyphen.
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
     if beginning and not fits(SUBDOMAIN_PATTERN, beginning):
@@ -207,14 +200,11 @@ def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
         yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))
     yield from check_labels("metadata.labels", metadata.labels)
     yield from check_annotations("metadata.annotations", metadata.annotations)
-    yield from _annotations_too_large(metadata.annotations)
-    for position, finalizer in enumerate(metadata.finalizers):
-        if (wrong := label_key_problem(finalizer)) is not None:
-            yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)
-
-
-def _annotations_too_large(annotations: Mapping[str, str | None]) -> Iterator[Problem]:
-    size = sum(len(f"{key}{value or ''}".encode("utf-8", "surrogatepass")) for key, value in annotations.items())
+    annotations = metadata.annotations.items()
+    size = sum(len(f"{key}{value or ''}".encode("utf-8", "surrogatepass")) for key, value in annotations)
     if size > MAX_ANNOTATION_BYTES:
         message = f"has {size} bytes; use at most {MAX_ANNOTATION_BYTES} for all annotations together"
         yield Problem("metadata.annotations", None, message)
+    for position, finalizer in enumerate(metadata.finalizers):
+        if (wrong := label_key_problem(finalizer)) is not None:
+            yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)

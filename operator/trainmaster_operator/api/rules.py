@@ -85,14 +85,12 @@ class Rule:
         at = f"{path}.{self.field}" if path and self.field else path or self.field
         return Problem(at, next(iter(values.values()), None), self.message.format(**values))
 
-    def message_expression(self) -> str | None:
-        """Returns the message as a CEL expression if it shows values.
+    def message_expression(self) -> str:
+        """Returns the message as a CEL expression that shows values.
 
         The expression uses format() instead of `+`. The API server assumes an unlimited length for string(x), the text
         of a number. Joining it with `+` exceeds the cost budget, so the CRD is refused (cel-go, checker/cost.go).
         """
-        if not self.shown:
-            return None
         parts = re.split(r"\{(\w+)\}", self.message)
         text = "%s".join(part.replace("%", "%%") for part in parts[::2])
         return f"{json.dumps(text)}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
@@ -478,9 +476,6 @@ def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
     seen: set[str] = set()
     for position, group in enumerate(groups):
         if group.name in seen:
-            yield Problem(
-                f"spec.workerGroups[{position}].name",
-                group.name,
-                f"{show(group.name)} is already the name of another group; use another name",
-            )
+            message = f"{show(group.name)} is already the name of another group; use another name"
+            yield Problem(f"spec.workerGroups[{position}].name", group.name, message)
         seen.add(group.name)

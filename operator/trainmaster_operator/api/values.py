@@ -301,9 +301,6 @@ class CompactMapping:
         """Returns the number of stored bytes."""
         return len(self._text)
 
-    def __bool__(self) -> bool:
-        return True
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CompactMapping) and self._text == other._text
 

@@ -74,18 +74,22 @@ class Plugin:
         variables = fields.get("env") or []
         for each in variables if isinstance(variables, list) else [None]:
             name, value = (each.get("name"), each.get("value")) if isinstance(each, dict) else (None, None)
-            if not _is_variable(name, value):
+            if (
+                not (isinstance(name, str) and isinstance(value, str))
+                or not name
+                or "=" in name
+                or "\0" in name + value
+            ):
                 raise KubeconfigError(f"{place}.env: is no list of variables; give items with name and value")
-            environment[str(name)] = str(value)
+            environment[name] = value
         asked = fields.get("provideClusterInfo") is True
-        hint = fields.get("installHint")
         return cls(
             place,
             command,
             tuple(arguments),
             environment,
             version,
-            " ".join(hint.split()) if isinstance(hint, str) else "",
+            " ".join(text(fields.get("installHint"), None).split()),
             folder,
             cluster if asked else None,
         )
@@ -168,9 +172,3 @@ class Plugin:
 
     def _problem(self, why: str) -> KubeconfigError:
         return KubeconfigError(f"{self.place}.command: the plugin {shown(self.command)} {why}")
-
-
-def _is_variable(name: object, value: object) -> bool:
-    if not (isinstance(name, str) and isinstance(value, str)):
-        return False
-    return bool(name) and "=" not in name and "\0" not in name + value

@@ -206,8 +206,3 @@ def pod_grace_seconds(spec: JobSpec) -> int:
 def rank_grace_seconds(spec: JobSpec) -> int:
     """Returns the seconds from SIGTERM to SIGKILL for ranks at a planned stop, which exclude the agent's reserve."""
     return max(pod_grace_seconds(spec) - GRACE_RESERVE_SECONDS, 1)
-
-
-def probe_grace_seconds(spec: JobSpec) -> int:
-    """Returns the grace period for a container whose agent doesn't answer the kubelet's probe."""
-    return min(pod_grace_seconds(spec), PROBE_GRACE_SECONDS)

@@ -8,7 +8,7 @@ from typing import Any
 from trainmaster_operator.api.merge import merge
 from trainmaster_operator.api.pod_schema import requests_and_limits
 from trainmaster_operator.api.pod_schema.resources import resource_name
-from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec, PodTemplate, is_bundled
+from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec, is_bundled
 from trainmaster_operator.api.v1alpha1.names import BUNDLED_USER
 from trainmaster_operator.rendering import environment as container
 from trainmaster_operator.rendering.agent_source import AgentConfigMap, agent_command
@@ -72,22 +72,19 @@ def stateful_set(
         device=resource_name(group.accelerator),
         toleration_seconds=math.ceil(spec.failure_policy.nodes.lost_after_seconds),
         grace_seconds=container.pod_grace_seconds(spec),
-        probe_grace_seconds=container.probe_grace_seconds(spec),
+        probe_grace_seconds=min(container.pod_grace_seconds(spec), container.PROBE_GRACE_SECONDS),
         container=container,
     )
-    if spec.pod_template is not None:
-        body["spec"]["template"] = merge(body["spec"]["template"], _patch(spec.pod_template))
+    template = spec.pod_template
+    if template is not None:
+        # Absent fields are left out of the patch. Nulls are kept, because they delete fields.
+        patch: dict[str, Any] = {}
+        if template.metadata is not None:
+            patch["metadata"] = template.metadata.model_dump(exclude_none=True)
+        if template.spec is not None:
+            patch["spec"] = template.spec.value()
+        body["spec"]["template"] = merge(body["spec"]["template"], patch)
     return body
-
-
-def _patch(template: PodTemplate) -> dict[str, Any]:
-    """Returns the user's patch without absent fields. Nulls are kept, because they delete fields."""
-    patch: dict[str, Any] = {}
-    if template.metadata is not None:
-        patch["metadata"] = template.metadata.model_dump(exclude_none=True)
-    if template.spec is not None:
-        patch["spec"] = template.spec.value()
-    return patch
 
 
 def _arguments(spec: JobSpec) -> tuple[str, ...]:

@@ -92,8 +92,12 @@ class Assignment(NamedTuple):
             raise ProtocolError(f"assignment: {shown(data)} is not an object")
         workers = _list(data, "workers")
         hosts = _list(data, "hosts", len(workers))
-        uids = None if data.get("uids") is None else _list(data, "uids", len(workers))
-        processes = None if data.get("processes") is None else _list(data, "processes", len(workers))
+        uids, counts = None, None
+        if data.get("uids") is not None:
+            uids = tuple(_text(uid, "uids", limits.MAX_UID, least=0) for uid in _list(data, "uids", len(workers)))
+        if data.get("processes") is not None:
+            given = _list(data, "processes", len(workers))
+            counts = tuple(_whole(count, "processes", 1, limits.MAX_PROCESSES) for count in given)
         indexes = tuple(_whole(worker, "workers", 0, limits.MAX_INDEX - 1) for worker in workers)
         if len(set(indexes)) != len(indexes):
             raise ProtocolError("assignment.workers: an index stands there twice")
@@ -106,9 +110,7 @@ class Assignment(NamedTuple):
         if master not in hosts[: 1 if continues is None else len(hosts)]:
             place = "the first" if continues is None else "one"
             raise ProtocolError(f"assignment.master: {shown(data['master'])} is not {place} of the hosts")
-        counts = (
-            None if processes is None else tuple(_whole(n, "processes", 1, limits.MAX_PROCESSES) for n in processes)
-        )
+        ranks = len(workers) * limits.MAX_PROCESSES if counts is None else sum(counts)
         port = _whole(data.get("port"), "port", FIRST_PORT, LAST_PORT)
         if not is_master_port(port):
             raise ProtocolError(f"assignment.port: {port} is one that nodes serve themselves")
@@ -116,7 +118,7 @@ class Assignment(NamedTuple):
             job=_text(data.get("job"), "job", limits.MAX_UID),
             attempt=attempt,
             workers=indexes,
-            uids=None if uids is None else tuple(_text(uid, "uids", limits.MAX_UID, least=0) for uid in uids),
+            uids=uids,
             hosts=tuple(_text(host, "hosts", limits.MAX_HOST) for host in hosts),
             port=port,
             state=state,
@@ -124,9 +126,7 @@ class Assignment(NamedTuple):
             processes=counts,
             code=_digest(data.get("code")),
             continues=continues,
-            absent=_absent(
-                data.get("absent"), continues, len(workers) * limits.MAX_PROCESSES if counts is None else sum(counts)
-            ),
+            absent=_absent(data.get("absent"), continues, ranks),
             master_place=hosts.index(master),
         )
 

@@ -26,6 +26,7 @@ from trainmaster_operator.api.pod_schema.resources import WorkerResources, check
 from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, did_you_mean, either, nearest
 from trainmaster_operator.api.values import show
 from trainmaster_operator.wire.names import AGENT_PORT
+from trainmaster_operator.wire.values import mapping
 
 WORKER_CONTAINER = "worker"
 AGENT_CONTAINER = "trainmaster-agent"
@@ -52,12 +53,11 @@ def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator
 
 
 def _devices(path: str, resources: Any) -> Iterator[Problem]:
-    for kind in ("requests", "limits") if isinstance(resources, Mapping) else ():
-        amounts = resources.get(kind)
-        for name in amounts if isinstance(amounts, Mapping) else ():
+    for kind in ("requests", "limits"):
+        for name, amount in mapping(mapping(resources).get(kind)).items():
             if "/" in str(name):
                 message = "devices belong to a container, not to the pod; set spec.resources.gpus"
-                yield Problem(keyed(f"{path}.{kind}", str(name)), amounts[name], message)
+                yield Problem(keyed(f"{path}.{kind}", str(name)), amount, message)
 
 
 def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResources) -> Iterator[Problem]:
@@ -82,7 +82,7 @@ def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResourc
 
 def _claims(path: str, resources: Any, pod: Mapping[str, Any]) -> Iterator[Problem]:
     known = [name for name, _, _ in _named(pod.get("resourceClaims")) if name]
-    for name, position, _ in _named(resources.get("claims") if isinstance(resources, Mapping) else None):
+    for name, position, _ in _named(mapping(resources).get("claims")):
         if name is not None and name not in known:
             remedy = did_you_mean(name, known, f"add it to {POD}.resourceClaims")
             yield Problem(f"{path}[{position}].name", name, f"{show(name)} is not the name of a claim; {remedy}")
@@ -109,8 +109,7 @@ def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is
         if isinstance(name, str) and name not in volumes and mount.get(DIRECTIVE) != "delete":
             remedy = did_you_mean(name, volumes - RENDERED_VOLUMES, f"add it to {POD}.volumes")
             yield Problem(f"{here}.name", name, f"{show(name)} is not the name of a volume; {remedy}")
-    own = container.get("securityContext")
-    context: Mapping[str, Any] = own if isinstance(own, Mapping) else {}
+    context = mapping(container.get("securityContext"))
     may_not_escalate = is_worker and context.get("allowPrivilegeEscalation", False) is False
     if context.get("privileged") is True and may_not_escalate:
         message = "needs allowPrivilegeEscalation: true, which is false for the worker; set it too"
@@ -147,8 +146,7 @@ def _volume(path: str, volume: Mapping[str, Any]) -> Iterator[Problem]:
     if len(sources) > 1:
         message = f"names {' and '.join(sources)}; a volume has one of them"
         yield Problem(f"{path}.{sources[1]}", None, message)
-    host_path = volume.get("hostPath")
-    folder = host_path.get("path") if isinstance(host_path, Mapping) else None
+    folder = mapping(volume.get("hostPath")).get("path")
     if isinstance(folder, str) and ".." in folder.split("/"):
         yield Problem(f"{path}.hostPath.path", folder, f"{show(folder)} contains '..'; use a path without it")
 
@@ -258,9 +256,8 @@ def _check(kind: str, value: Mapping[str, Any], path: str) -> Iterator[Problem]:
         text = value.get(field)
         if isinstance(text, str) and (message := check(text)) is not None:
             yield Problem(f"{path}.{field}", text, message)
-    together = _TOGETHER.get(kind)
-    if together is not None:
-        yield from together(path, value)
+    if kind in _TOGETHER:
+        yield from _TOGETHER[kind](path, value)
 
 
 def _is_integer(value: Any) -> TypeGuard[int]:
@@ -281,12 +278,8 @@ def _address_problem(value: str) -> str | None:
     return None
 
 
-def _mount_problem(value: str) -> str | None:
-    return None if value else "is empty; use an absolute path, such as /data"
-
-
-def _topology_problem(value: str) -> str | None:
-    return None if value else "is empty; use a label of the nodes, such as kubernetes.io/hostname"
+def _none_empty(remedy: str) -> Callable[[str], str | None]:
+    return lambda value: None if value else f"is empty; use {remedy}"
 
 
 def _relative_problem(value: str) -> str | None:
@@ -348,8 +341,7 @@ def _file_source(path: str, file: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[Problem]:
-    reference = source.get("fieldRef")
-    field = reference.get("fieldPath") if isinstance(reference, Mapping) else None
+    field = mapping(source.get("fieldRef")).get("fieldPath")
     if not isinstance(field, str) or (field in known and "…" not in field):
         return
     found = _ONE_OF_A_MAPPING.fullmatch(field)
@@ -385,9 +377,13 @@ _TEXTS: Mapping[str, Mapping[str, Callable[[str], str | None]]] = {
     "PodOS": {"name": _system_problem},
     "PodSpec": {"serviceAccountName": subdomain_problem, "runtimeClassName": subdomain_problem},
     "ResourceFieldSelector": {"resource": _resource_problem},
-    "TopologySpreadConstraint": {"topologyKey": _topology_problem},
+    "TopologySpreadConstraint": {"topologyKey": _none_empty("a label of the nodes, such as kubernetes.io/hostname")},
     "Volume": {"name": dns_label_problem},
-    "VolumeMount": {"mountPath": _mount_problem, "subPath": _relative_problem, "subPathExpr": _relative_problem},
+    "VolumeMount": {
+        "mountPath": _none_empty("an absolute path, such as /data"),
+        "subPath": _relative_problem,
+        "subPathExpr": _relative_problem,
+    },
 }
 _TOGETHER: Mapping[str, Callable[[str, Mapping[str, Any]], Iterator[Problem]]] = {
     "DownwardAPIVolumeFile": _file_source,

@@ -16,6 +16,7 @@ from trainmaster_operator.api.kubernetes_syntax import keyed, quantity, quantity
 from trainmaster_operator.api.problems import Problem, did_you_mean
 from trainmaster_operator.api.v1alpha1 import CPU, Accelerator, JobSpec, Resources
 from trainmaster_operator.api.values import show
+from trainmaster_operator.wire.values import mapping
 
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
@@ -54,9 +55,7 @@ def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str,
 
 def check_resources(path: str, given: Any, worker: WorkerResources) -> Iterator[Problem]:
     """Yields problems with a container's requests and limits, together with those of the job's own fields."""
-    if not isinstance(given, Mapping):
-        return
-    own = {kind: _amounts(given.get(kind)) for kind in ("requests", "limits")}
+    own = {kind: _amounts(mapping(given).get(kind)) for kind in ("requests", "limits")}
     for kind, amounts in own.items():
         for name, value in amounts.items():
             if (message := _wrong(name, value)) is not None:
@@ -108,9 +107,8 @@ def _wrong(name: str, value: Any) -> str | None:
 
 
 def _amounts(given: Any) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        return {}
-    return {str(name): value for name, value in given.items() if value is not None and not str(name).startswith("$")}
+    known = ((str(name), value) for name, value in mapping(given).items() if value is not None)
+    return {name: value for name, value in known if not name.startswith("$")}
 
 
 def _is_device(name: str) -> bool:

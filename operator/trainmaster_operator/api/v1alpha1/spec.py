@@ -7,18 +7,17 @@ scheduling, checkpoints, code and other fields of the pods.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
-    PrivateAttr,
     StrictBool,
     StrictInt,
     Tag,
     WithJsonSchema,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -202,12 +201,11 @@ class CPU(SpecModel):
     limit: Cores | None = Field(None, description="Cores that each worker may use at most.")
 
 
-_CPU_FIELDS = CPU.model_json_schema()["properties"]
 # A structural schema can't describe "a quantity or an object", and CEL can't read a field without a type. So the schema
 # checks the fields and their syntax through value rules, and the operator compares the request with the limit.
 _CPU_SCHEMA = {
     "x-kubernetes-preserve-unknown-fields": True,
-    "properties": {name: _CPU_FIELDS[name] for name in _CPU_FIELDS},
+    "properties": CPU.model_json_schema()["properties"],
     "allOf": [
         {"anyOf": [{"enum": [CORES_HINT]}, {**FITS_CORES, **NO_LIST}]},
         {
@@ -394,19 +392,12 @@ class PodTemplate(SpecModel):
         "called worker. The operator refuses changes of what Trainmaster relies on: command, restartPolicy, its "
         "variables and volumes.",
     )
-    # Every reconciliation reads this field. The other fields are only rendered.
-    _grace_seconds: int | None = PrivateAttr(None)
 
-    @model_validator(mode="after")
-    def _with_grace_seconds(self) -> PodTemplate:
-        asked = self.spec.value().get("terminationGracePeriodSeconds") if self.spec is not None else None
-        self._grace_seconds = asked if isinstance(asked, int) else None
-        return self
-
-    @property
+    @cached_property
     def grace_seconds(self) -> int | None:
-        """Returns spec.terminationGracePeriodSeconds."""
-        return self._grace_seconds
+        """Returns spec.terminationGracePeriodSeconds. Every reconciliation reads it, the other fields only rendering."""
+        asked = self.spec.value().get("terminationGracePeriodSeconds") if self.spec is not None else None
+        return asked if isinstance(asked, int) else None
 
 
 class SecurityContext(SpecModel):
