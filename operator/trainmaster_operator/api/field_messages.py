@@ -67,12 +67,12 @@ def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> lis
     If a required field is misspelled or in the wrong place, only that is reported, and not that the field is missing.
     """
     details = error.errors(include_url=False)
-    problems = [_problem_of(each, root, path) for each in details]
-    unknown = [each for each, detail in zip(problems, details, strict=True) if detail["type"] == "extra_forbidden"]
+    found = [(detail["type"], _problem_of(detail, root, path)) for detail in details]
+    unknown = [problem for kind, problem in found if kind == "extra_forbidden"]
     return [
-        each
-        for each, detail in zip(problems, details, strict=True)
-        if detail["type"] != "missing" or not any(_stands_for(other, each.field) for other in unknown)
+        problem
+        for kind, problem in found
+        if kind != "missing" or not any(_stands_for(other, problem.field) for other in unknown)
     ]
 
 
@@ -267,10 +267,9 @@ def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
     The name is searched below `path` first, then in other APIs, then elsewhere in the spec (for all workers, in a pod,
     in a group). Similar names elsewhere aren't considered.
     """
-    is_below = model is not None and path.startswith("spec.")
-    own = _places_described(field, "spec", _places(JobSpec))
+    own = _places_described(field, "spec", JobSpec)
     remedies = (
-        _places_described(field, path, _places(model)) if model is not None and is_below else None,
+        _places_described(field, path, model) if model is not None and path.startswith("spec.") else None,
         "it belongs in spec.training" if path == "spec" and plain(field) in _TRAINING_FIELDS else None,
         _of_others(field),
         own if own is not None and "[]" not in own else None,
@@ -296,28 +295,27 @@ def _of_pods(field: str) -> str | None:
     name = plain(field)
     if name in _PODS_FIELDS:
         return REFUSED_POD_FIELDS.get(_PODS_FIELDS[name], f"it belongs in {POD}.{_PODS_FIELDS[name]}")
-    if name in _CONTAINERS_FIELDS and _CONTAINERS_FIELDS[name] in REFUSED_WORKER_FIELDS:
-        return REFUSED_WORKER_FIELDS[_CONTAINERS_FIELDS[name]]
-    if name in _CONTAINERS_FIELDS:
-        return f"it belongs in {POD}.containers, as {_CONTAINERS_FIELDS[name]} of the one with name: worker"
-    return None
+    if name not in _CONTAINERS_FIELDS:
+        return None
+    field = _CONTAINERS_FIELDS[name]
+    place = f"it belongs in {POD}.containers, as {field} of the one with name: worker"
+    return REFUSED_WORKER_FIELDS.get(field, place)
 
 
-def _places_described(field: str, path: str, places: Mapping[str, tuple[str, ...]]) -> str | None:
-    found = next((places[name] for name in places if plain(name) == plain(field)), None)
-    return (
-        None if found is None else f"it belongs in {' or '.join(f'{path}.{place}' for place in found[:_MOST_PLACES])}"
-    )
+def _places_described(field: str, path: str, model: type[SpecModel]) -> str | None:
+    places = _places(model).get(plain(field), ())
+    least = min((place.count(".") for place in places), default=0)
+    shallowest = [f"{path}.{place}" for place in places if place.count(".") == least]
+    return f"it belongs in {' or '.join(shallowest[:_MOST_PLACES])}" if shallowest else None
 
 
 @cache
-def _places(model: type[SpecModel]) -> Mapping[str, tuple[str, ...]]:
-    """Returns, for each field name below a model, its shallowest places relative to the model."""
+def _places(model: type[SpecModel]) -> Mapping[str, list[str]]:
+    """Returns the places of each field below a model, relative to the model, by the field's plain name."""
     found: dict[str, list[str]] = {}
     for name, place in _below(model):
-        found.setdefault(name, []).append(place)
-    least = {name: min(place.count(".") for place in places) for name, places in found.items()}
-    return {name: tuple(each for each in places if each.count(".") == least[name]) for name, places in found.items()}
+        found.setdefault(plain(name), []).append(place)
+    return found
 
 
 def _below(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:

@@ -395,7 +395,7 @@ class PodTemplate(SpecModel):
 
     @cached_property
     def grace_seconds(self) -> int | None:
-        """Returns spec.terminationGracePeriodSeconds. Every reconciliation reads it, the other fields only rendering."""
+        """Returns spec.terminationGracePeriodSeconds, which every reconciliation reads."""
         asked = self.spec.value().get("terminationGracePeriodSeconds") if self.spec is not None else None
         return asked if isinstance(asked, int) else None
 
