@@ -15,7 +15,7 @@ from typing import Any
 
 from trainmaster_operator.api.printable import UNSAFE
 from trainmaster_operator.wire.limits import MAX_INDEX
-from trainmaster_operator.wire.values import decimal, loads, mapping, whole
+from trainmaster_operator.wire.values import camel, decimal, loads, mapping, whole
 
 _PARTS = ("failure", "workers", "ranks", "logs")
 _KEY = re.compile(r"attempt-(\d{1,9})\.json")
@@ -119,16 +119,8 @@ class Stacks:
     def to_data(self) -> dict[str, str]:
         """Returns the data of the ConfigMap."""
         ranks = sorted(self.ranks.items())
-        head = {
-            "request": self.request,
-            "attempt": self.attempt,
-            "collectedAt": self.collected_at,
-            "ranks": {rank: {name: state[name] for name in state if name != "text"} for rank, state in ranks},
-            "unanswered": list(self.unanswered),
-            "leftOut": self.left_out,
-            "problem": self.problem,
-            "withheld": self.withheld,
-        }
+        head = {camel(name): value for name, value in vars(self).items()}
+        head["ranks"] = {rank: {name: state[name] for name in state if name != "text"} for rank, state in ranks}
         texts = {rank_key(rank): text for rank, state in ranks if (text := state.get("text"))}
         return {STACKS_KEY: json.dumps(head, separators=(",", ":")), **texts}
 

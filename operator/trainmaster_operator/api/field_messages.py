@@ -170,7 +170,6 @@ def _fields(model: type[SpecModel] | None) -> dict[str, FieldInfo]:
 
 
 def _model_at(root: type[SpecModel], location: tuple[int | str, ...]) -> type[SpecModel] | None:
-    """Returns the model at pydantic's location in a `root`."""
     model: type[SpecModel] | None = root
     for part in location:
         if isinstance(part, int) or part in _TAGS:

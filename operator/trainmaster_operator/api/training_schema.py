@@ -168,7 +168,6 @@ def _reader(alternatives: str) -> TypeAdapter[Any]:
 
 
 def _type(schema: Mapping[str, Any]) -> Any:
-    """Returns the type of a value that isn't a section."""
     if "enum" in schema:
         # YAML 1.1 reads an unquoted `off` as false.
         return Literal[tuple(schema["enum"] + [False] * ("off" in schema["enum"]))]

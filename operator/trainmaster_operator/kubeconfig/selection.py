@@ -123,7 +123,6 @@ def _context(merged: Merged, wanted: str | None) -> tuple[str, Entry]:
 
 
 def _entry(place: str, name: object, known: Mapping[str, Entry], what: str) -> Entry:
-    """Returns the entry of that name. Raises KubeconfigError."""
     if not isinstance(name, str) or name not in known:
         raise KubeconfigError(f"{place}: {shown(name)} is not among {what}: {one_of(list(known))}")
     return known[name]
@@ -213,7 +212,6 @@ def _require_data(entry: Entry, name: str) -> None:
 
 
 def _require_file(place: str, path: str) -> str:
-    """Returns the file's text. Raises KubeconfigError."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -109,9 +109,7 @@ class _Walk:
     def __init__(self) -> None:
         self._unknown = 0
 
-    def struct(
-        self, struct: Struct, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool = False
-    ) -> Iterator[Problem]:
+    def struct(self, struct: Struct, value: Any, path: str, outer: Around, *, alone: bool = False) -> Iterator[Problem]:
         """Checks a mapping with known fields. `alone` means that it must be complete, because it isn't merged."""
         if not isinstance(value, Mapping):
             yield from _said(path, value, _no_mapping(struct, value))
@@ -134,9 +132,7 @@ class _Walk:
             if value.get(name) is None and _did_you_mean(name) not in meant:
                 yield Problem(f"{path}.{name}", None, "is missing; set it")
 
-    def _any(
-        self, kind: Type, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool
-    ) -> Iterator[Problem]:
+    def _any(self, kind: Type, value: Any, path: str, outer: Around, *, alone: bool) -> Iterator[Problem]:
         match kind:
             case Scalar():
                 yield from _said(path, value, _scalar(kind, value, path.rpartition(".")[2]))
@@ -154,9 +150,7 @@ class _Walk:
                     if one is not None and not str(name).startswith("$"):
                         yield from self._any(kind.value, one, keyed(path, str(name)), outer, alone=alone)
 
-    def _list(
-        self, kind: ListOf, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool
-    ) -> Iterator[Problem]:
+    def _list(self, kind: ListOf, value: Any, path: str, outer: Around, *, alone: bool) -> Iterator[Problem]:
         if not isinstance(value, list):
             yield from _said(path, value, _no_list(kind, value))
             return
@@ -182,7 +176,7 @@ class _Walk:
             else:
                 yield from self._any(kind.item, item, here, outer, alone=alone)
 
-    def _remedy(self, struct: Struct, name: str, outer: tuple[tuple[Struct, str], ...]) -> str | None:
+    def _remedy(self, struct: Struct, name: str, outer: Around) -> str | None:
         """Returns the remedy for an unknown field, or None if a newer Kubernetes may support it."""
         self._unknown += 1
         if self._unknown > _MOST_UNKNOWN:
@@ -353,7 +347,6 @@ def _no_list(kind: ListOf, value: Any) -> str | None:
 
 
 def _words(text: str) -> list[str]:
-    """Returns the words of a command line, quoted where YAML needs quotes."""
     try:
         words = shlex.split(text[:200])
     except ValueError:
@@ -400,6 +393,7 @@ class Struct:
 
 
 Type = Scalar | ListOf | MappingOf | Struct
+Around = tuple[tuple[Struct, str], ...]
 SCALARS = frozenset({"string", "boolean", "int32", "int64", "number", "quantity", "intOrString", "any"})
 
 

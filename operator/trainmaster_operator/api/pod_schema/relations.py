@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeGuard
 
 from trainmaster_operator.api.kubernetes_syntax import (
@@ -121,15 +122,11 @@ def _variable(path: str, variable: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(f"{path}.valueFrom", None, "is given beside value; keep one of them")
 
 
-def _one_of(path: str, kind: str, value: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Problem]:
+def _one_of(path: str, value: Mapping[str, Any], kind: str, names: tuple[str, ...]) -> Iterator[Problem]:
     """Checks that a value has one of the fields, unless a directive or a newer Kubernetes' field replaces them."""
     given = [name for name in names if value.get(name) is not None]
     if len(given) != 1 and set(value) <= set(pod_types()[kind].fields):
         yield Problem(path, None, f"names {' and '.join(given) or 'none'}; give one of {', '.join(names)}")
-
-
-def _variables_source(path: str, source: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from _one_of(path, "EnvFromSource", source, ("configMapRef", "secretRef"))
 
 
 def _ports(path: str, ports: Any, *, is_worker: bool) -> Iterator[Problem]:
@@ -213,7 +210,6 @@ _MODES: Mapping[str, str] = {
     "SecretVolumeSource": "defaultMode",
 }
 _MOST_MODE = 0o777
-_SYSTEMS = ("linux", "windows")
 # Fields of a pod that both environment variables and files in volumes can expose.
 _FIELDS_OF_BOTH = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['…']")
 _FIELDS_OF_VARIABLES = (
@@ -262,10 +258,6 @@ def _check(kind: str, value: Mapping[str, Any], path: str) -> Iterator[Problem]:
 
 def _is_integer(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _system_problem(value: str) -> str | None:
-    return None if value in _SYSTEMS else f"{show(value)} is not a pod's system; use {' or '.join(_SYSTEMS)}"
 
 
 def _address_problem(value: str) -> str | None:
@@ -324,7 +316,7 @@ def _dns(path: str, pod: Mapping[str, Any]) -> Iterator[Problem]:
 def _probe(path: str, probe: Mapping[str, Any]) -> Iterator[Problem]:
     # The worker's livenessProbe is rendered.
     if not path.endswith(".livenessProbe"):
-        yield from _one_of(path, "Probe", probe, _HANDLERS)
+        yield from _one_of(path, probe, "Probe", _HANDLERS)
     threshold = probe.get("successThreshold")
     if _is_integer(threshold) and threshold > 1 and not path.endswith(".readinessProbe"):
         message = f"{threshold} is only for a readinessProbe; use 1, or remove it"
@@ -332,25 +324,18 @@ def _probe(path: str, probe: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _variable_source(path: str, source: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from _one_of(path, "EnvVarSource", source, tuple(pod_types()["EnvVarSource"].fields))
+    yield from _one_of(path, source, "EnvVarSource", tuple(pod_types()["EnvVarSource"].fields))
     yield from _field_of_a_pod(path, source, _FIELDS_OF_VARIABLES)
-
-
-def _file_source(path: str, file: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from _field_of_a_pod(path, file, _FIELDS_OF_FILES)
 
 
 def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[Problem]:
     field = mapping(source.get("fieldRef")).get("fieldPath")
     if not isinstance(field, str) or (field in known and "…" not in field):
         return
-    found = _ONE_OF_A_MAPPING.fullmatch(field)
-    message: str | None
+    found, message = _ONE_OF_A_MAPPING.fullmatch(field), None
     if found is not None:
         message = label_key_problem(found[2].lower() if found[1] == "annotations" else found[2])
-    elif _may_be_new(field, known):
-        return
-    else:
+    elif not _may_be_new(field, known):
         remedy = did_you_mean(field, known, f"use {either(known)}")
         message = f"{show(field)} is not a field that Kubernetes gives to containers; {remedy}"
     if message is not None:
@@ -374,7 +359,6 @@ _TEXTS: Mapping[str, Mapping[str, Callable[[str], str | None]]] = {
     "LabelSelectorRequirement": {"key": label_key_problem},
     "NodeSelectorRequirement": {"key": label_key_problem},
     "PodAffinityTerm": {"topologyKey": label_key_problem},
-    "PodOS": {"name": _system_problem},
     "PodSpec": {"serviceAccountName": subdomain_problem, "runtimeClassName": subdomain_problem},
     "ResourceFieldSelector": {"resource": _resource_problem},
     "TopologySpreadConstraint": {"topologyKey": _none_empty("a label of the nodes, such as kubernetes.io/hostname")},
@@ -386,8 +370,8 @@ _TEXTS: Mapping[str, Mapping[str, Callable[[str], str | None]]] = {
     },
 }
 _TOGETHER: Mapping[str, Callable[[str, Mapping[str, Any]], Iterator[Problem]]] = {
-    "DownwardAPIVolumeFile": _file_source,
-    "EnvFromSource": _variables_source,
+    "DownwardAPIVolumeFile": partial(_field_of_a_pod, known=_FIELDS_OF_FILES),
+    "EnvFromSource": partial(_one_of, kind="EnvFromSource", names=("configMapRef", "secretRef")),
     "EnvVar": _variable,
     "EnvVarSource": _variable_source,
     "LabelSelectorRequirement": _requirement,
