@@ -47,7 +47,7 @@ def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "po
     """Returns the patch merged over the original, without changing either. Raises MergeError."""
     directive = patch.get(DIRECTIVE)
     if directive == "replace":
-        return _without_directives(patch, path)
+        return merge({}, {name: value for name, value in patch.items() if name != DIRECTIVE}, path)
     if directive is not None and directive != "merge":
         raise MergeError(
             f"{path}.{DIRECTIVE}", f"{show(directive)} is not a directive here; use merge, replace or delete"
@@ -77,7 +77,9 @@ def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "po
 
 def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, ...] | None, path: str) -> list[Any]:
     if keys is None:
-        return [_plain(item, f"{path}[{position}]") for position, item in enumerate(patch)]
+        # The maps in an atomic list are kept without their directives.
+        places = ((f"{path}[{position}]", item) for position, item in enumerate(patch))
+        return [merge({}, item, here) if isinstance(item, Mapping) else item for here, item in places]
     changes = list(enumerate(patch))
     if any(_is_list_directive(item) for item in patch):
         original, changes = [], [(position, item) for position, item in changes if not _is_list_directive(item)]
@@ -116,12 +118,3 @@ def _hashable(value: Any) -> Hashable:
 
 def _is_list_directive(item: Any) -> bool:
     return isinstance(item, Mapping) and dict(item) == {DIRECTIVE: "replace"}
-
-
-def _without_directives(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
-    return merge({}, {name: value for name, value in patch.items() if name != DIRECTIVE}, path)
-
-
-def _plain(value: Any, path: str) -> Any:
-    """Returns an item of an atomic list, without the directives of maps in it."""
-    return merge({}, value, path) if isinstance(value, Mapping) else value

@@ -38,9 +38,7 @@ RESERVED_VARIABLES = frozenset(
 RESERVED_VARIABLE_PREFIXES = ("PET_", "TRAINMASTER_")
 RESERVED_LABELS = frozenset(
     {
-        "app.kubernetes.io/managed-by",
-        "apps.kubernetes.io/pod-index",
-        "controller-revision-hash",
+        *("app.kubernetes.io/managed-by", "apps.kubernetes.io/pod-index", "controller-revision-hash"),
         "statefulset.kubernetes.io/pod-name",
     }
 )

@@ -97,16 +97,13 @@ def only_longer(name: str, known: Iterable[str]) -> str | None:
 
 # The expected kind of value, by the type of pydantic's error.
 _WANTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
     "float_type": "a number",
     "finite_number": "a finite number",
     "string_type": "text",
     "bool_type": "true or false",
     "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
 }
 # The remedy for an unrecognised value.
 EXPECTED = {

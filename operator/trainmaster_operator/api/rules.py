@@ -123,25 +123,11 @@ class NamedSpec:
 
 _FIXED = "can't be changed once the job exists; delete the job and apply it again"
 _ALWAYS_SET = ("image", "launcher", "backend", "processesPerWorker", "successPolicy")
-_MAY_BE_ABSENT = [
-    "imagePullPolicy",
-    "command",
-    "args",
-    "training",
-    "setup",
-    "warmStart",
-    "spares",
-    "workerGroups",
-    "resources",
-    "accelerator",
-    "interconnect",
-    "elastic",
-    "scheduling",
-    "checkpoint",
-    "progress",
-    "securityContext",
+_MAY_BE_ABSENT = (
+    *("imagePullPolicy", "command", "args", "training", "setup", "warmStart", "spares", "workerGroups", "resources"),
+    *("accelerator", "interconnect", "elastic", "scheduling", "checkpoint", "progress", "securityContext"),
     "podTemplate",
-]
+)
 TRANSITIONS: tuple[Rule, ...] = (
     *(_fixed(name, _FIXED, optional=False) for name in _ALWAYS_SET),
     *(_fixed(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
@@ -231,11 +217,6 @@ def _at_least(field: str, least: str) -> str:
 
 def _is_at_least(given: int | str | None, least: str) -> bool:
     return given is None or quantity(given) == 0 or quantity(given) >= quantity(least)
-
-
-def _shown_quantity(field: str) -> Shown:
-    attribute = to_snake(field)
-    return Shown(f"string(self.{field})", lambda resources: str(getattr(resources, attribute)))
 
 
 def _excludes_groups(field: str, message: str, shown: Mapping[str, Shown] | None = None) -> Rule:
@@ -373,7 +354,7 @@ RULES: tuple[Rule, ...] = (
         cel=_at_least("memory", LEAST_MEMORY),
         holds=lambda resources: _is_at_least(resources.memory, LEAST_MEMORY),
         message=f"{{memory}} is less than {LEAST_MEMORY}, in which no worker starts; {_UNITS}",
-        shown={"memory": _shown_quantity("memory")},
+        shown=_fields(memory="memory"),
     ),
     Rule(
         Resources,
@@ -381,7 +362,7 @@ RULES: tuple[Rule, ...] = (
         cel=_at_least("sharedMemory", LEAST_SHARED_MEMORY),
         holds=lambda resources: _is_at_least(resources.shared_memory, LEAST_SHARED_MEMORY),
         message=f"{{size}} is less than {LEAST_SHARED_MEMORY}, in which nothing can be shared; {_UNITS}",
-        shown={"size": _shown_quantity("sharedMemory")},
+        shown=_fields(size="sharedMemory"),
     ),
     Rule(
         Resources,
@@ -395,7 +376,7 @@ RULES: tuple[Rule, ...] = (
             or quantity(resources.shared_memory) <= quantity(resources.memory)
         ),
         message="{size} is more than memory, {memory}, to which it counts; use less than that, or more memory",
-        shown={"size": _shown_quantity("sharedMemory"), "memory": _shown_quantity("memory")},
+        shown=_fields(size="sharedMemory", memory="memory"),
     ),
     Rule(
         Elastic,

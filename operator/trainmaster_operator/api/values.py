@@ -120,10 +120,6 @@ def value_rule(cel: str, sentence: str) -> dict[str, Any]:
     }
 
 
-def _bytes(value: Any) -> int | str:
-    return _quantity(value, BYTES_SENTENCE)
-
-
 def _quantity(value: Any, sentence: str) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
         return value
@@ -221,7 +217,9 @@ _PROCESSES_SCHEMA = {
     ],
 }
 
-Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
+Quantity = Annotated[
+    int | str, PlainValidator(lambda value: _quantity(value, BYTES_SENTENCE)), WithJsonSchema(_QUANTITY_SCHEMA)
+]
 # If a type has no rule (`CPUOrQuantity`), the API server shows the first alternative of its schema. So the first
 # alternative describes the right value.
 CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"

@@ -114,6 +114,13 @@ class Assignment(NamedTuple):
         port = _whole(data.get("port"), "port", FIRST_PORT, LAST_PORT)
         if not is_master_port(port):
             raise ProtocolError(f"assignment.port: {port} is one that nodes serve themselves")
+        grace = number(data.get("graceSeconds", 0.4))
+        if grace is None or not 0 <= grace < limits.MAX_SECONDS:
+            what = "is not a number of seconds of at least 0"
+            raise ProtocolError(f"assignment.graceSeconds: {shown(data['graceSeconds'])} {what}")
+        code = data.get("code")
+        if code is not None and not (isinstance(code, str) and is_digest(code)):
+            raise ProtocolError(f"assignment.code: {shown(code)} is not a SHA-256 in 64 hexadecimal digits")
         return cls(
             job=_text(data.get("job"), "job", limits.MAX_UID),
             attempt=attempt,
@@ -122,9 +129,9 @@ class Assignment(NamedTuple):
             hosts=tuple(_text(host, "hosts", limits.MAX_HOST) for host in hosts),
             port=port,
             state=state,
-            grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
+            grace_seconds=grace,
             processes=counts,
-            code=_digest(data.get("code")),
+            code=code,
             continues=continues,
             absent=_absent(data.get("absent"), continues, ranks),
             master_place=hosts.index(master),
@@ -221,19 +228,6 @@ def _absent(value: object, continues: int | None, most: int) -> tuple[int, ...]:
     if any(one >= other for one, other in zip(ranks, ranks[1:])):
         raise ProtocolError("assignment.absent: the ranks are not in ascending order")
     return ranks
-
-
-def _seconds(value: object) -> float:
-    found = number(value)
-    if found is None or not 0 <= found < limits.MAX_SECONDS:
-        raise ProtocolError(f"assignment.graceSeconds: {shown(value)} is not a number of seconds of at least 0")
-    return found
-
-
-def _digest(value: object) -> str | None:
-    if value is None or (isinstance(value, str) and is_digest(value)):
-        return value
-    raise ProtocolError(f"assignment.code: {shown(value)} is not a SHA-256 in 64 hexadecimal digits")
 
 
 def _text(value: object, name: str, most: int, *, least: int = 1) -> str:

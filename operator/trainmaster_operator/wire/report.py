@@ -162,10 +162,7 @@ def merge(known: Report | None, report: Report) -> Report:
         return known if known.state == "Finished" else report
     if not report.ended:
         return known
-    if _says_how(known) != _says_how(report) and "Stopped" not in (known.state, report.state):
-        return known if _says_how(known) else report
+    known_lost, lost = known.reason == "AgentLost", report.reason == "AgentLost"
+    if known_lost != lost and "Stopped" not in (known.state, report.state):
+        return report if known_lost else known
     return report if report.at >= known.at else known
-
-
-def _says_how(report: Report) -> bool:
-    return report.reason != "AgentLost"
