@@ -50,12 +50,6 @@ REASON_BY_EXIT_CODE = {
     **{code: reason for reason, code in EXIT_BY_REASON.items()},
 }
 """Used if a termination message was lost."""
-EXIT_CODES = {
-    **{reason: code for code, reason in REASON_BY_EXIT_CODE.items()},
-    "Diverged": EXIT_DIVERGED,
-    "OOMKilled": EXIT_KILLED,
-}
-"""The exit codes of the reasons that have a fixed one."""
 
 
 class Report(NamedTuple):
