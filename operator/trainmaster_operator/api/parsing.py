@@ -22,8 +22,6 @@ from trainmaster_operator.api.command_words import check_words
 from trainmaster_operator.api.field_messages import problems_of, unknown_field
 from trainmaster_operator.api.kubernetes_syntax import check_annotations, check_labels, label_key_problem, quantity
 from trainmaster_operator.api.limits import check_size
-from trainmaster_operator.api.pod_schema import worker_resources
-from trainmaster_operator.api.pod_schema.resources import device_names
 from trainmaster_operator.api.pod_template import check_pod_template
 from trainmaster_operator.api.problems import InvalidJob, Problem
 from trainmaster_operator.api.rules import check_rules
@@ -89,7 +87,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
         raise InvalidJob(problems_of(error, JobSpec, "spec")) from error
     problems = [*check_rules(name, spec), *_check_cpu(spec)]
     if spec.pod_template is not None:
-        problems.extend(check_pod_template(spec.pod_template, device_names(spec), worker_resources(spec)))
+        problems.extend(check_pod_template(spec.pod_template, spec))
     problems.extend(check_words(spec))
     problems.extend(check_training(spec))
     if problems:

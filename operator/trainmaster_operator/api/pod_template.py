@@ -18,13 +18,14 @@ from trainmaster_operator.api.merge import DIRECTIVE, MergeError, merge
 from trainmaster_operator.api.pod_schema import (
     AGENT_CONTAINER,
     WORKER_CONTAINER,
-    WorkerResources,
     check_fields,
     check_relations,
+    requests_and_limits,
 )
 from trainmaster_operator.api.pod_schema.relations import mapping_items
+from trainmaster_operator.api.pod_schema.resources import device_names
 from trainmaster_operator.api.problems import Problem
-from trainmaster_operator.api.v1alpha1 import PodTemplate
+from trainmaster_operator.api.v1alpha1 import JobSpec, PodTemplate
 from trainmaster_operator.api.values import show
 from trainmaster_operator.wire.values import mapping
 
@@ -70,19 +71,16 @@ _WORKER_LISTS = ("env", "ports", "volumeMounts")
 _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
-def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields the first problem with each field of a podTemplate, and at most MAX_POD_PROBLEMS problems.
-
-    `devices` are the extended resources that the job's own fields request, `worker` all requests and limits of these.
-    """
+def check_pod_template(template: PodTemplate, spec: JobSpec) -> Iterator[Problem]:
+    """Yields the first problem with each field of a spec's podTemplate, and at most MAX_POD_PROBLEMS problems."""
     fields: list[str] = []
-    for problem in islice(_check(template, devices, worker), MAX_POD_PROBLEMS):
+    for problem in islice(_check(template, spec), MAX_POD_PROBLEMS):
         if not any(f"{problem.field}.".startswith((f"{field}.", f"{field}[")) for field in fields):
             fields.append(problem.field)
             yield problem
 
 
-def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
+def _check(template: PodTemplate, spec: JobSpec) -> Iterator[Problem]:
     path = "spec.podTemplate"
     if template.metadata is not None:
         for field in ("labels", "annotations"):
@@ -93,8 +91,9 @@ def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResourc
         yield from check_annotations(f"{path}.metadata.annotations", template.metadata.annotations)
     if template.spec is not None:
         pod = template.spec.value()
+        worker = [requests_and_limits(group.resources) for group in spec.groups]
         problems = [
-            *_check_pod(f"{path}.spec", pod, devices),
+            *_check_pod(f"{path}.spec", pod, device_names(spec)),
             *islice(check_fields(pod), MAX_POD_PROBLEMS),
             *islice(check_relations(pod, worker), MAX_POD_PROBLEMS),
         ]

@@ -1,7 +1,7 @@
 """Computes a worker's environment: MASTER_ADDR, MASTER_PORT, WORLD_SIZE and the agent's variables.
 
 MASTER_PORT is only for programs that don't use the agent's rendezvous. Otherwise each attempt uses its own port
-(`wire.ports`), which the agent sets. This module also defines the container's paths, devices, variables of the
+(`wire.assignment`), which the agent sets. This module also defines the container's paths, devices, variables of the
 collective libraries, and grace periods.
 """
 

@@ -23,7 +23,7 @@ from trainmaster_operator.api.kubernetes_syntax import (
 )
 from trainmaster_operator.api.merge import DIRECTIVE
 from trainmaster_operator.api.pod_schema.fields import POD, ListOf, Struct, Type, pod_types
-from trainmaster_operator.api.pod_schema.resources import WorkerResources, check_resources
+from trainmaster_operator.api.pod_schema.resources import Amounts, check_resources
 from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, did_you_mean, either, nearest
 from trainmaster_operator.api.values import show
 from trainmaster_operator.wire.names import AGENT_PORT
@@ -44,7 +44,7 @@ _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _MOST_USER = 2**31 - 1
 
 
-def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator[Problem]:
+def check_relations(pod: Mapping[str, Any], worker: Amounts) -> Iterator[Problem]:
     """Yields problems with a partial PodSpec of valid types. `worker` contains the requests from the job's fields."""
     volumes = {name for name, _, item in _named(pod.get("volumes")) if name and item.get(DIRECTIVE) != "delete"}
     yield from _containers(pod, volumes | RENDERED_VOLUMES, worker)
@@ -61,7 +61,7 @@ def _devices(path: str, resources: Any) -> Iterator[Problem]:
                 yield Problem(keyed(f"{path}.{kind}", str(name)), amount, message)
 
 
-def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResources) -> Iterator[Problem]:
+def _containers(pod: Mapping[str, Any], volumes: set[str], worker: Amounts) -> Iterator[Problem]:
     taken = {WORKER_CONTAINER: "containers", AGENT_CONTAINER: "initContainers"}
     has_worker = any(name == WORKER_CONTAINER for name, _, _ in _named(pod.get("containers")))
     for field in ("containers", "initContainers"):
@@ -77,7 +77,7 @@ def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResourc
                 yield from _sidecar(path, field, name, container, has_worker=has_worker)
             yield from _container(path, container, volumes, is_worker=is_worker)
             yield from _claims(f"{path}.resources.claims", container.get("resources"), pod)
-            asked = worker if is_worker else WorkerResources()
+            asked = worker if is_worker else [({}, {})]
             yield from check_resources(f"{path}.resources", container.get("resources"), asked)
 
 

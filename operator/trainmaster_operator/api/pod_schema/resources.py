@@ -8,7 +8,6 @@ the newer driver, set `accelerator.resourceName: gpu.intel.com/xe`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -24,16 +23,8 @@ _HUGE_PAGES = "hugepages-"
 _LEAST_MEMORY = 1024
 
 
-@dataclass(frozen=True)
-class WorkerResources:
-    """WorkerResources are the requests and limits of the job's own fields, for each kind of worker."""
-
-    groups: Sequence[tuple[Mapping[str, str], Mapping[str, str]]] = field(default=(({}, {}),))
-
-
-def worker_resources(spec: JobSpec) -> WorkerResources:
-    """Returns the requests and limits of the job's own fields."""
-    return WorkerResources([requests_and_limits(group.resources) for group in spec.groups])
+# Requests and limits for each kind of worker.
+Amounts = Sequence[tuple[Mapping[str, str], Mapping[str, str]]]
 
 
 def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:
@@ -53,7 +44,7 @@ def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str,
     return requests, limits
 
 
-def check_resources(path: str, given: Any, worker: WorkerResources) -> Iterator[Problem]:
+def check_resources(path: str, given: Any, worker: Amounts) -> Iterator[Problem]:
     """Yields problems with a container's requests and limits, together with those of the job's own fields."""
     own = {kind: _amounts(mapping(given).get(kind)) for kind in ("requests", "limits")}
     for kind, amounts in own.items():
@@ -64,8 +55,8 @@ def check_resources(path: str, given: Any, worker: WorkerResources) -> Iterator[
         yield from _compare(path, name, own, worker)
 
 
-def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker: WorkerResources) -> Iterator[Problem]:
-    for requests, limits in worker.groups:
+def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker: Amounts) -> Iterator[Problem]:
+    for requests, limits in worker:
         request = own["requests"].get(name, requests.get(name))
         limit = own["limits"].get(name, limits.get(name))
         if limit is None and request is not None and _is_device(name) and name in own["requests"]:
