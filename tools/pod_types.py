@@ -40,6 +40,7 @@ VALUES: Mapping[tuple[str, str], str] = {
     ("NodeSelectorRequirement", "operator"): "In NotIn Exists DoesNotExist Gt Lt",
     ("PersistentVolumeClaimSpec", "accessModes"): "ReadWriteOnce ReadOnlyMany ReadWriteMany ReadWriteOncePod ...",
     ("PersistentVolumeClaimSpec", "volumeMode"): "Block Filesystem",
+    ("PodOS", "name"): "linux windows",
     ("PodSecurityContext", "fsGroupChangePolicy"): "Always OnRootMismatch",
     ("PodSecurityContext", "seLinuxChangePolicy"): "MountOption Recursive",
     ("PodSecurityContext", "supplementalGroupsPolicy"): "Merge Strict",

@@ -6,6 +6,7 @@ from typing import get_args
 
 from trainmaster_operator.api.reasons import REASONS
 from trainmaster_operator.api.v1alpha1 import AnswerableReason
+from trainmaster_operator.wire.report import EXIT_DIVERGED, EXIT_KILLED, REASON_BY_EXIT_CODE
 
 _INTRODUCTION = """\
 # Reasons
@@ -16,13 +17,15 @@ says yes: not for disruptions, which never count, and not for reasons that preve
 worker's exit code is its program's own (128 + signal for a signal) unless the agent has one for the reason.
 
 """
+EXIT_CODES = {reason: code for code, reason in REASON_BY_EXIT_CODE.items()}
+EXIT_CODES |= {"Diverged": EXIT_DIVERGED, "OOMKilled": EXIT_KILLED}
 _ANSWERS = {"Restart": "restart, counted", "Ignore": "restart, not counted", "Fail": "the job fails"}
 
 
 def reasons_table() -> str:
     """Returns the table of all reasons."""
     rows = [
-        f"| `{reason.name}` | {reason.exit_code or ''} | {_ANSWERS[reason.answer]} | "
+        f"| `{reason.name}` | {EXIT_CODES.get(reason.name, '')} | {_ANSWERS[reason.answer]} | "
         f"{'yes' if reason.name in get_args(AnswerableReason) else ''} | {reason.meaning} |"
         for reason in REASONS.values()
     ]

@@ -70,34 +70,12 @@ def _misread(word: str) -> str | None:
 # torchrun's options (torch 2.13, torch/distributed/run.py): those without a value, then those with a value.
 FLAGS = frozenset({"standalone", "use_env", "module", "no_python", "run_path", "virtual_local_rank"})
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
-VALUES = frozenset(
-    [
-        "nnodes",
-        "nproc_per_node",
-        "rdzv_backend",
-        "rdzv_endpoint",
-        "rdzv_id",
-        "rdzv_conf",
-        "max_restarts",
-        "monitor_interval",
-        "start_method",
-        "event_log_handler",
-        "role",
-        "log_dir",
-        "redirects",
-        "tee",
-        "local_ranks_filter",
-        "node_rank",
-        "master_addr",
-        "master_port",
-        "local_addr",
-        "logs_specs",
-        "duplicate_stdout_filters",
-        "duplicate_stderr_filters",
-        "numa_binding",
-        "signals_to_handle",
-    ]
-)
+_VALUES = """
+nnodes nproc_per_node node_rank rdzv_backend rdzv_endpoint rdzv_id rdzv_conf master_addr master_port local_addr
+max_restarts monitor_interval start_method event_log_handler role log_dir redirects tee local_ranks_filter logs_specs
+duplicate_stdout_filters duplicate_stderr_filters numa_binding signals_to_handle
+"""
+VALUES = frozenset(_VALUES.split())
 
 
 def option_of(word: str) -> str:

@@ -25,8 +25,8 @@ import yaml
 from pydantic import BaseModel
 
 from trainmaster_operator.api.limits import MAX_ITEMS
-from trainmaster_operator.api.pod_schema.fields import ListOf, MappingOf, Scalar, Struct, Type, pod_spec
-from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule, TransitionRule
+from trainmaster_operator.api.pod_schema.fields import ListOf, MappingOf, Scalar, Struct, Type, pod_types
+from trainmaster_operator.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule
 from trainmaster_operator.api.v1alpha1 import (
     GROUP,
     KIND,
@@ -134,8 +134,8 @@ def spec_schema() -> dict[str, Any]:
     """Returns the structural schema of the spec, with defaults and rules."""
     schema = JobSpec.model_json_schema(by_alias=True)
     converted = _Converter(schema.get("$defs", {}), in_status=False).convert(schema, JobSpec.__name__)
-    converted["x-kubernetes-validations"] += [_transition(transition) for transition in TRANSITIONS]
-    converted["properties"]["podTemplate"]["properties"]["spec"].update(pod_spec_schema())
+    converted["x-kubernetes-validations"] += map(_validation, TRANSITIONS)
+    converted["properties"]["podTemplate"]["properties"]["spec"].update(_schema(pod_types()["PodSpec"]))
     return converted
 
 
@@ -143,6 +143,12 @@ def status_schema() -> dict[str, Any]:
     """Returns the structural schema of the status. It keeps unknown fields, which a newer operator may write."""
     schema = JobStatus.model_json_schema(by_alias=True)
     return _Converter(schema.get("$defs", {}), in_status=True).convert(schema, JobStatus.__name__)
+
+
+_COPIED = (
+    *("type", "description", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"),
+    *("minProperties", "maxProperties", "nullable"),
+)
 
 
 class _Converter:
@@ -168,16 +174,25 @@ class _Converter:
         return self._plain(schema, model)
 
     def _plain(self, schema: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-        converted: dict[str, Any] = {}
-        for key in ("type", "description"):
-            if key in schema:
-                converted[key] = schema[key]
-        self._copy_limits(schema, converted)
+        converted: dict[str, Any] = {key: schema[key] for key in _COPIED if key in schema}
+        if "exclusiveMinimum" in schema:
+            # OpenAPI 3.0 uses a flag instead of JSON Schema's number.
+            converted["minimum"], converted["exclusiveMinimum"] = schema["exclusiveMinimum"], True
+        if "enum" in schema and not self._in_status:
+            converted["enum"] = list(schema["enum"])
+        # Some fields define their own schemas without a type (`values`, `spec`).
+        own = () if "type" in schema else ("allOf", "anyOf")
+        for key, value in schema.items():
+            if key.startswith("x-kubernetes-") or key in own:
+                converted[key] = copy.deepcopy(value)
+        if "pattern" in schema:
+            # A rule shows a readable message, where `pattern` would show the regular expression.
+            pattern = schema["pattern"]
+            rule = value_rule(f"self.matches({json.dumps(pattern)})", f"can't be used; {HINTS[pattern]}")
+            converted["x-kubernetes-validations"] = [rule]
         if "items" in schema:
             converted["items"] = self.convert(schema["items"])
             converted.setdefault("x-kubernetes-list-type", "atomic")
-        if "nullable" in schema:
-            converted["nullable"] = schema["nullable"]
         if isinstance(schema.get("additionalProperties"), Mapping):
             converted["additionalProperties"] = self.convert(schema["additionalProperties"])
         elif schema.get("type") == "object" and "properties" not in schema:
@@ -204,62 +219,28 @@ class _Converter:
             converted["default"] = schema["default"]
         return converted
 
-    def _copy_limits(self, schema: Mapping[str, Any], converted: dict[str, Any]) -> None:
-        limits = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "minProperties")
-        for key in (*limits, "maxProperties"):
-            if key in schema:
-                converted[key] = schema[key]
-        if "exclusiveMinimum" in schema:
-            # OpenAPI 3.0 uses a flag instead of JSON Schema's number.
-            converted["minimum"], converted["exclusiveMinimum"] = schema["exclusiveMinimum"], True
-        if "enum" in schema and not self._in_status:
-            converted["enum"] = list(schema["enum"])
-        for key, value in schema.items():
-            if key.startswith("x-kubernetes-"):
-                converted[key] = copy.deepcopy(value)
-        if "pattern" in schema:
-            # A rule shows a readable message, where `pattern` would show the regular expression.
-            pattern = schema["pattern"]
-            converted["x-kubernetes-validations"] = [
-                value_rule(f"self.matches({json.dumps(pattern)})", f"can't be used; {HINTS[pattern]}")
-            ]
-        if "type" not in schema:
-            # Some fields define their own schemas without a type (`values`, `workers`).
-            converted.update({key: copy.deepcopy(schema[key]) for key in ("allOf", "anyOf") if key in schema})
-
 
 def _dump(model: BaseModel) -> Any:
     """Returns a model's defaults in their JSON form, without unset and empty fields."""
+    # The API server shows 300.0 as 300.
     return _tidy(model.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 
 def _tidy(value: Any) -> Any:
-    """Returns 300.0 as 300, as the API server shows it."""
     if isinstance(value, dict):
         return {key: _tidy(one) for key, one in value.items() if one != []}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _validation(rule: Rule) -> dict[str, Any]:
-    expression = rule.message_expression()
     validation: dict[str, Any] = {"rule": rule.cel, "message": rule.message}
-    if expression is not None:
+    if rule.shown:
         # The API server uses this message if the expression fails. It can't show values.
         validation["message"] = rule.message.format(**{name: f"<{name}>" for name in rule.shown})
-        validation["messageExpression"] = expression
+        validation["messageExpression"] = rule.message_expression()
     if rule.field:
         validation["fieldPath"] = f".{rule.field}"
-    validation["reason"] = rule.reason
-    return validation
-
-
-def _transition(transition: TransitionRule) -> dict[str, Any]:
-    return {
-        "rule": transition.cel,
-        "message": transition.message,
-        "fieldPath": f".{transition.field}",
-        "reason": "FieldValueForbidden",
-    }
+    return {**validation, "reason": rule.reason}
 
 
 if __name__ == "__main__":
@@ -278,11 +259,6 @@ _TYPES_WRITTEN_OUT = frozenset(_WRITTEN_OUT.split())
 _VOLUMES = "name configMap csi emptyDir ephemeral hostPath nfs persistentVolumeClaim projected secret"
 _FIELDS_OF_A_VOLUME = frozenset(_VOLUMES.split())
 _TYPES = {"string": "string", "boolean": "boolean", "int32": "integer", "int64": "integer", "number": "number"}
-
-
-def pod_spec_schema() -> dict[str, Any]:
-    """Returns the structural schema of a partial PodSpec."""
-    return _schema(pod_spec())
 
 
 def _schema(kind: Type) -> dict[str, Any]:

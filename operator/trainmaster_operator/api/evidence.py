@@ -15,7 +15,7 @@ from typing import Any
 
 from trainmaster_operator.api.printable import UNSAFE
 from trainmaster_operator.wire.limits import MAX_INDEX
-from trainmaster_operator.wire.values import decimal, loads, mapping, whole
+from trainmaster_operator.wire.values import camel, decimal, loads, mapping, whole
 
 _PARTS = ("failure", "workers", "ranks", "logs")
 _KEY = re.compile(r"attempt-(\d{1,9})\.json")
@@ -60,16 +60,8 @@ class AttemptEvidence:
 
     def to_json(self) -> str:
         """Returns the JSON text for the ConfigMap."""
-        return json.dumps(
-            {
-                "attempt": self.attempt,
-                "failure": dict(self.failure),
-                "workers": {str(worker): dict(report) for worker, report in sorted(self.workers.items())},
-                "ranks": {str(rank): dict(stood) for rank, stood in sorted(self.ranks.items())},
-                "logs": {str(worker): text for worker, text in sorted(self.logs.items())},
-            },
-            separators=(",", ":"),
-        )
+        parts = {name: dict(sorted(getattr(self, name).items())) for name in ("workers", "ranks", "logs")}
+        return json.dumps({"attempt": self.attempt, "failure": self.failure, **parts}, separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: str) -> AttemptEvidence | None:
@@ -81,13 +73,9 @@ class AttemptEvidence:
         attempt = whole(data.get("attempt"))
         if attempt is None or not all(isinstance(data.get(name) or {}, dict) for name in _PARTS):
             return None
-        return cls(
-            attempt=attempt,
-            failure=mapping(data.get("failure")),
-            workers={worker: mapping(report) for worker, report in _by_index(data.get("workers"))},
-            ranks={rank: mapping(stood) for rank, stood in _by_index(data.get("ranks"))},
-            logs={worker: log for worker, log in _by_index(data.get("logs")) if isinstance(log, str)},
-        )
+        logs = {worker: log for worker, log in _by_index(data.get("logs")) if isinstance(log, str)}
+        workers, ranks = ({i: mapping(one) for i, one in _by_index(data.get(part))} for part in ("workers", "ranks"))
+        return cls(attempt, mapping(data.get("failure")), workers, ranks, logs)
 
 
 def _by_index(value: object) -> Iterator[tuple[int, Any]]:
@@ -130,20 +118,10 @@ class Stacks:
 
     def to_data(self) -> dict[str, str]:
         """Returns the data of the ConfigMap."""
-        states = {str(rank): {**state, "text": ""} for rank, state in sorted(self.ranks.items())}
-        for state in states.values():
-            del state["text"]
-        head = {
-            "request": self.request,
-            "attempt": self.attempt,
-            "collectedAt": self.collected_at,
-            "ranks": states,
-            "unanswered": list(self.unanswered),
-            "leftOut": self.left_out,
-            "problem": self.problem,
-            "withheld": self.withheld,
-        }
-        texts = {rank_key(rank): text for rank, state in sorted(self.ranks.items()) if (text := state.get("text"))}
+        ranks = sorted(self.ranks.items())
+        head = {camel(name): value for name, value in vars(self).items()}
+        head["ranks"] = {rank: {name: state[name] for name in state if name != "text"} for rank, state in ranks}
+        texts = {rank_key(rank): text for rank, state in ranks if (text := state.get("text"))}
         return {STACKS_KEY: json.dumps(head, separators=(",", ":")), **texts}
 
     @classmethod
@@ -155,17 +133,14 @@ class Stacks:
             return None
         if not isinstance(head.get("request"), str):
             return None
-        indexes = ((decimal(key, MAX_INDEX), state) for key, state in mapping(head.get("ranks")).items())
-        states = {rank: mapping(state) for rank, state in indexes if rank is not None}
-        unanswered = head.get("unanswered")
+        ranks = _by_index(head.get("ranks"))
+        unanswered = head["unanswered"] if isinstance(head.get("unanswered"), list) else ()
         return cls(
             request=head["request"],
             attempt=whole(head.get("attempt")) or 0,
             collected_at=str(head.get("collectedAt") or ""),
-            ranks={rank: {**state, "text": str(data.get(rank_key(rank), ""))} for rank, state in states.items()},
-            unanswered=tuple(one for one in unanswered if whole(one) is not None)
-            if isinstance(unanswered, list)
-            else (),
+            ranks={rank: {**mapping(state), "text": str(data.get(rank_key(rank), ""))} for rank, state in ranks},
+            unanswered=tuple(one for one in unanswered if whole(one) is not None),
             left_out=whole(head.get("leftOut")) or 0,
             problem=str(head.get("problem") or ""),
             withheld=head.get("withheld") is True,

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from trainmaster_operator.api.pod_schema.fields import POD, pod_types
@@ -22,6 +23,7 @@ from trainmaster_operator.api.problems import (
     SIMILAR,
     VERY_SIMILAR,
     Problem,
+    either,
     nearest,
     only_longer,
     plain,
@@ -65,12 +67,12 @@ def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> lis
     If a required field is misspelled or in the wrong place, only that is reported, and not that the field is missing.
     """
     details = error.errors(include_url=False)
-    problems = [_problem_of(each, root, path) for each in details]
-    unknown = [each for each, detail in zip(problems, details, strict=True) if detail["type"] == "extra_forbidden"]
+    found = [(detail["type"], _problem_of(detail, root, path)) for detail in details]
+    unknown = [problem for kind, problem in found if kind == "extra_forbidden"]
     return [
-        each
-        for each, detail in zip(problems, details, strict=True)
-        if detail["type"] != "missing" or not any(_stands_for(other, each.field) for other in unknown)
+        problem
+        for kind, problem in found
+        if kind != "missing" or not any(_stands_for(other, problem.field) for other in unknown)
     ]
 
 
@@ -84,20 +86,14 @@ def _stands_for(unknown: Problem, field: str) -> bool:
 
 def _problem_of(detail: ErrorDetails, root: type[SpecModel], path: str) -> Problem:
     location = detail["loc"]
-    shown = location
-    if location and location[-1] in _TAGS and _model_at(root, location) is None:
-        shown = location[:-1]
-    parts = [path, *(part for position, part in enumerate(shown) if not _is_tag(shown, position))]
+    tagged = (part for at, part in enumerate(location) if not (part in _TAGS and location[at - 1] == "cpu"))
+    parts = [path, *tagged]
     value = ... if detail["type"] == "missing" else detail["input"]
     field = str(location[-1]) if location else path
     message = _mistyped(detail, field, _required(_model_at(root, location))) or _sentence(
         detail, _model_at(root, location[:-1]), field, _join(parts[:-1])
     )
     return Problem(_join(parts), value, message)
-
-
-def _is_tag(location: tuple[int | str, ...], position: int) -> bool:
-    return location[position] in _TAGS and position > 0 and location[position - 1] == "cpu"
 
 
 def _mistyped(detail: ErrorDetails, field: str, fields: tuple[str, ...]) -> str | None:
@@ -113,7 +109,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
     shown = "this text" if field == "setup" and isinstance(value, str) else show(value)
     match kind:
         case "extra_forbidden":
-            return unknown_field(parent, field, _field_names(model), model)
+            return unknown_field(parent, field, tuple(_fields(model)), model)
         case "missing":
             return f"is missing; set it{_described(model, field)}"
         case "greater_than_equal" | "greater_than" | "less_than_equal":
@@ -137,7 +133,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
 
 
 # Errors of the types in `values`, which contain their own messages.
-_OURS = frozenset({"quantity", "processes", "json", "time", "pattern"})
+_OURS = frozenset({"quantity", "processes", "json", "time", "pattern", "reason"})
 
 
 def _alternatives(value: Any, expected: str) -> str:
@@ -150,45 +146,37 @@ def _alternatives(value: Any, expected: str) -> str:
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
     """Describes a missing field by its allowed values if they are few, or by the beginning of its description."""
-    for name, info in model.model_fields.items() if model is not None else ():
-        if (info.alias or name) != field:
-            continue
-        if get_origin(info.annotation) is Literal:
-            *others, last = get_args(info.annotation)
-            return f" to {', '.join(others)} or {last}"
-        first = re.split(r"[.;:] |\.$", info.description or "")[0]
-        return f" ({first})" if first else ""
-    return ""
+    info = _fields(model).get(field)
+    if info is None:
+        return ""
+    if get_origin(info.annotation) is Literal:
+        return f" to {either(get_args(info.annotation))}"
+    first = re.split(r"[.;:] |\.$", info.description or "")[0]
+    return f" ({first})" if first else ""
 
 
 def _required(model: type[SpecModel] | None) -> tuple[str, ...]:
     """Returns the required fields of a mapping, or some of its optional ones."""
-    fields = list(model.model_fields.items()) if model is not None else []
+    fields = list(_fields(model).items())
     required = [(name, info) for name, info in fields if info.is_required()]
     if not required or any(model_in(info.annotation) is not None for _, info in required):
         required = fields[:_SOME]
-    return tuple(info.alias or name for name, info in required)
+    return tuple(name for name, _ in required)
 
 
-def _field_names(model: type[SpecModel] | None) -> tuple[str, ...]:
-    return tuple(info.alias or name for name, info in model.model_fields.items()) if model is not None else ()
+def _fields(model: type[SpecModel] | None) -> dict[str, FieldInfo]:
+    """Returns a model's fields by their names in JSON."""
+    return {info.alias or name: info for name, info in model.model_fields.items()} if model is not None else {}
 
 
 def _model_at(root: type[SpecModel], location: tuple[int | str, ...]) -> type[SpecModel] | None:
-    """Returns the model at pydantic's location in a `root`."""
     model: type[SpecModel] | None = root
     for part in location:
         if isinstance(part, int) or part in _TAGS:
             continue
-        model = model_in(_annotation(model, part))
+        info = _fields(model).get(part)
+        model = None if info is None else model_in(info.annotation)
     return model
-
-
-def _annotation(model: type[SpecModel] | None, alias: str) -> Any:
-    for name, info in model.model_fields.items() if model is not None else ():
-        if (info.alias or name) == alias:
-            return info.annotation
-    return None
 
 
 def _join(path: list[Any]) -> str:
@@ -278,10 +266,9 @@ def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
     The name is searched below `path` first, then in other APIs, then elsewhere in the spec (for all workers, in a pod,
     in a group). Similar names elsewhere aren't considered.
     """
-    is_below = model is not None and path.startswith("spec.")
-    own = _places_described(field, "spec", _places(JobSpec))
+    own = _places_described(field, "spec", JobSpec)
     remedies = (
-        _places_described(field, path, _places(model)) if model is not None and is_below else None,
+        _places_described(field, path, model) if model is not None and path.startswith("spec.") else None,
         "it belongs in spec.training" if path == "spec" and plain(field) in _TRAINING_FIELDS else None,
         _of_others(field),
         own if own is not None and "[]" not in own else None,
@@ -307,33 +294,31 @@ def _of_pods(field: str) -> str | None:
     name = plain(field)
     if name in _PODS_FIELDS:
         return REFUSED_POD_FIELDS.get(_PODS_FIELDS[name], f"it belongs in {POD}.{_PODS_FIELDS[name]}")
-    if name in _CONTAINERS_FIELDS and _CONTAINERS_FIELDS[name] in REFUSED_WORKER_FIELDS:
-        return REFUSED_WORKER_FIELDS[_CONTAINERS_FIELDS[name]]
-    if name in _CONTAINERS_FIELDS:
-        return f"it belongs in {POD}.containers, as {_CONTAINERS_FIELDS[name]} of the one with name: worker"
-    return None
+    if name not in _CONTAINERS_FIELDS:
+        return None
+    field = _CONTAINERS_FIELDS[name]
+    place = f"it belongs in {POD}.containers, as {field} of the one with name: worker"
+    return REFUSED_WORKER_FIELDS.get(field, place)
 
 
-def _places_described(field: str, path: str, places: Mapping[str, tuple[str, ...]]) -> str | None:
-    found = next((places[name] for name in places if plain(name) == plain(field)), None)
-    return (
-        None if found is None else f"it belongs in {' or '.join(f'{path}.{place}' for place in found[:_MOST_PLACES])}"
-    )
+def _places_described(field: str, path: str, model: type[SpecModel]) -> str | None:
+    places = _places(model).get(plain(field), ())
+    least = min((place.count(".") for place in places), default=0)
+    shallowest = [f"{path}.{place}" for place in places if place.count(".") == least]
+    return f"it belongs in {' or '.join(shallowest[:_MOST_PLACES])}" if shallowest else None
 
 
 @cache
-def _places(model: type[SpecModel]) -> Mapping[str, tuple[str, ...]]:
-    """Returns, for each field name below a model, its shallowest places relative to the model."""
+def _places(model: type[SpecModel]) -> Mapping[str, list[str]]:
+    """Returns the places of each field below a model, relative to the model, by the field's plain name."""
     found: dict[str, list[str]] = {}
     for name, place in _below(model):
-        found.setdefault(name, []).append(place)
-    least = {name: min(place.count(".") for place in places) for name, places in found.items()}
-    return {name: tuple(each for each in places if each.count(".") == least[name]) for name, places in found.items()}
+        found.setdefault(plain(name), []).append(place)
+    return found
 
 
 def _below(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
-    for python_name, info in model.model_fields.items():
-        name = info.alias or python_name
+    for name, info in _fields(model).items():
         yield name, path + name
         inner = model_in(info.annotation)
         if inner is not None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from trainmaster_operator.api.times import to_datetime
@@ -165,17 +165,9 @@ def _decode(text: object) -> tuple[int, ...] | None:
     if not isinstance(text, str):
         return None
     try:
-        differences = [int(word, 36) for word in text.split(" ")] if text else []
+        return tuple(accumulate(int(word, 36) for word in text.split(" "))) if text else ()
     except ValueError:
         return None
-    return tuple(_sums(differences))
-
-
-def _sums(differences: list[int]) -> Iterator[int]:
-    time = 0
-    for difference in differences:
-        time += difference
-        yield time
 
 
 def _to_base_36(number: int) -> str:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 from trainmaster_operator.api.problems import Problem
-from trainmaster_operator.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show, unfit
+from trainmaster_operator.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, fits, show, unfit
+from trainmaster_operator.wire.values import mapping
 
 _MOST_NAME, _MOST_DOMAIN = 63, 253
-_KEY = re.compile(LABEL_KEY_PATTERN.strip("^$"))
-_DOMAIN = re.compile(SUBDOMAIN_PATTERN.strip("^$"))
 _VALUE = re.compile(rf"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,{_MOST_NAME - 2}}}[A-Za-z0-9])?)?")
 _FORM = f"use at most {_MOST_NAME} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
 
@@ -29,34 +28,29 @@ def keyed(path: str, key: str) -> str:
 def label_key_problem(key: str) -> str | None:
     """Returns the problem with a label's key, or with an annotation's key in lower case, or None."""
     prefix, slash, name = key.rpartition("/")
-    if len(name) <= _MOST_NAME and len(prefix) <= _MOST_DOMAIN and _KEY.fullmatch(key):
+    if len(name) <= _MOST_NAME and len(prefix) <= _MOST_DOMAIN and fits(LABEL_KEY_PATTERN, key):
         return None
-    if slash and not _DOMAIN.fullmatch(prefix):
+    if slash and not fits(SUBDOMAIN_PATTERN, prefix):
         return f"{show(key)} can't be a key; use a domain before the '/', such as example.com/name"
     return f"{show(key)} can't be a key; {_FORM}"
 
 
-def label_value_problem(value: str) -> str | None:
-    """Returns the problem of a label's value."""
-    return None if _VALUE.fullmatch(value) else f"{show(value)} can't be a label's value; {_FORM}"
-
-
 def check_labels(path: str, given: Any) -> Iterator[Problem]:
     """Yields problems with a mapping of labels. Another check covers values that aren't text."""
-    for key, value in given.items() if isinstance(given, Mapping) else ():
+    for key, value in mapping(given).items():
         key = str(key)
         if key.startswith("$"):
             continue
         message = label_key_problem(key)
         if message is None and isinstance(value, str):
-            message = label_value_problem(value)
+            message = None if _VALUE.fullmatch(value) else f"{show(value)} can't be a label's value; {_FORM}"
         if message is not None:
             yield Problem(keyed(path, key), value, message)
 
 
 def check_annotations(path: str, given: Any) -> Iterator[Problem]:
     """Yields problems with the keys of annotations."""
-    for key, value in given.items() if isinstance(given, Mapping) else ():
+    for key, value in mapping(given).items():
         # The API server checks the keys of annotations in lower case.
         wrong = label_key_problem(str(key).lower())
         if wrong is not None:
@@ -70,7 +64,7 @@ _SUFFIXES = {
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate("MGTPE", 2)},
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
 }
-_PARTS = re.compile(r"[+]?([0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
+_PARTS = re.compile(r"([-+]?[0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
 
 
 def quantity(value: int | str) -> Decimal:
@@ -96,12 +90,9 @@ _UNITS = {
     "k": ("k", "Ki"),
     **dict.fromkeys(("", "b", "byte", "bytes", "core", "cores", "cpu", "cpus", "vcpu", "vcpus"), ("",)),
 }
-_DNS_LABEL = re.compile(DNS_LABEL_PATTERN.strip("^$"))
-_SUBDOMAIN = re.compile(SUBDOMAIN_PATTERN.strip("^$"))
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*")
 # The name of a port is an IANA_SVC_NAME.
 _LONGEST_PORT_NAME = 15
-_MOST_PORT = 65_535
 
 
 def quantity_problem(value: Any) -> str | None:
@@ -120,12 +111,18 @@ def quantity_problem(value: Any) -> str | None:
 
 def dns_label_problem(value: str) -> str | None:
     """Returns the problem of a container's or volume's name."""
-    return _too_long(value, 63) if _DNS_LABEL.fullmatch(value) else unfit(value, DNS_LABEL_PATTERN)
+    return _name_problem(value, DNS_LABEL_PATTERN, _MOST_NAME)
 
 
 def subdomain_problem(value: str) -> str | None:
     """Returns the problem of an object's name."""
-    return _too_long(value, 253) if _SUBDOMAIN.fullmatch(value) else unfit(value, SUBDOMAIN_PATTERN)
+    return _name_problem(value, SUBDOMAIN_PATTERN, _MOST_DOMAIN)
+
+
+def _name_problem(value: str, pattern: str, most: int) -> str | None:
+    if not fits(pattern, value):
+        return unfit(value, pattern)
+    return f"{show(value)} has {len(value)} characters; use at most {most}" if len(value) > most else None
 
 
 def port_name_problem(value: str) -> str | None:
@@ -138,19 +135,8 @@ def port_name_problem(value: str) -> str | None:
     )
 
 
-def port_problem(value: Any) -> str | None:
-    """Returns the problem with a port's number. Another check covers values that aren't integers."""
-    if not isinstance(value, int) or isinstance(value, bool) or 1 <= value <= _MOST_PORT:
-        return None
-    return f"{show(value)} is not a port; use 1 to {_MOST_PORT}"
-
-
 def variable_name_problem(value: str) -> str | None:
     """Returns the problem of a variable's name."""
     if value and "=" not in value and value.isascii() and value.isprintable():
         return None
     return f"{show(value)} can't be a variable's name; use letters, digits and '_', such as MY_VARIABLE"
-
-
-def _too_long(value: str, most: int) -> str | None:
-    return f"{show(value)} has {len(value)} characters; use at most {most}" if len(value) > most else None

@@ -12,7 +12,6 @@ atomic, so a job that tolerates one more taint would lose its short tolerations 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -20,16 +19,10 @@ from trainmaster_operator.api.values import show
 
 # Merge keys by the last name of a path. Lists of the same name use the same keys everywhere in a pod.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
-    "containers": ("name",),
-    "initContainers": ("name",),
-    "volumes": ("name",),
-    "imagePullSecrets": ("name",),
+    **dict.fromkeys(("containers", "initContainers", "volumes", "imagePullSecrets", "env"), ("name",)),
+    **dict.fromkeys(("resourceClaims", "schedulingGates", "evictionResponders"), ("name",)),
     "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey",),
-    "resourceClaims": ("name",),
-    "schedulingGates": ("name",),
-    "evictionResponders": ("name",),
-    "env": ("name",),
     "ports": ("containerPort", "protocol"),
     "volumeMounts": ("mountPath",),
     "volumeDevices": ("devicePath",),
@@ -54,7 +47,7 @@ def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "po
     """Returns the patch merged over the original, without changing either. Raises MergeError."""
     directive = patch.get(DIRECTIVE)
     if directive == "replace":
-        return _without_directives(patch, path)
+        return merge({}, {name: value for name, value in patch.items() if name != DIRECTIVE}, path)
     if directive is not None and directive != "merge":
         raise MergeError(
             f"{path}.{DIRECTIVE}", f"{show(directive)} is not a directive here; use merge, replace or delete"
@@ -84,11 +77,13 @@ def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "po
 
 def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, ...] | None, path: str) -> list[Any]:
     if keys is None:
-        return [_plain(item, f"{path}[{position}]") for position, item in enumerate(patch)]
+        # The maps in an atomic list are kept without their directives.
+        places = ((f"{path}[{position}]", item) for position, item in enumerate(patch))
+        return [merge({}, item, here) if isinstance(item, Mapping) else item for here, item in places]
     changes = list(enumerate(patch))
     if any(_is_list_directive(item) for item in patch):
         original, changes = [], [(position, item) for position, item in changes if not _is_list_directive(item)]
-    merged = _KeyedList(original, keys)
+    merged = {_identity(item, keys): item for item in original}
     for position, item in changes:
         here = f"{path}[{position}]"
         if not isinstance(item, Mapping):
@@ -96,60 +91,20 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, 
         missing = next((key for key in keys if key not in item and key not in KEY_DEFAULTS), None)
         if missing is not None:
             raise MergeError(f"{here}.{missing}", "is missing; set it")
-        place = merged.find(item)
+        identity = _identity(item, keys)
         if item.get(DIRECTIVE) == "delete":
-            if place is not None:
-                merged.delete(place)
-        elif place is None:
-            merged.append(merge({}, item, here))
+            merged.pop(identity, None)
         else:
-            merged.replace(place, merge(merged[place], item, here))
-    return merged.items()
+            merged[identity] = merge(merged.get(identity, {}), item, here)
+    return list(merged.values())
 
 
-class _KeyedList:
-    """_KeyedList is indexed by its merge keys, so that merging n items takes n steps instead of n squared.
-
-    Items keep their places when others are deleted. If several items have equal keys, `find` returns the first.
-    """
-
-    def __init__(self, items: Sequence[Any], keys: tuple[str, ...]) -> None:
-        self._keys = keys
-        self._items: list[Any] = []
-        # A heap of places for each identity.
-        self._places: dict[Hashable, list[int]] = {}
-        for item in items:
-            self.append(item)
-
-    def __getitem__(self, place: int) -> Any:
-        return self._items[place]
-
-    def items(self) -> list[Any]:
-        return [item for item in self._items if item is not None]
-
-    def find(self, item: Mapping[str, Any]) -> int | None:
-        places = self._places.get(self._identity(item))
-        return places[0] if places else None
-
-    def append(self, item: Any) -> None:
-        heapq.heappush(self._places.setdefault(self._identity(item), []), len(self._items))
-        self._items.append(item)
-
-    def delete(self, place: int) -> None:
-        """Deletes the item that `find` found at this place."""
-        heapq.heappop(self._places[self._identity(self._items[place])])
-        self._items[place] = None
-
-    def replace(self, place: int, item: Mapping[str, Any]) -> None:
-        """Replaces the item that `find` found at this place. Merging may have changed the item's identity."""
-        before, after = self._identity(self._items[place]), self._identity(item)
-        self._items[place] = item
-        if before != after:
-            heapq.heappop(self._places[before])
-            heapq.heappush(self._places.setdefault(after, []), place)
-
-    def _identity(self, item: Mapping[str, Any]) -> Hashable:
-        return tuple(_hashable(item.get(key, KEY_DEFAULTS.get(key))) for key in self._keys)
+def _identity(item: Mapping[str, Any], keys: tuple[str, ...]) -> Hashable:
+    """Returns the values of an item's keys. Merging doesn't change them, because null is a key's default."""
+    values = (item.get(key) for key in keys)
+    return tuple(
+        _hashable(KEY_DEFAULTS.get(key) if value is None else value) for key, value in zip(keys, values, strict=True)
+    )
 
 
 def _hashable(value: Any) -> Hashable:
@@ -163,12 +118,3 @@ def _hashable(value: Any) -> Hashable:
 
 def _is_list_directive(item: Any) -> bool:
     return isinstance(item, Mapping) and dict(item) == {DIRECTIVE: "replace"}
-
-
-def _without_directives(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
-    return merge({}, {name: value for name, value in patch.items() if name != DIRECTIVE}, path)
-
-
-def _plain(value: Any, path: str) -> Any:
-    """Returns an item of an atomic list, without the directives of maps in it."""
-    return merge({}, value, path) if isinstance(value, Mapping) else value

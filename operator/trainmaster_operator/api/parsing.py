@@ -11,7 +11,6 @@ server sets are allowed, because `kubectl get -o yaml` prints them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -23,15 +22,13 @@ from trainmaster_operator.api.command_words import check_words
 from trainmaster_operator.api.field_messages import problems_of, unknown_field
 from trainmaster_operator.api.kubernetes_syntax import check_annotations, check_labels, label_key_problem, quantity
 from trainmaster_operator.api.limits import check_size
-from trainmaster_operator.api.pod_schema import worker_resources
-from trainmaster_operator.api.pod_schema.resources import device_names
 from trainmaster_operator.api.pod_template import check_pod_template
 from trainmaster_operator.api.problems import InvalidJob, Problem
 from trainmaster_operator.api.rules import check_rules
 from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.training_schema import check_training
 from trainmaster_operator.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec, SpecModel
-from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show, unfit
+from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, fits, show, unfit
 from trainmaster_operator.wire.values import mapping
 
 __all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
@@ -57,7 +54,9 @@ def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
     """Parses a complete manifest. Raises InvalidJob."""
     problems = [*_check_top_level(raw), *check_metadata(raw.get("metadata"))]
     metadata = mapping(raw.get("metadata"))
-    name = metadata.get("name") or _generated(metadata.get("generateName"))
+    prefix = metadata.get("generateName")
+    generated = prefix[:_GENERATED_BASE] + _GENERATED_SUFFIX if prefix and isinstance(prefix, str) else None
+    name = metadata.get("name") or generated
     spec = None
     # If fields of the spec are at the top level, the spec isn't missing but lacks indentation. `problems` reports that.
     is_indented = raw.get("spec") is not None or not set(raw) - set(_TOP_LEVEL)
@@ -65,8 +64,11 @@ def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
         # If the name is missing, "job" is used for the checks.
         spec = parse_spec(raw.get("spec"), name if isinstance(name, str) else "job")
     except InvalidJob as error:
-        found = [each for each in error.problems if is_indented or each.field != "spec"]
-        problems.extend(_of_generated(each) if not metadata.get("name") else each for each in found)
+        for each in error.problems:
+            if each.field == "metadata.name" and not metadata.get("name"):
+                problems.append(replace(each, field="metadata.generateName"))
+            elif is_indented or each.field != "spec":
+                problems.append(each)
     if problems or spec is None or name is None:
         raise InvalidJob(problems)
     return ParsedJob(namespace=metadata.get("namespace") or "", name=name, spec=spec)
@@ -85,7 +87,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
         raise InvalidJob(problems_of(error, JobSpec, "spec")) from error
     problems = [*check_rules(name, spec), *_check_cpu(spec)]
     if spec.pod_template is not None:
-        problems.extend(check_pod_template(spec.pod_template, device_names(spec), worker_resources(spec)))
+        problems.extend(check_pod_template(spec.pod_template, spec))
     problems.extend(check_words(spec))
     problems.extend(check_training(spec))
     if problems:
@@ -115,25 +117,15 @@ def _check_top_level(raw: Mapping[str, Any]) -> Iterator[Problem]:
         elif given != right:
             yield Problem(field, given, f"{show(given)} is not {right}; use that")
     if not isinstance(raw.get("status"), Mapping | None):
-        yield Problem(
-            "status", raw["status"], f"{show(raw['status'])} is not a mapping; remove it, the operator sets it"
-        )
+        message = f"{show(raw['status'])} is not a mapping; remove it, the operator sets it"
+        yield Problem("status", raw["status"], message)
     for field in raw:
         if field not in _TOP_LEVEL:
             yield Problem(str(field), raw[field], unknown_field("", str(field), _TOP_LEVEL))
 
 
-def _generated(prefix: Any) -> str | None:
-    return prefix[:_GENERATED_BASE] + _GENERATED_SUFFIX if prefix and isinstance(prefix, str) else None
-
-
-def _of_generated(problem: Problem) -> Problem:
-    return replace(problem, field="metadata.generateName") if problem.field == "metadata.name" else problem
-
-
 MAX_ANNOTATION_BYTES = 256 * 1024
 _MAX_NAMESPACE = 63
-_EXCLUSIVE_FINALIZERS = frozenset({"orphan", "foregroundDeletion"})
 
 _TextMap = dict[str, str | None]
 
@@ -161,18 +153,6 @@ class OwnerReference(SpecModel):
     block_owner_deletion: StrictBool | None = None
 
 
-class ManagedFields(SpecModel):
-    """ManagedFields records which client set which fields. The API server writes these records."""
-
-    manager: str | None = None
-    operation: str | None = None
-    api_version: str | None = None
-    time: _Time | None = None
-    fields_type: str | None = None
-    fields_v1: dict[str, Any] | None = None
-    subresource: str | None = None
-
-
 class ObjectMeta(SpecModel):
     """ObjectMeta defines the fields of every object's metadata, with their types."""
 
@@ -183,7 +163,7 @@ class ObjectMeta(SpecModel):
     annotations: _TextMap = Field(default_factory=dict)
     finalizers: list[str] = Field(default_factory=list)
     owner_references: list[OwnerReference] = Field(default_factory=list)
-    managed_fields: list[ManagedFields] = Field(default_factory=list)
+    managed_fields: list[dict[str, Any]] = Field(default_factory=list)
     uid: str | None = None
     resource_version: str | None = None
     generation: StrictInt | None = None
@@ -204,40 +184,25 @@ def check_metadata(raw: Any) -> list[Problem]:
     return list(_check_values(metadata))
 
 
-_NO_NAME = Problem("metadata.name", None, "is missing; give the job a name")
-
-
 def _check_values(metadata: ObjectMeta) -> Iterator[Problem]:
     if not metadata.name and not metadata.generate_name:
-        yield _NO_NAME
+        yield Problem("metadata.name", None, "is missing; give the job a name")
     # The API server appends its suffix, so generateName may end with a hyphen.
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
-    if beginning and not _fits(SUBDOMAIN_PATTERN, beginning):
+    if beginning and not fits(SUBDOMAIN_PATTERN, beginning):
         yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
     if len(metadata.namespace) > _MAX_NAMESPACE:
         message = f"{show(metadata.namespace)} is too long; use at most {_MAX_NAMESPACE} characters"
         yield Problem("metadata.namespace", metadata.namespace, message)
-    elif metadata.namespace and not _fits(DNS_LABEL_PATTERN, metadata.namespace):
+    elif metadata.namespace and not fits(DNS_LABEL_PATTERN, metadata.namespace):
         yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))
     yield from check_labels("metadata.labels", metadata.labels)
     yield from check_annotations("metadata.annotations", metadata.annotations)
-    yield from _annotations_too_large(metadata.annotations)
-    for position, finalizer in enumerate(metadata.finalizers):
-        if (wrong := label_key_problem(finalizer)) is not None:
-            yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)
-    if set(metadata.finalizers) >= _EXCLUSIVE_FINALIZERS:
-        yield Problem("metadata.finalizers", None, "orphan and foregroundDeletion can't be combined; keep one")
-    if sum(owner.controller is True for owner in metadata.owner_references) > 1:
-        message = "more than one owner has controller: true; keep it on one"
-        yield Problem("metadata.ownerReferences", None, message)
-
-
-def _annotations_too_large(annotations: Mapping[str, str | None]) -> Iterator[Problem]:
-    size = sum(len(f"{key}{value or ''}".encode("utf-8", "surrogatepass")) for key, value in annotations.items())
+    annotations = metadata.annotations.items()
+    size = sum(len(f"{key}{value or ''}".encode("utf-8", "surrogatepass")) for key, value in annotations)
     if size > MAX_ANNOTATION_BYTES:
         message = f"has {size} bytes; use at most {MAX_ANNOTATION_BYTES} for all annotations together"
         yield Problem("metadata.annotations", None, message)
-
-
-def _fits(pattern: str, text: str) -> bool:
-    return re.fullmatch(pattern.strip("^$"), text) is not None
+    for position, finalizer in enumerate(metadata.finalizers):
+        if (wrong := label_key_problem(finalizer)) is not None:
+            yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)

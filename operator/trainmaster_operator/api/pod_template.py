@@ -18,36 +18,28 @@ from trainmaster_operator.api.merge import DIRECTIVE, MergeError, merge
 from trainmaster_operator.api.pod_schema import (
     AGENT_CONTAINER,
     WORKER_CONTAINER,
-    WorkerResources,
     check_fields,
     check_relations,
+    requests_and_limits,
 )
 from trainmaster_operator.api.pod_schema.relations import mapping_items
+from trainmaster_operator.api.pod_schema.resources import device_names
 from trainmaster_operator.api.problems import Problem
-from trainmaster_operator.api.v1alpha1 import PodTemplate
+from trainmaster_operator.api.v1alpha1 import JobSpec, PodTemplate
 from trainmaster_operator.api.values import show
+from trainmaster_operator.wire.values import mapping
 
 RESERVED_PREFIX = "trainmaster-"
 RESERVED_VARIABLES = frozenset(
     [
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "NNODES",
-        "NODE_RANK",
-        "NPROC_PER_NODE",
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "TORCHELASTIC_ERROR_FILE",
+        *("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
+        *("LOCAL_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE"),
     ]
 )
 RESERVED_VARIABLE_PREFIXES = ("PET_", "TRAINMASTER_")
 RESERVED_LABELS = frozenset(
     {
-        "app.kubernetes.io/managed-by",
-        "apps.kubernetes.io/pod-index",
-        "controller-revision-hash",
+        *("app.kubernetes.io/managed-by", "apps.kubernetes.io/pod-index", "controller-revision-hash"),
         "statefulset.kubernetes.io/pod-name",
     }
 )
@@ -79,19 +71,16 @@ _WORKER_LISTS = ("env", "ports", "volumeMounts")
 _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
-def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
-    """Yields the first problem with each field of a podTemplate, and at most MAX_POD_PROBLEMS problems.
-
-    `devices` are the extended resources that the job's own fields request, `worker` all requests and limits of these.
-    """
+def check_pod_template(template: PodTemplate, spec: JobSpec) -> Iterator[Problem]:
+    """Yields the first problem with each field of a spec's podTemplate, and at most MAX_POD_PROBLEMS problems."""
     fields: list[str] = []
-    for problem in islice(_check(template, devices, worker), MAX_POD_PROBLEMS):
+    for problem in islice(_check(template, spec), MAX_POD_PROBLEMS):
         if not any(f"{problem.field}.".startswith((f"{field}.", f"{field}[")) for field in fields):
             fields.append(problem.field)
             yield problem
 
 
-def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
+def _check(template: PodTemplate, spec: JobSpec) -> Iterator[Problem]:
     path = "spec.podTemplate"
     if template.metadata is not None:
         for field in ("labels", "annotations"):
@@ -102,8 +91,9 @@ def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResourc
         yield from check_annotations(f"{path}.metadata.annotations", template.metadata.annotations)
     if template.spec is not None:
         pod = template.spec.value()
+        worker = [requests_and_limits(group.resources) for group in spec.groups]
         problems = [
-            *_check_pod(f"{path}.spec", pod, devices),
+            *_check_pod(f"{path}.spec", pod, device_names(spec)),
             *islice(check_fields(pod), MAX_POD_PROBLEMS),
             *islice(check_relations(pod, worker), MAX_POD_PROBLEMS),
         ]
@@ -119,11 +109,8 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
     yield from _refused(path, pod, REFUSED_POD_FIELDS)
     grace = pod.get("terminationGracePeriodSeconds")
     if "terminationGracePeriodSeconds" in pod and (type(grace) is not int or not 1 <= grace <= 86_400):
-        yield Problem(
-            f"{path}.terminationGracePeriodSeconds",
-            grace,
-            f"{show(grace)} is not a whole number of seconds from 1 to 86400; ranks save a checkpoint in that time",
-        )
+        wrong = f"{show(grace)} is not a whole number of seconds from 1 to 86400; ranks save a checkpoint in that time"
+        yield Problem(f"{path}.terminationGracePeriodSeconds", grace, wrong)
     for field in _LISTS:
         yield from _check_list(f"{path}.{field}", pod.get(field, []))
     if "containers" in pod and pod["containers"] is None:
@@ -132,15 +119,14 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
         if container.get("name") == WORKER_CONTAINER:
             yield from _check_worker(f"{path}.containers[{position}]", container, devices)
     for position, container in mapping_items(pod.get("initContainers")):
-        here = f"{path}.initContainers[{position}]"
         if container.get("name") == AGENT_CONTAINER:
-            yield Problem(here, AGENT_CONTAINER, "pods mount the agent, so no container installs it; remove it")
+            message = "pods mount the agent, so no container installs it; remove it"
+            yield Problem(f"{path}.initContainers[{position}]", AGENT_CONTAINER, message)
     for position, volume in mapping_items(pod.get("volumes")):
         name = volume.get("name")
         if isinstance(name, str) and name.startswith(RESERVED_PREFIX):
-            yield Problem(
-                f"{path}.volumes[{position}].name", name, f"{show(name)} is reserved for Trainmaster; use another name"
-            )
+            message = f"{show(name)} is reserved for Trainmaster; use another name"
+            yield Problem(f"{path}.volumes[{position}].name", name, message)
 
 
 def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
@@ -157,24 +143,18 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
     for position, mount in mapping_items(worker.get("volumeMounts")):
         mount_path = str(mount.get("mountPath", ""))
         if is_below(mount_path, RESERVED_PATHS):
-            yield Problem(
-                f"{path}.volumeMounts[{position}].mountPath",
-                mount_path,
-                f"{show(mount_path)} is reserved for Trainmaster; mount it elsewhere",
-            )
+            message = f"{show(mount_path)} is reserved for Trainmaster; mount it elsewhere"
+            yield Problem(f"{path}.volumeMounts[{position}].mountPath", mount_path, message)
     probe = worker.get("livenessProbe")
     if isinstance(probe, Mapping) and DIRECTIVE not in probe and probe.get("httpGet", probe) is not None:
         for handler in _OTHER_HANDLERS:
             if probe.get(handler) is not None:
                 message = "the agent's own probe has httpGet, and a probe has one handler; add httpGet: null"
                 yield Problem(f"{path}.livenessProbe.{handler}", probe[handler], message)
-    resources = worker.get("resources")
-    if isinstance(resources, Mapping):
-        for kind in ("requests", "limits"):
-            for name in set(resources.get(kind) or {}) & devices:
-                yield Problem(
-                    f"{path}.resources.{kind}", name, f"{name} decides the number of ranks; set spec.resources.gpus"
-                )
+    for kind in ("requests", "limits"):
+        for name in set(mapping(worker.get("resources")).get(kind) or {}) & devices:
+            message = f"{name} decides the number of ranks; set spec.resources.gpus"
+            yield Problem(f"{path}.resources.{kind}", name, message)
 
 
 def _dropping(path: str, value: Mapping[str, Any], what: str) -> Iterator[Problem]:

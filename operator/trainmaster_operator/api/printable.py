@@ -56,11 +56,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    character = match[0]
-    code = ord(character)
-    if character in _NAMES:
-        return _NAMES[character]
-    return f"\\x{code:02x}" if code < 0x100 else _escape_yaml(match)
+    code = ord(match[0])
+    return _NAMES.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else _escape_yaml(match))
 
 
 def _escape_json(match: re.Match[str]) -> str:

@@ -77,6 +77,17 @@ def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> str | No
     return meant[near[0]] if near else None
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, least: float = VERY_SIMILAR) -> str:
+    """Returns the remedy that names the known name that was probably meant, or else the other remedy."""
+    near = nearest(name, known, least)
+    return otherwise if near is None else f"did you mean {near}?"
+
+
+def either(names: Sequence[str]) -> str:
+    """Returns the names as a text, such as `a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def only_longer(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name if exactly one begins with `name`, such as OOMKilled for OOM."""
     given = plain(name)
@@ -86,16 +97,13 @@ def only_longer(name: str, known: Iterable[str]) -> str | None:
 
 # The expected kind of value, by the type of pydantic's error.
 _WANTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
     "float_type": "a number",
     "finite_number": "a finite number",
     "string_type": "text",
     "bool_type": "true or false",
     "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
 }
 # The remedy for an unrecognised value.
 EXPECTED = {

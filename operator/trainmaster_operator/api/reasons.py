@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-from trainmaster_operator.wire.report import EXIT_CODES
-
 Answer = Literal["Restart", "Fail", "Ignore"]
 
 
@@ -30,7 +28,7 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True)
 class Reason:
-    """Reason describes why a worker or a job ended, the default response, and the agent's exit code, if any."""
+    """Reason describes why a worker or a job ended, and the default response."""
 
     name: str
     meaning: str
@@ -38,11 +36,6 @@ class Reason:
     # because a new attempt would end in the same way.
     answer: Answer
     strength: Strength = Strength.ERROR
-
-    @property
-    def exit_code(self) -> int | None:
-        """Returns the agent's exit code for this reason, if there is one."""
-        return EXIT_CODES.get(self.name)
 
 
 _ALL = (

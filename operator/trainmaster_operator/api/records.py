@@ -23,6 +23,7 @@ from trainmaster_operator.api.v1alpha1 import JobIdentity
 from trainmaster_operator.wire.limits import MAX_ATTEMPT, MAX_HOST, MAX_INDEX, MAX_NODE, MAX_UID
 from trainmaster_operator.wire.values import (
     ProtocolError,
+    camel,
     mapping,
     mappings,
     number,
@@ -36,12 +37,7 @@ from trainmaster_operator.wire.values import (
 # Figures of a rank in a sample. The keys are their names in RankProgress (wire/ranks.py), the values those in a record.
 # `step_seconds` is the rank's own time for a step. If the rank reports `compute_seconds`, these are used.
 FIGURES: Mapping[str, str] = {
-    "step": "step",
-    "loss": "loss",
-    "learning_rate": "learningRate",
-    "grad_norm": "gradNorm",
-    "samples_per_second": "samplesPerSecond",
-    "step_seconds": "stepSeconds",
+    name: camel(name) for name in ("step", "loss", "learning_rate", "grad_norm", "samples_per_second", "step_seconds")
 }
 MAX_NAME = 253
 
@@ -127,8 +123,7 @@ def to_wire(record: Record) -> dict[str, Any]:
     wire: dict[str, Any] = {"record": record.kind, "at": round(record.at, 3)}
     match record:
         case JobRecord():
-            pods = [{"worker": place.worker, "pod": place.pod, "node": place.node} for place in record.pods]
-            return wire | {"job": dict(record.job), "pods": pods}
+            return wire | {"job": dict(record.job), "pods": [vars(place) for place in record.pods]}
         case SampleRecord():
             wire |= {"attempt": record.attempt, "ranks": list(record.ranks), "workers": list(record.workers)}
             wire |= {FIGURES[name]: list(values) for name, values in record.columns.items()}
@@ -136,7 +131,7 @@ def to_wire(record: Record) -> dict[str, Any]:
             wire |= {"attempt": record.attempt, "evidence": record.evidence}
         case LogRecord():
             wire |= {"worker": record.worker, "data": record.log.to_data(record.worker)}
-    return wire | {"namespace": record.key.namespace, "name": record.key.name, "uid": record.key.uid}
+    return wire | vars(record.key)
 
 
 def parse_record(data: object) -> Record:

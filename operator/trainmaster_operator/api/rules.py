@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
@@ -28,7 +28,6 @@ from trainmaster_operator.api.problems import Problem
 from trainmaster_operator.api.v1alpha1 import (
     BUNDLED_IMAGE,
     Accelerator,
-    AnswerableReason,
     Backoff,
     Checkpoint,
     CheckpointVolume,
@@ -44,24 +43,23 @@ from trainmaster_operator.api.v1alpha1 import (
     is_bundled,
 )
 from trainmaster_operator.api.v1alpha1.names import set_names
-from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, is_image, show
+from trainmaster_operator.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, fits, show
 from trainmaster_operator.wire.limits import MAX_WORKERS
 
-_VERBS = {"string": "%s", "int": "%d"}
 
-
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """Shown is a value in a message, as a CEL expression of type string or int and as a function of the model."""
 
     cel: str
     get: Callable[[Any], Any]
-    type: Literal["string", "int"] = "string"
 
 
-def _field(path: str, type: Literal["string", "int"] = "string") -> Shown:
-    """Returns a field of the model for display in a message."""
-    return Shown(f"self.{path}", attrgetter(".".join(map(to_snake, path.split(".")))), type)
+def _fields(**paths: str) -> dict[str, Shown]:
+    """Returns fields of the model for display in a message, by their names there."""
+    return {
+        name: Shown(f"self.{path}", attrgetter(".".join(map(to_snake, path.split(".")))))
+        for name, path in paths.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -87,42 +85,27 @@ class Rule:
         at = f"{path}.{self.field}" if path and self.field else path or self.field
         return Problem(at, next(iter(values.values()), None), self.message.format(**values))
 
-    def message_expression(self) -> str | None:
-        """Returns the message as a CEL expression if it shows values.
+    def message_expression(self) -> str:
+        """Returns the message as a CEL expression that shows values.
 
         The expression uses format() instead of `+`. The API server assumes an unlimited length for string(x), the text
         of a number. Joining it with `+` exceeds the cost budget, so the CRD is refused (cel-go, checker/cost.go).
         """
-        if not self.shown:
-            return None
         parts = re.split(r"\{(\w+)\}", self.message)
-        verbs = [
-            _VERBS[self.shown[part].type] if position % 2 else part.replace("%", "%%")
-            for position, part in enumerate(parts)
-        ]
-        return f"{json.dumps(''.join(verbs))}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
+        text = "%s".join(part.replace("%", "%%") for part in parts[::2])
+        return f"{json.dumps(text)}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
 
 
-@dataclass(frozen=True)
-class TransitionRule:
-    """TransitionRule makes a field of the spec immutable. Only the API server sees the old and the new value."""
+def _fixed(field: str, message: str, *, optional: bool, unless: str = "") -> Rule:
+    """Returns a rule that makes a field of the spec immutable. Only the API server sees the old and the new value.
 
-    field: str
-    message: str
-    # Whether the field may be absent in a stored object.
-    optional: bool
-    # A condition in CEL under which the field may change.
-    unless: str = ""
-
-    @property
-    def cel(self) -> str:
-        """Returns the rule in CEL, which also refuses to add or remove the field."""
-        same = f"self.{self.field} == oldSelf.{self.field}"
-        if not self.optional:
-            return same
-        has, had = f"has(self.{self.field})", f"has(oldSelf.{self.field})"
-        same = f"({self.unless} || {same})" if self.unless else same
-        return f"{has} == {had} && (!{has} || {same})"
+    An `optional` field can't be added or removed either. `unless` is a condition in CEL under which it may change.
+    """
+    same = f"self.{field} == oldSelf.{field}"
+    if optional:
+        has, had = f"has(self.{field})", f"has(oldSelf.{field})"
+        same = f"{has} == {had} && (!{has} || {f'({unless} || {same})' if unless else same})"
+    return Rule(JobSpec, field, same, holds=lambda spec: True, message=message, reason="FieldValueForbidden")
 
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
@@ -140,29 +123,15 @@ class NamedSpec:
 
 _FIXED = "can't be changed once the job exists; delete the job and apply it again"
 _ALWAYS_SET = ("image", "launcher", "backend", "processesPerWorker", "successPolicy")
-_MAY_BE_ABSENT = [
-    "imagePullPolicy",
-    "command",
-    "args",
-    "training",
-    "setup",
-    "warmStart",
-    "spares",
-    "workerGroups",
-    "resources",
-    "accelerator",
-    "interconnect",
-    "elastic",
-    "scheduling",
-    "checkpoint",
-    "progress",
-    "securityContext",
+_MAY_BE_ABSENT = (
+    *("imagePullPolicy", "command", "args", "training", "setup", "warmStart", "spares", "workerGroups", "resources"),
+    *("accelerator", "interconnect", "elastic", "scheduling", "checkpoint", "progress", "securityContext"),
     "podTemplate",
-]
-TRANSITIONS: tuple[TransitionRule, ...] = (
-    *(TransitionRule(name, _FIXED, optional=False) for name in _ALWAYS_SET),
-    *(TransitionRule(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
-    TransitionRule(
+)
+TRANSITIONS: tuple[Rule, ...] = (
+    *(_fixed(name, _FIXED, optional=False) for name in _ALWAYS_SET),
+    *(_fixed(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
+    _fixed(
         "code",
         "can't be changed once the job exists, except for its digest; delete the job and apply it again",
         optional=True,
@@ -170,13 +139,13 @@ TRANSITIONS: tuple[TransitionRule, ...] = (
         "self.code.configMap == oldSelf.code.configMap) || "
         "(has(self.code.claim) && has(oldSelf.code.claim) && self.code.claim == oldSelf.code.claim)",
     ),
-    TransitionRule(
+    _fixed(
         "workers",
         "can't be changed, because the job isn't elastic; delete the job and apply it again with the new number",
         optional=True,
         unless="has(self.elastic)",
     ),
-    TransitionRule(
+    _fixed(
         "failurePolicy.hang",
         "can't be changed once the job exists, because agents keep the limits they were started with; delete the job "
         "and apply it again",
@@ -197,8 +166,7 @@ NAME_RULES: tuple[Rule, ...] = (
         NamedSpec,
         "metadata.name",
         cel=f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
-        # fullmatch is used, because Python's $ also matches before a final line break.
-        holds=lambda job: re.fullmatch(JOB_NAME_PATTERN.strip("^$"), job.name) is not None,
+        holds=lambda job: fits(JOB_NAME_PATTERN, job.name),
         message="'{name}' is not a name that a Service can have; use lower case letters, digits and '-', beginning "
         "with a letter and ending with a letter or digit",
         shown=_NAME,
@@ -210,7 +178,7 @@ NAME_RULES: tuple[Rule, ...] = (
         holds=lambda job: len(job.name) <= MAX_SET_NAME,
         message="'{name}' has {size} characters, and the labels of its pods leave room for "
         f"{MAX_SET_NAME}; use at most {MAX_SET_NAME}",
-        shown={**_NAME, "size": Shown("size(self.metadata.name)", lambda job: len(job.name), "int")},
+        shown={**_NAME, "size": Shown("size(self.metadata.name)", lambda job: len(job.name))},
     ),
     Rule(
         NamedSpec,
@@ -251,9 +219,16 @@ def _is_at_least(given: int | str | None, least: str) -> bool:
     return given is None or quantity(given) == 0 or quantity(given) >= quantity(least)
 
 
-def _shown_quantity(field: str) -> Shown:
-    attribute = to_snake(field)
-    return Shown(f"string(self.{field})", lambda resources: str(getattr(resources, attribute)))
+def _excludes_groups(field: str, message: str, shown: Mapping[str, Shown] | None = None) -> Rule:
+    """Returns the rule that a job with worker groups doesn't set this field."""
+    return Rule(
+        JobSpec,
+        field,
+        cel=f"!(has(self.{field}) && has(self.workerGroups))",
+        holds=lambda spec: spec.worker_groups is None or field not in spec.model_fields_set,
+        message=message,
+        shown=shown or {},
+    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -265,28 +240,16 @@ RULES: tuple[Rule, ...] = (
         message="has no workers; set spec.workers to the number of pods, or spec.workerGroups",
         reason="FieldValueRequired",
     ),
-    Rule(
-        JobSpec,
+    _excludes_groups(
         "workers",
-        cel="!(has(self.workers) && has(self.workerGroups))",
-        holds=lambda spec: spec.workers is None or spec.worker_groups is None,
-        message="{workers} can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
-        shown={"workers": _field("workers", "int")},
+        "{workers} can't be combined with spec.workerGroups; remove spec.workers, or make it a group",
+        shown=_fields(workers="workers"),
     ),
-    Rule(
-        JobSpec,
-        "resources",
-        cel="!(has(self.resources) && has(self.workerGroups))",
-        holds=lambda spec: spec.worker_groups is None or "resources" not in spec.model_fields_set,
-        message="can't be combined with spec.workerGroups; move it into the groups",
-    ),
-    Rule(
-        JobSpec,
+    _excludes_groups("resources", "can't be combined with spec.workerGroups; move it into the groups"),
+    _excludes_groups(
         "spares",
-        cel="!(has(self.spares) && has(self.workerGroups))",
-        holds=lambda spec: spec.spares is None or spec.worker_groups is None,
-        message="{spares} can't be combined with spec.workerGroups; move it into the group that needs spares",
-        shown={"spares": _field("spares", "int")},
+        "{spares} can't be combined with spec.workerGroups; move it into the group that needs spares",
+        shown=_fields(spares="spares"),
     ),
     Rule(
         JobSpec,
@@ -299,10 +262,10 @@ RULES: tuple[Rule, ...] = (
         JobSpec,
         "image",
         cel=f"self.image.matches({json.dumps(IMAGE_PATTERN)})",
-        holds=lambda spec: is_image(spec.image),
+        holds=lambda spec: fits(IMAGE_PATTERN, spec.image),
         message="'{image}' is not an image that can be pulled; use registry/repository:tag, without https://, spaces "
         "or capitals in the repository, such as ghcr.io/team/train:1.0",
-        shown={"image": _field("image")},
+        shown=_fields(image="image"),
     ),
     Rule(
         JobSpec,
@@ -311,7 +274,7 @@ RULES: tuple[Rule, ...] = (
         holds=lambda spec: spec.command is not None or is_bundled(spec.image),
         message="is missing, and the image '{image}' has no program that Trainmaster knows; set it to what trains, "
         "such as [python, train.py]",
-        shown={"image": _field("image")},
+        shown=_fields(image="image"),
         reason="FieldValueRequired",
     ),
     Rule(
@@ -366,7 +329,7 @@ RULES: tuple[Rule, ...] = (
         cel="!has(self.hostPath) || !self.hostPath.matches('(^|/)[.][.](/|$)')",
         holds=lambda volume: volume.host_path is None or ".." not in volume.host_path.split("/"),
         message="'{path}' contains '..'; use a path without it",
-        shown={"path": _field("hostPath")},
+        shown=_fields(path="hostPath"),
     ),
     Rule(
         Checkpoint,
@@ -376,7 +339,7 @@ RULES: tuple[Rule, ...] = (
             not (hides_the_image(checkpoint.path) or is_below(checkpoint.path, (*RESERVED_PATHS, *SYSTEM_PATHS)))
         ),
         message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
-        shown={"path": _field("path")},
+        shown=_fields(path="path"),
     ),
     Rule(
         Code,
@@ -391,7 +354,7 @@ RULES: tuple[Rule, ...] = (
         cel=_at_least("memory", LEAST_MEMORY),
         holds=lambda resources: _is_at_least(resources.memory, LEAST_MEMORY),
         message=f"{{memory}} is less than {LEAST_MEMORY}, in which no worker starts; {_UNITS}",
-        shown={"memory": _shown_quantity("memory")},
+        shown=_fields(memory="memory"),
     ),
     Rule(
         Resources,
@@ -399,7 +362,7 @@ RULES: tuple[Rule, ...] = (
         cel=_at_least("sharedMemory", LEAST_SHARED_MEMORY),
         holds=lambda resources: _is_at_least(resources.shared_memory, LEAST_SHARED_MEMORY),
         message=f"{{size}} is less than {LEAST_SHARED_MEMORY}, in which nothing can be shared; {_UNITS}",
-        shown={"size": _shown_quantity("sharedMemory")},
+        shown=_fields(size="sharedMemory"),
     ),
     Rule(
         Resources,
@@ -413,7 +376,7 @@ RULES: tuple[Rule, ...] = (
             or quantity(resources.shared_memory) <= quantity(resources.memory)
         ),
         message="{size} is more than memory, {memory}, to which it counts; use less than that, or more memory",
-        shown={"size": _shown_quantity("sharedMemory"), "memory": _shown_quantity("memory")},
+        shown=_fields(size="sharedMemory", memory="memory"),
     ),
     Rule(
         Elastic,
@@ -421,10 +384,7 @@ RULES: tuple[Rule, ...] = (
         cel="self.minWorkers <= self.maxWorkers",
         holds=lambda elastic: elastic.min_workers <= elastic.max_workers,
         message="{min} is more than maxWorkers, which is {max}; use at most {max}",
-        shown={
-            "min": _field("minWorkers", "int"),
-            "max": _field("maxWorkers", "int"),
-        },
+        shown=_fields(min="minWorkers", max="maxWorkers"),
     ),
     Rule(
         JobSpec,
@@ -438,19 +398,9 @@ RULES: tuple[Rule, ...] = (
             or spec.elastic.min_workers <= spec.workers <= spec.elastic.max_workers
         ),
         message="{workers} is outside spec.elastic; use {min} to {max}",
-        shown={
-            "workers": _field("workers", "int"),
-            "min": _field("elastic.minWorkers", "int"),
-            "max": _field("elastic.maxWorkers", "int"),
-        },
+        shown=_fields(workers="workers", min="elastic.minWorkers", max="elastic.maxWorkers"),
     ),
-    Rule(
-        JobSpec,
-        "elastic",
-        cel="!(has(self.elastic) && has(self.workerGroups))",
-        holds=lambda spec: spec.elastic is None or spec.worker_groups is None,
-        message="can't be combined with spec.workerGroups; use spec.workers, or remove it",
-    ),
+    _excludes_groups("elastic", "can't be combined with spec.workerGroups; use spec.workers, or remove it"),
     Rule(
         Scheduling,
         "queue",
@@ -460,7 +410,7 @@ RULES: tuple[Rule, ...] = (
             or (scheduling.gang is not None and scheduling.gang.scheduler in ("volcano", "kueue"))
         ),
         message="'{queue}' has no scheduler that knows queues; set gang.scheduler to volcano or kueue, or remove it",
-        shown={"queue": _field("queue")},
+        shown=_fields(queue="queue"),
     ),
     Rule(
         Scheduling,
@@ -482,7 +432,6 @@ def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
         if problem is not None:
             yield problem
     yield from _repeated_groups(spec.worker_groups or [])
-    yield from _unanswerable_reasons(spec.failure_policy.rules)
     yield from _check_model("spec", spec)
 
 
@@ -508,23 +457,6 @@ def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
     seen: set[str] = set()
     for position, group in enumerate(groups):
         if group.name in seen:
-            yield Problem(
-                f"spec.workerGroups[{position}].name",
-                group.name,
-                f"{show(group.name)} is already the name of another group; use another name",
-            )
+            message = f"{show(group.name)} is already the name of another group; use another name"
+            yield Problem(f"spec.workerGroups[{position}].name", group.name, message)
         seen.add(group.name)
-
-
-def _unanswerable_reasons(rules: list[FailureRule]) -> Iterator[Problem]:
-    """Yields problems with reasons that a rule can't match, which the API server refuses by the schema."""
-    answerable = get_args(AnswerableReason)
-    for position, rule in enumerate(rules):
-        for place, reason in enumerate(rule.reasons or ()):
-            if reason not in answerable:
-                yield Problem(
-                    f"spec.failurePolicy.rules[{position}].reasons[{place}]",
-                    reason,
-                    f"{show(reason)} can't be answered by a rule: a disruption never counts, and what keeps a job from "
-                    f"starting or ends all of it fails it; use {', '.join(answerable[:-1])} or {answerable[-1]}",
-                )

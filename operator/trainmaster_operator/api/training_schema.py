@@ -8,16 +8,27 @@ them (pydantic accepts `'3'` as a number). The loop itself reports settings that
 
 from __future__ import annotations
 
+import functools
 import json
-import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from trainmaster_operator.api.problems import Problem, nearest, typographic_quotes, wrong_type
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from trainmaster_operator.api.problems import (
+    SIMILAR,
+    Problem,
+    did_you_mean,
+    either,
+    nearest,
+    typographic_quotes,
+    wrong_type,
+)
 from trainmaster_operator.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster_operator.api.values import out_of_range, show
 
@@ -29,8 +40,6 @@ _FEW = 8
 # Longer regular expressions aren't compiled, because that takes time.
 _LONGEST_EXPRESSION = 1000
 _PATH = "spec.training"
-_WHOLE = re.compile(r"\s*[-+]?[0-9]+(?:_[0-9]+)*(?:[.]0*)?\s*")
-_SWITCHES = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
 # Names that other libraries' trainers use for the outermost fields.
 ALIASES: Mapping[str, str] = {
     alias: field
@@ -50,21 +59,15 @@ ALIASES: Mapping[str, str] = {
     }.items()
     for alias in aliases.split()
 }
-# JSON Schema's keywords, each with pydantic's name for the bound and the comparison that finds a number beyond it.
-_BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
-    "minimum": ("ge", operator.lt),
-    "exclusiveMinimum": ("gt", operator.le),
-    "maximum": ("le", operator.gt),
-    "exclusiveMaximum": ("lt", operator.ge),
-}
-# The loop's types, each with the name of pydantic's error for a wrong type.
-_KINDS = {
-    "integer": "int_type",
-    "number": "float_type",
-    "string": "string_type",
-    "boolean": "bool_type",
-    "array": "list_type",
-    "object": "dict_type",
+# JSON Schema's names of bounds, with pydantic's.
+_BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
+_TYPES = {"integer": int, "number": float, "string": str, "boolean": bool, "object": dict, "null": None}
+# pydantic's errors for text that isn't a value of a type, with the errors for other values.
+_PARSING = {
+    "int_parsing": "int_type",
+    "int_parsing_size": "int_type",
+    "float_parsing": "float_type",
+    "bool_parsing": "bool_type",
 }
 
 
@@ -89,8 +92,7 @@ def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem
         return
     tasks = SCHEMAS["tasks"]
     if name not in tasks:
-        near = nearest(name, tasks)
-        remedy = f"did you mean {near}?" if near else f"use {', '.join(tasks)}, or your own as module:function"
+        remedy = did_you_mean(name, tasks, f"use {', '.join(tasks)}, or your own as module:function", SIMILAR)
         yield Problem(f"{_PATH}.task.name", name, f"{show(name)} is not a task; {remedy}")
     elif isinstance(task.get("options"), dict):
         yield from _check(f"{_PATH}.task.options", task["options"], tasks[name], partial)
@@ -101,19 +103,16 @@ def _check(path: str, value: Any, schema: Mapping[str, Any], partial: bool) -> I
         yield from _check_section(path, value, schema, partial)
         return
     alternatives = schema.get("anyOf", [schema])
-    if value is None and any(one.get("type") == "null" for one in alternatives):
-        return
-    alternatives = [one for one in alternatives if one.get("type") != "null"]
-    messages = [_wrong(value, one) for one in alternatives]
-    if all(message is not None for message in messages):
-        yield Problem(path, value, typographic_quotes(value) or messages[0] or "")
-        return
-    fitting = alternatives[messages.index(None)]
-    for position, item in enumerate(value if isinstance(value, list) else ()):
-        parts = fitting.get("prefixItems", ())
-        item_schema = parts[position] if position < len(parts) else fitting.get("items")
-        if item_schema is not None:
-            yield from _check(f"{path}[{position}]", item, item_schema, partial)
+    # A list is meant for the alternative that is a list.
+    fitting = [one for one in alternatives if (one["type"] == "array") == isinstance(value, list)] or alternatives
+    try:
+        _reader(json.dumps(fitting)).validate_python(value)
+    except ValidationError as error:
+        found: dict[str, Problem] = {}
+        for detail in error.errors(include_url=False):
+            place = path + "".join(f"[{part}]" for part in detail["loc"] if isinstance(part, int))
+            found.setdefault(place, Problem(place, detail["input"], _message(detail, fitting[0])))
+        yield from found.values()
 
 
 def _check_section(path: str, value: Any, schema: Mapping[str, Any], partial: bool) -> Iterator[Problem]:
@@ -162,64 +161,54 @@ def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
     return f"use one of {', '.join(fields)}"
 
 
-def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Returns the problem of a value that isn't a section, or None."""
+@functools.cache
+def _reader(alternatives: str) -> TypeAdapter[Any]:
+    """Returns what reads a value as the loop does. `alternatives` are the schemas of a value, as JSON."""
+    return TypeAdapter(functools.reduce(operator.or_, map(_type, json.loads(alternatives))))
+
+
+def _type(schema: Mapping[str, Any]) -> Any:
     if "enum" in schema:
         # YAML 1.1 reads an unquoted `off` as false.
-        known = schema["enum"]
-        if value in known or (value is False and "off" in known):
-            return None
-        near = nearest(value, known) if isinstance(value, str) else None
-        remedy = f"did you mean {near}?" if near else f"use {', '.join(known[:-1])} or {known[-1]}"
-        return f"{show(value)} is not known; {remedy}"
+        return Literal[tuple(schema["enum"] + [False] * ("off" in schema["enum"]))]
     kind = schema["type"]
-    read = _read(value, kind)
-    if read is None:
-        return wrong_type(_KINDS[kind], value)
+    if kind == "array":
+        # All items of the loop's lists have one type.
+        item = _type(schema["items"] if "items" in schema else schema["prefixItems"][0])
+        items = list[item]  # type: ignore[valid-type]
+        return Annotated[items, Field(min_length=schema.get("minItems"), max_length=schema.get("maxItems"))]
     if kind in ("integer", "number"):
-        range_ = _out_of_range(read, schema)
-        return range_ and f"{show(value)} {range_}"
-    if kind == "array" and not schema.get("minItems", 0) <= len(read) <= schema.get("maxItems", len(read)):
-        return f"has {len(read)} items; give {schema['minItems']}"
-    if schema.get("format") == "regex" and len(read) <= _LONGEST_EXPRESSION:
-        try:
-            re.compile(read)
-        except (re.error, RecursionError, OverflowError):
-            return f"{show(value)} is not a valid regular expression; correct it"
-    return None
+        bounds = {ours: schema[name] for name, ours in _BOUNDS.items() if name in schema}
+        finite = None if kind == "integer" else False
+        return Annotated[_TYPES[kind], Field(allow_inf_nan=finite, **bounds), BeforeValidator(_number)]
+    return Annotated[str, AfterValidator(_expression)] if schema.get("format") == "regex" else _TYPES[kind]
 
 
-def _out_of_range(value: float, schema: Mapping[str, Any]) -> str | None:
-    for keyword, (bound, beyond) in _BOUNDS.items():
-        if keyword in schema and beyond(value, schema[keyword]):
-            return out_of_range({bound: schema[keyword]})
-    return None
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "a switch")
+    return value
 
 
-def _read(value: Any, kind: str) -> Any:
-    """Returns a value as the loop reads it for this type, or None if the loop refuses the value."""
-    match kind:
-        case "integer" if isinstance(value, str):
-            return int(float(value)) if _WHOLE.fullmatch(value) and len(value) < 300 else None
-        case "integer":
-            whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**63)
-            return int(value) if whole and not isinstance(value, bool) else None
-        case "number" if not isinstance(value, bool) and isinstance(value, int | float | str):
-            return _finite(value)
-        case "boolean":
-            return value if str(value).lower() in _SWITCHES and not isinstance(value, list | dict) else None
-        case "string":
-            return value if isinstance(value, str) else None
-        case "array":
-            return value if isinstance(value, list) else None
-        case "object":
-            return value if isinstance(value, dict) else None
-    return None
-
-
-def _finite(value: float | str) -> float | None:
+def _expression(text: str) -> str:
     try:
-        read = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return read if math.isfinite(read) else None
+        re.compile(text if len(text) <= _LONGEST_EXPRESSION else "")
+    except (re.error, RecursionError, OverflowError):
+        raise PydanticCustomError(
+            "pattern", "{shown} is not a valid regular expression; correct it", {"shown": show(text)}
+        ) from None
+    return text
+
+
+def _message(detail: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    message = typographic_quotes(value) or wrong_type(_PARSING.get(kind, kind), value)
+    if message is not None:
+        return message
+    if kind == "literal_error":
+        known = schema.get("items", schema)["enum"]
+        remedy = did_you_mean(value if isinstance(value, str) else "", known, f"use {either(known)}", SIMILAR)
+        return f"{show(value)} is not known; {remedy}"
+    if kind in ("too_short", "too_long"):
+        return f"has {context['actual_length']} items; give {schema['minItems']}"
+    return detail["msg"] if kind == "pattern" else f"{show(value)} {out_of_range(context)}"

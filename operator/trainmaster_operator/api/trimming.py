@@ -264,8 +264,6 @@ def _hands_on(shape: Shape) -> bool:
 
 
 class _Marked:
-    """_Marked contains the kept part of a value that is too large."""
-
     def __init__(self, value: Any) -> None:
         self.value = value
 
@@ -290,7 +288,6 @@ class _Items:
 
 
 def _keep(kept: dict[str, Any], name: str, value: Any, shape: Shape) -> None:
-    """Adds a field's value to the kept part of an object."""
     if value is _TOO_LARGE or isinstance(value, _Marked):
         if isinstance(shape, Whole) and shape.marked:
             kept.setdefault(LEFT_OUT, []).append(name)

@@ -97,13 +97,12 @@ MAX_SECONDS = 31_536_000
 BYTES_SENTENCE = "is not a quantity; use 0 or more with a suffix, such as 512Mi or 16Gi"
 CORES_SENTENCE = "is not a quantity; use 0 or more with an optional suffix, such as 16, 0.5 or 500m"
 PROCESSES_SENTENCE = f"is neither auto nor a whole number of ranks; use auto or 1 to {MAX_PROCESSES}"
-_QUANTITY = re.compile(QUANTITY_PATTERN.removesuffix("$") + r"\Z")
 
 
-def is_image(reference: str) -> bool:
-    """Returns whether a reference names an image that can be pulled."""
-    # fullmatch is used, because `$` would also match before a final line break.
-    return re.fullmatch(IMAGE_PATTERN.strip("^$"), reference) is not None
+def fits(pattern: str, text: str) -> bool:
+    """Returns whether a whole text matches one of the patterns above."""
+    # Python's `$` would also match before a final line break.
+    return re.fullmatch(pattern.strip("^$"), text) is not None
 
 
 def value_rule(cel: str, sentence: str) -> dict[str, Any]:
@@ -121,14 +120,10 @@ def value_rule(cel: str, sentence: str) -> dict[str, Any]:
     }
 
 
-def _bytes(value: Any) -> int | str:
-    return _quantity(value, BYTES_SENTENCE)
-
-
 def _quantity(value: Any, sentence: str) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
         return value
-    if isinstance(value, str) and len(value) <= MAX_QUANTITY_LENGTH and _QUANTITY.match(value):
+    if isinstance(value, str) and len(value) <= MAX_QUANTITY_LENGTH and fits(QUANTITY_PATTERN, value):
         return value
     raise PydanticCustomError("quantity", f"{{shown}} {sentence}", {"shown": show(value)})
 
@@ -222,7 +217,9 @@ _PROCESSES_SCHEMA = {
     ],
 }
 
-Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
+Quantity = Annotated[
+    int | str, PlainValidator(lambda value: _quantity(value, BYTES_SENTENCE)), WithJsonSchema(_QUANTITY_SCHEMA)
+]
 # If a type has no rule (`CPUOrQuantity`), the API server shows the first alternative of its schema. So the first
 # alternative describes the right value.
 CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"
@@ -301,9 +298,6 @@ class CompactMapping:
     def __len__(self) -> int:
         """Returns the number of stored bytes."""
         return len(self._text)
-
-    def __bool__(self) -> bool:
-        return True
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CompactMapping) and self._text == other._text

@@ -12,13 +12,3 @@ addresses, certificates and keys.
 from trainmaster_operator.kubeconfig.errors import KubeconfigError, check_certificates, require_address
 from trainmaster_operator.kubeconfig.plugin import Credentials, Plugin
 from trainmaster_operator.kubeconfig.selection import Kubeconfig, read_kubeconfig
-
-__all__ = [
-    "Credentials",
-    "Kubeconfig",
-    "KubeconfigError",
-    "Plugin",
-    "check_certificates",
-    "read_kubeconfig",
-    "require_address",
-]

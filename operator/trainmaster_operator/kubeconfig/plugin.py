@@ -17,6 +17,7 @@ from typing import Any
 
 from trainmaster_operator.api.times import to_seconds
 from trainmaster_operator.kubeconfig.errors import KubeconfigError, shown
+from trainmaster_operator.wire.values import mapping, text
 
 # Timeouts without and with a terminal. A user at a terminal may have to log in with a browser.
 SECONDS, INTERACTIVE_SECONDS = 60.0, 600.0
@@ -73,18 +74,22 @@ class Plugin:
         variables = fields.get("env") or []
         for each in variables if isinstance(variables, list) else [None]:
             name, value = (each.get("name"), each.get("value")) if isinstance(each, dict) else (None, None)
-            if not _is_variable(name, value):
+            if (
+                not (isinstance(name, str) and isinstance(value, str))
+                or not name
+                or "=" in name
+                or "\0" in name + value
+            ):
                 raise KubeconfigError(f"{place}.env: is no list of variables; give items with name and value")
-            environment[str(name)] = str(value)
+            environment[name] = value
         asked = fields.get("provideClusterInfo") is True
-        hint = fields.get("installHint")
         return cls(
             place,
             command,
             tuple(arguments),
             environment,
             version,
-            " ".join(hint.split()) if isinstance(hint, str) else "",
+            " ".join(text(fields.get("installHint"), None).split()),
             folder,
             cluster if asked else None,
         )
@@ -98,7 +103,7 @@ class Plugin:
         if program is None:
             missing = "can't be run" if Path(path).exists() else "isn't installed"
             remedy = self.hint or "install it, or use another user or context"
-            raise KubeconfigError(f"{self.place}.command: the plugin {shown(self.command)} {missing}; {remedy}")
+            raise self._problem(f"{missing}; {remedy}")
         interactive = sys.stdin.isatty() and sys.stderr.isatty()
         spec: dict[str, Any] = {"interactive": interactive}
         if self.cluster is not None:
@@ -123,26 +128,23 @@ class Plugin:
                     start_new_session=not interactive,
                 )
             except OSError as error:
-                raise KubeconfigError(
-                    f"{self.place}.command: the plugin {shown(self.command)} can't be run ({error.strerror})"
-                ) from error
+                raise self._problem(f"can't be run ({error.strerror})") from error
             try:
                 code = process.wait(limit)
             except subprocess.TimeoutExpired as error:
-                raise KubeconfigError(
-                    f"{self.place}.command: the plugin {shown(self.command)} gave no answer within {limit:g} s; "
-                    "run it by hand"
-                ) from error
+                raise self._problem(f"gave no answer within {limit:g} s; run it by hand") from error
             finally:
                 if process.poll() is None:
-                    _end(process, group=not interactive)
+                    if interactive:
+                        process.kill()
+                    else:
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
             if code != 0:
                 errors.seek(0)
                 lines = errors.read(MAX_ANSWER).decode("utf-8", "replace").strip().splitlines()
                 why = f": {lines[-1].strip()[:500]}" if lines else ""
-                raise KubeconfigError(
-                    f"{self.place}.command: the plugin {shown(self.command)} failed with exit code {code}{why}"
-                )
+                raise self._problem(f"failed with exit code {code}{why}")
             answer.seek(0)
             return answer.read(MAX_ANSWER)
 
@@ -156,34 +158,17 @@ class Plugin:
         if answer.get("apiVersion") != self.api_version:
             other = shown(answer.get("apiVersion"))
             raise self._useless(f"answers in {other} where the kubeconfig says {self.api_version}")
-        status = answer.get("status")
-        fields = status if isinstance(status, dict) else {}
-        token, certificate, key = (
-            _text(fields.get(name)) for name in ("token", "clientCertificateData", "clientKeyData")
-        )
+        fields = mapping(answer.get("status"))
+        names = ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")
+        token, certificate, key, expires = (text(fields.get(name), None) for name in names)
         if not (token.strip().isascii() and token.strip().isprintable()):
             raise self._useless("gave a token with characters that no header can have")
         if not token.strip() and not (certificate and key):
             raise self._useless("gave neither a token nor a certificate with its key")
-        return Credentials(token.strip(), certificate, key, to_seconds(_text(fields.get("expirationTimestamp"))))
+        return Credentials(token.strip(), certificate, key, to_seconds(expires))
 
     def _useless(self, why: str) -> KubeconfigError:
-        return KubeconfigError(f"{self.place}.command: the plugin {shown(self.command)} {why}; run it by hand")
+        return self._problem(f"{why}; run it by hand")
 
-
-def _is_variable(name: object, value: object) -> bool:
-    if not (isinstance(name, str) and isinstance(value, str)):
-        return False
-    return bool(name) and "=" not in name and "\0" not in name + value
-
-
-def _end(process: subprocess.Popen[bytes], *, group: bool) -> None:
-    if group:
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait()
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    def _problem(self, why: str) -> KubeconfigError:
+        return KubeconfigError(f"{self.place}.command: the plugin {shown(self.command)} {why}")

@@ -11,7 +11,7 @@ import base64
 import binascii
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import yaml
 
 from trainmaster_operator.kubeconfig.errors import KubeconfigError, one_of, require_address, shown
 from trainmaster_operator.kubeconfig.plugin import Credentials, Plugin
+from trainmaster_operator.wire.values import mappings
 
 _TEXTS = ("server", "certificate-authority", "certificate-authority-data", "proxy-url", "tls-server-name")
 _USER_TEXTS = (
@@ -47,9 +48,7 @@ class Kubeconfig:
     @property
     def extensions(self) -> dict[str, Any]:
         """Returns other programs' unchecked data (the cluster's `extensions`), by name."""
-        entries = self.cluster.get("extensions")
-        named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-        return {str(entry.get("name")): entry.get("extension") for entry in named}
+        return {str(entry.get("name")): entry.get("extension") for entry in mappings(self.cluster.get("extensions"))}
 
     def document(self, credentials: Credentials | None = None) -> dict[str, Any]:
         """Returns a kubeconfig with only this context. `credentials` replace the plugin that returned them."""
@@ -100,13 +99,12 @@ def read_kubeconfig(
     person = _user(merged, chosen, name)
     plugin, section = None, person.fields.get("exec")
     if section is not None:
-        place = f"kubeconfig {person.file}: {person.field}.exec"
         if not isinstance(section, dict):
-            raise KubeconfigError(f"{place}: is no mapping; give command and apiVersion")
-        plugin = Plugin.of(place, section, folder_of(person.file), server.fields)
+            raise KubeconfigError(f"{person.place}.exec: is no mapping; give command and apiVersion")
+        plugin = Plugin.of(f"{person.place}.exec", section, folder_of(person.file), server.fields)
     namespace = chosen.fields.get("namespace") or "default"
     if not isinstance(namespace, str):
-        raise KubeconfigError(f"kubeconfig {chosen.file}: {chosen.field}.namespace: is no text; give a name")
+        raise KubeconfigError(f"{chosen.place}.namespace: is no text; give a name")
     return Kubeconfig(
         merged.source, name, namespace, server.fields, person.fields, plugin, "auth-provider" in person.fields
     )
@@ -120,31 +118,30 @@ def _context(merged: Merged, wanted: str | None) -> tuple[str, Entry]:
             f"kubeconfig {source}: current-context: is missing; give --context, or kubectl config use-context NAME "
             f"(contexts: {known})"
         )
-    if name not in merged.contexts:
-        field = "--context" if wanted else "current-context"
-        raise KubeconfigError(f"kubeconfig {source}: {field}: {shown(name)} is not among its contexts: {known}")
-    return name, merged.contexts[name]
+    place = f"kubeconfig {source}: {'--context' if wanted else 'current-context'}"
+    return name, _entry(place, name, merged.contexts, "its contexts")
+
+
+def _entry(place: str, name: object, known: Mapping[str, Entry], what: str) -> Entry:
+    if not isinstance(name, str) or name not in known:
+        raise KubeconfigError(f"{place}: {shown(name)} is not among {what}: {one_of(list(known))}")
+    return known[name]
 
 
 def _with(context: Entry, merged: Merged, **named: str | None) -> Entry:
     """Returns the context with the cluster and the user that options name. Raises KubeconfigError."""
-    for field, name in named.items():
-        known = {"cluster": merged.clusters, "user": merged.users}[field]
-        if name is not None and name not in known:
-            raise KubeconfigError(
-                f"kubeconfig {merged.source}: --{field}: {shown(name)} is not among its {field}s: {one_of(list(known))}"
-            )
     given = {field: name for field, name in named.items() if name is not None}
-    return Entry(context.file, context.field, {**context.fields, **given})
+    for field, name in given.items():
+        known = {"cluster": merged.clusters, "user": merged.users}[field]
+        _entry(f"kubeconfig {merged.source}: --{field}", name, known, f"its {field}s")
+    return replace(context, fields={**context.fields, **given})
 
 
 def _cluster(merged: Merged, context: Entry, name: str) -> Entry:
     found = _named(merged, context, "cluster", merged.clusters)
     if found is None:
-        raise KubeconfigError(
-            f"kubeconfig {context.file}: {context.field}.cluster: is missing; name a cluster for context {shown(name)}"
-        )
-    place = f"kubeconfig {found.file}: {found.field}"
+        raise KubeconfigError(f"{context.place}.cluster: is missing; name a cluster for context {shown(name)}")
+    place = found.place
     _require_texts(found, _TEXTS)
     require_address(f"{place}.server", found.fields.get("server"), ("http", "https"), "https://HOST:PORT")
     if found.fields.get("proxy-url"):
@@ -159,8 +156,8 @@ def _user(merged: Merged, context: Entry, name: str) -> Entry:
     found = _named(merged, context, "user", merged.users)
     if found is None:
         # Without a user, requests are anonymous, which some test clusters allow.
-        return Entry(context.file, context.field, {})
-    place = f"kubeconfig {found.file}: {found.field}"
+        return replace(context, fields={})
+    place = found.place
     _require_texts(found, _USER_TEXTS)
     for field in ("client-certificate", "client-key"):
         _require_data(found, field)
@@ -182,33 +179,28 @@ def _user(merged: Merged, context: Entry, name: str) -> Entry:
                 f"{place}.auth-provider: {shown(kind)} is known no more (Kubernetes 1.26); use the exec plugin of your "
                 "provider"
             )
-    return _without_empty(Entry(found.file, found.field, fields))
+    return _without_empty(replace(found, fields=fields))
 
 
 def _named(merged: Merged, context: Entry, field: str, known: Mapping[str, Entry]) -> Entry | None:
     name = context.fields.get(field)
     if name is None or name == "":
         return None
-    if not isinstance(name, str) or name not in known:
-        raise KubeconfigError(
-            f"kubeconfig {context.file}: {context.field}.{field}: {shown(name)} is not among the {field}s: "
-            f"{one_of(list(known))}"
-        )
-    return known[name]
+    return _entry(f"{context.place}.{field}", name, known, f"the {field}s")
 
 
 def _require_texts(entry: Entry, names: tuple[str, ...]) -> None:
     for name in names:
         value = entry.fields.get(name)
         if value is not None and not isinstance(value, str):
-            raise KubeconfigError(f"kubeconfig {entry.file}: {entry.field}.{name}: is no text; put it in quotes")
+            raise KubeconfigError(f"{entry.place}.{name}: is no text; put it in quotes")
         if value is not None and not value.isprintable() and name not in ("token", "username", "password"):
-            raise KubeconfigError(f"kubeconfig {entry.file}: {entry.field}.{name}: holds control characters")
+            raise KubeconfigError(f"{entry.place}.{name}: holds control characters")
 
 
 def _require_data(entry: Entry, name: str) -> None:
     """Checks the field `name` (a path) or `name`-data (base64). The latter takes precedence."""
-    place = f"kubeconfig {entry.file}: {entry.field}.{name}"
+    place = f"{entry.place}.{name}"
     data, path = entry.fields.get(f"{name}-data"), entry.fields.get(name)
     if data:
         try:
@@ -220,7 +212,6 @@ def _require_data(entry: Entry, name: str) -> None:
 
 
 def _require_file(place: str, path: str) -> str:
-    """Returns the file's text. Raises KubeconfigError."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -235,8 +226,7 @@ def _given(entry: Entry, name: str) -> bool:
 
 def _without_empty(entry: Entry) -> Entry:
     """Returns the entry without empty fields (`token: ""`), which the loader would treat as values."""
-    given = {key: value for key, value in entry.fields.items() if value not in (None, "")}
-    return Entry(entry.file, entry.field, given)
+    return replace(entry, fields={key: value for key, value in entry.fields.items() if value not in (None, "")})
 
 
 DEFAULT_PATH = "~/.kube/config"
@@ -271,6 +261,11 @@ class Entry:
     field: str
     fields: Mapping[str, Any]
 
+    @property
+    def place(self) -> str:
+        """Returns the file and the entry, for messages."""
+        return f"kubeconfig {self.file}: {self.field}"
+
 
 @dataclass
 class Merged:
@@ -278,7 +273,6 @@ class Merged:
 
     # The files as they were given, for messages.
     source: str
-    files: list[str]
     current_context: str
     contexts: dict[str, Entry]
     clusters: dict[str, Entry]
@@ -300,7 +294,7 @@ def merged_files(given: str | None) -> Merged | None:
             option = "--kubeconfig" if given else "KUBECONFIG"
             raise KubeconfigError(f"kubeconfig {named} ({option}): doesn't exist; {HINT}")
         return None
-    merged = Merged(os.pathsep.join(there), there, "", {}, {}, {})
+    merged = Merged(os.pathsep.join(there), "", {}, {}, {})
     for path in there:
         _merge(merged, path, _read(path))
     return merged

@@ -58,7 +58,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render_template(name: str, **context: Any) -> dict[str, Any]:
+def render_template(name: str, /, **context: Any) -> dict[str, Any]:
     """Renders one of templates/*.yaml.j2 and returns the parsed object."""
     values: list[Any] = []
     form = _read(_environment().get_template(name).render(**context, **{_VALUES: values}))
@@ -75,7 +75,6 @@ class _Place(int):
 
 
 def _with_places(node: Any) -> Any:
-    """Returns a form with places instead of marks."""
     if isinstance(node, dict):
         return {_with_places(key): _with_places(item) for key, item in node.items()}
     if isinstance(node, list):
@@ -85,7 +84,6 @@ def _with_places(node: Any) -> Any:
 
 
 def _filled(node: Any, values: Sequence[Any]) -> Any:
-    """Returns a copy of a form with the values in their places."""
     kind = type(node)
     if kind is _Place:
         return values[node]

@@ -1,7 +1,7 @@
 """Computes a worker's environment: MASTER_ADDR, MASTER_PORT, WORLD_SIZE and the agent's variables.
 
 MASTER_PORT is only for programs that don't use the agent's rendezvous. Otherwise each attempt uses its own port
-(`wire.ports`), which the agent sets. This module also defines the container's paths, devices, variables of the
+(`wire.assignment`), which the agent sets. This module also defines the container's paths, devices, variables of the
 collective libraries, and grace periods.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trainmaster_operator.api.pod_schema.resources import resource_name
 from trainmaster_operator.api.signing import AGENTS_SECRET_KEY
-from trainmaster_operator.api.v1alpha1 import Accelerator, Interconnect, JobIdentity, JobSpec, Resources
+from trainmaster_operator.api.v1alpha1 import Interconnect, JobIdentity, JobSpec
 from trainmaster_operator.rendering.layout import GroupLayout, stable_hosts, worker_count, worker_layout, world_size
 from trainmaster_operator.rendering.settings import Settings
 from trainmaster_operator.wire.assignment import DEFAULT_MASTER_PORT
@@ -105,25 +105,19 @@ def worker_environment(
         # Torch Inductor's default needs the user's name, which is unknown if the image has no entry for the user id.
         variables.append(value("HOME", TEMPORARY_DIRECTORY))
         variables.append(value("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY_DIRECTORY}/torchinductor"))
-    collectives = interconnect_environment(group.resources, group.accelerator, spec.interconnect)
+    collectives = interconnect_environment(group, spec.interconnect)
     variables += [value(name, text) for name, text in collectives.items()]
-    return (*variables, *_trust(job, settings))
+    if settings.keys is not None:
+        # The keys for signed assignments, and the secret for the job's token.
+        secret = settings.keys.agents_secret(job.namespace)
+        variables.append(value(PUBLIC_KEYS_VARIABLE, settings.keys.public_keys))
+        variables.append(value("TRAINMASTER_AGENTS_SECRET", secret_name=secret.name, secret_key=AGENTS_SECRET_KEY))
+    return tuple(variables)
 
 
 def has_read_only_root(spec: JobSpec) -> bool:
     """Returns whether the container's root file system is read-only."""
     return spec.security_context is not None and spec.security_context.read_only_root_filesystem is True
-
-
-def _trust(job: JobIdentity, settings: Settings) -> tuple[EnvironmentVariable, ...]:
-    """Returns the variables with the keys for signed assignments and with the secret for the job's token."""
-    if settings.keys is None:
-        return ()
-    secret = settings.keys.agents_secret(job.namespace)
-    return (
-        EnvironmentVariable(PUBLIC_KEYS_VARIABLE, settings.keys.public_keys),
-        EnvironmentVariable("TRAINMASTER_AGENTS_SECRET", secret_name=secret.name, secret_key=AGENTS_SECRET_KEY),
-    )
 
 
 def _seconds(value: float) -> str:
@@ -139,51 +133,43 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-# The levels of oneCCL (CCL_LOG_LEVEL) and CANN (ASCEND_GLOBAL_LOG_LEVEL: 0 debug ... 3 error) for NCCL's levels.
-_ONECCL_LEVELS = {"VERSION": "warn", "WARN": "warn", "INFO": "info", "TRACE": "trace"}
-_CANN_LEVELS = {"VERSION": "2", "WARN": "2", "INFO": "1", "TRACE": "0"}
-# gloo uses torch's c10d logging. DETAIL checks every collective, which takes time, so only TRACE selects it.
-_TORCH_LEVELS = {"VERSION": "OFF", "WARN": "OFF", "INFO": "INFO", "TRACE": "DETAIL"}
+# The variables for NCCL's levels. oneCCL and CANN (0 debug ... 3 error) have their own levels. gloo uses torch's c10d
+# logging, whose DETAIL checks every collective. That takes time, so only TRACE selects it.
+_DEBUG = {
+    "intel": ("CCL_LOG_LEVEL", {"VERSION": "warn", "WARN": "warn", "INFO": "info", "TRACE": "trace"}),
+    "ascend": ("ASCEND_GLOBAL_LOG_LEVEL", {"VERSION": "2", "WARN": "2", "INFO": "1", "TRACE": "0"}),
+    "none": ("TORCH_DISTRIBUTED_DEBUG", {"VERSION": "OFF", "WARN": "OFF", "INFO": "INFO", "TRACE": "DETAIL"}),
+}
+_INTERFACE = {"intel": "FI_TCP_IFACE", "ascend": "HCCL_SOCKET_IFNAME"}
 
 
-def extended_resources(resources: Resources, accelerator: Accelerator, interconnect: Interconnect) -> dict[str, str]:
+def extended_resources(group: GroupLayout, interconnect: Interconnect) -> dict[str, str]:
     """Returns one worker's devices by resource name. Kubernetes requires equal requests and limits for devices."""
     devices: dict[str, str] = {}
-    if resources.gpus:
-        devices[resource_name(accelerator)] = str(resources.gpus)
+    if group.resources.gpus:
+        devices[resource_name(group.accelerator)] = str(group.resources.gpus)
     if interconnect.rdma is not None:
         devices[interconnect.rdma.resource_name] = str(interconnect.rdma.count)
     return devices
 
 
-def interconnect_environment(
-    resources: Resources, accelerator: Accelerator, interconnect: Interconnect
-) -> dict[str, str]:
+def interconnect_environment(group: GroupLayout, interconnect: Interconnect) -> dict[str, str]:
     """Returns the variables of the collective libraries.
 
     RCCL (AMD) reads NCCL's variables. gloo's are always set, because jobs on accelerators use gloo on the host.
     """
-    kind = accelerator.kind if resources.gpus else "none"
+    kind = group.accelerator.kind if group.resources.gpus else "none"
     nccl = kind in ("nvidia", "amd", "custom")
     environment: dict[str, str] = {}
     if interconnect.debug is not None:
-        if nccl:
-            environment["NCCL_DEBUG"] = interconnect.debug
-        elif kind == "intel":
-            environment["CCL_LOG_LEVEL"] = _ONECCL_LEVELS[interconnect.debug]
-        elif kind == "ascend":
-            environment["ASCEND_GLOBAL_LOG_LEVEL"] = _CANN_LEVELS[interconnect.debug]
+        name, levels = _DEBUG.get(kind, ("NCCL_DEBUG", {}))
+        environment[name] = levels.get(interconnect.debug, interconnect.debug)
+        if kind == "ascend":
             environment["ASCEND_SLOG_PRINT_TO_STDOUT"] = "1"
-        else:
-            environment["TORCH_DISTRIBUTED_DEBUG"] = _TORCH_LEVELS[interconnect.debug]
     if interconnect.interface is not None:
         environment["GLOO_SOCKET_IFNAME"] = interconnect.interface
-        if nccl:
-            environment["NCCL_SOCKET_IFNAME"] = interconnect.interface
-        elif kind == "ascend":
-            environment["HCCL_SOCKET_IFNAME"] = interconnect.interface
-        elif kind == "intel":
-            environment["FI_TCP_IFACE"] = interconnect.interface
+        if kind != "none":
+            environment[_INTERFACE.get(kind, "NCCL_SOCKET_IFNAME")] = interconnect.interface
     if interconnect.nvlink is not None and nccl:
         # NVLS 2 means "if the GPUs support it". With 1, other GPUs would fail.
         environment["NCCL_P2P_DISABLE"] = "0" if interconnect.nvlink else "1"
@@ -220,8 +206,3 @@ def pod_grace_seconds(spec: JobSpec) -> int:
 def rank_grace_seconds(spec: JobSpec) -> int:
     """Returns the seconds from SIGTERM to SIGKILL for ranks at a planned stop, which exclude the agent's reserve."""
     return max(pod_grace_seconds(spec) - GRACE_RESERVE_SECONDS, 1)
-
-
-def probe_grace_seconds(spec: JobSpec) -> int:
-    """Returns the grace period for a container whose agent doesn't answer the kubelet's probe."""
-    return min(pod_grace_seconds(spec), PROBE_GRACE_SECONDS)

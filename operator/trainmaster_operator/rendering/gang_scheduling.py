@@ -55,16 +55,6 @@ GANG_APIS: Mapping[str, GangAPI] = {
 }
 
 
-@dataclass(frozen=True)
-class PodGroupContext:
-    """PodGroupContext contains the values for the templates of PodGroups."""
-
-    min_member: int
-    min_resources: Mapping[str, str]
-    queue: str | None
-    priority_class_name: str | None
-
-
 def scheduler_of(spec: JobSpec) -> GangScheduler | None:
     """Returns the job's gang scheduler, or None."""
     return None if spec.scheduling.gang is None else spec.scheduling.gang.scheduler
@@ -75,15 +65,10 @@ def has_pod_group(spec: JobSpec) -> bool:
     return scheduler_of(spec) in ("volcano", "coscheduling", "kubernetes")
 
 
-def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> PodGroupContext:
-    """Returns the context of the PodGroup. `groups` contains each group's number of workers and PodSpec."""
+def pod_group_values(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Returns the values for the PodGroup's template. `groups` contains each group's number of workers and PodSpec."""
     counted = [(spec.elastic.min_workers if spec.elastic is not None else count, pod) for count, pod in groups]
-    return PodGroupContext(
-        min_member=sum(count for count, _ in counted),
-        min_resources=_sum(counted),
-        queue=spec.scheduling.queue,
-        priority_class_name=spec.scheduling.priority_class_name,
-    )
+    return {"min_member": sum(count for count, _ in counted), "min_resources": _sum(counted)}
 
 
 def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
@@ -148,40 +133,18 @@ _POD_FIELDS = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClass
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
-@dataclass(frozen=True)
-class PodSetContext:
-    """PodSetContext is a worker group in the template of the Workload."""
-
-    name: str
-    count: int
-    min_count: int | None
-    pod: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class WorkloadContext:
-    """WorkloadContext contains the values for the template of the Workload."""
-
-    queue: str
-    priority: int | None
-    priority_class_name: str | None
-    pod_sets: tuple[PodSetContext, ...]
-
-
-def workload_context(
-    spec: JobSpec, groups: Iterable[tuple[str, int, Mapping[str, Any]]], priority: int | None
-) -> WorkloadContext:
-    """Returns the context of the Workload. `groups` contains each group's name, number of pods and PodSpec."""
-    smallest = spec.elastic.min_workers + (spec.spares or 0) if spec.elastic is not None else None
-    return WorkloadContext(
-        queue=spec.scheduling.queue or "",
-        priority=priority if spec.scheduling.priority_class_name is not None else None,
-        priority_class_name=spec.scheduling.priority_class_name,
-        pod_sets=tuple(
-            PodSetContext(name, count, smallest if smallest is not None and smallest < count else None, _reduced(pod))
-            for name, count, pod in groups
-        ),
-    )
+def workload_pod_sets(spec: JobSpec, groups: Iterable[tuple[str, int, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Returns the Workload's pod sets. `groups` contains each group's name, number of pods and PodSpec."""
+    least = spec.elastic.min_workers + (spec.spares or 0) if spec.elastic is not None else None
+    return [
+        {
+            "name": name,
+            "count": count,
+            "min_count": least if least is not None and least < count else None,
+            "pod": _reduced(pod),
+        }
+        for name, count, pod in groups
+    ]
 
 
 def _reduced(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,6 @@ from trainmaster_operator.api.v1alpha1 import Accelerator, JobIdentity, JobSpec,
 from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.assignment import Assignment, master_port
 
-# The name of the only group if a job defines no worker groups.
-DEFAULT_GROUP = "worker"
-
 
 @dataclass(frozen=True)
 class GroupLayout:
@@ -49,23 +46,10 @@ class GroupLayout:
 
 def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
     """Returns the job's groups in the order of their indexes. Each group becomes one StatefulSet."""
-    if not spec.worker_groups:
-        return (
-            GroupLayout(
-                name=DEFAULT_GROUP,
-                set_name=job.name,
-                first_index=0,
-                count=spec.workers or 0,
-                processes=_processes(spec, spec.resources),
-                resources=spec.resources,
-                accelerator=spec.accelerator,
-                spares=spec.spares or 0,
-            ),
-        )
+    groups = spec.groups
     layouts: list[GroupLayout] = []
     first = 0
-    sets = set_names(job.name, [group.name for group in spec.worker_groups])
-    for group, name in zip(spec.worker_groups, sets, strict=True):
+    for group, name in zip(groups, set_names(job.name, [group.name for group in groups]), strict=True):
         layouts.append(
             GroupLayout(
                 name=group.name,

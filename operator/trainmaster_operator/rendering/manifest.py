@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobIdentity
-from trainmaster_operator.wire.names import HASH_ANNOTATION, JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
+from trainmaster_operator.rendering.engine import render_template
+from trainmaster_operator.wire.names import AGENT_PORT, HASH_ANNOTATION, JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
+from trainmaster_operator.wire.signing import canonical
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,7 @@ def child_kind(api_version: str, kind: str) -> str:
 
 def finish(body: dict[str, Any]) -> Manifest:
     """Returns the manifest with the hash of its body in the annotations."""
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    rendered_hash = hashlib.sha256(canonical.encode()).hexdigest()
+    rendered_hash = hashlib.sha256(canonical(body).encode()).hexdigest()
     metadata = body["metadata"]
     annotations = {**metadata.get("annotations", {}), HASH_ANNOTATION: rendered_hash}
     return Manifest(
@@ -52,41 +52,19 @@ def finish(body: dict[str, Any]) -> Manifest:
     )
 
 
-@dataclass(frozen=True)
-class Owner:
-    """Owner is the job as the owner of its children."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
-class ChildContext:
-    """ChildContext contains the values that every child's template needs."""
-
-    name: str
-    namespace: str
-    labels: Mapping[str, str]
-    owner: Owner
-
-
 def training_name(job: JobIdentity) -> str:
     """Returns the name of the ConfigMap that holds spec.training."""
     return f"{job.name}-training"
 
 
-def child_context(job: JobIdentity, name: str, labels: Mapping[str, str] | None = None) -> ChildContext:
-    """Returns the name, labels and owner of a child."""
-    return ChildContext(
-        name=name,
-        namespace=job.namespace,
-        labels={
-            JOB_NAME_LABEL: job.name,
-            JOB_UID_LABEL: job.uid,
-            **(labels or {}),
-            MANAGED_BY_LABEL: "trainmaster",
-        },
-        owner=Owner(API_VERSION, KIND, job.name, job.uid),
+def child(
+    template: str, job: JobIdentity, name: str, *, labels: Mapping[str, str] | None = None, **values: Any
+) -> dict[str, Any]:
+    """Returns a child from its template, without the hash. `labels` are added to those of all children."""
+    labels = {JOB_NAME_LABEL: job.name, JOB_UID_LABEL: job.uid, **(labels or {}), MANAGED_BY_LABEL: "trainmaster"}
+    # The label that selects all pods of the job, and that no other job's pods have.
+    pods = {JOB_UID_LABEL: job.uid}
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}
+    return render_template(
+        template, job=job, name=name, labels=labels, owner=owner, pods=pods, agent_port=AGENT_PORT, **values
     )

@@ -14,23 +14,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster_operator.api.merge import merge
-from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec, PodTemplate
+from trainmaster_operator.api.v1alpha1 import JobIdentity, JobSpec
 from trainmaster_operator.rendering.agent_source import AgentConfigMap
 from trainmaster_operator.rendering.engine import render_template, training_text
 from trainmaster_operator.rendering.gang_scheduling import (
     GangScheduler,
     has_pod_group,
-    pod_group_context,
+    pod_group_values,
     scheduler_of,
-    workload_context,
+    workload_pod_sets,
 )
-from trainmaster_operator.rendering.layout import GroupLayout, worker_layout
-from trainmaster_operator.rendering.manifest import Manifest, child_context, finish, training_name
-from trainmaster_operator.rendering.settings import NetworkPeers, Settings
-from trainmaster_operator.rendering.stateful_set import set_context
+from trainmaster_operator.rendering.layout import worker_layout
+from trainmaster_operator.rendering.manifest import Manifest, child, finish, training_name
+from trainmaster_operator.rendering.settings import Settings
+from trainmaster_operator.rendering.stateful_set import stateful_set
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.names import AGENT_PORT, JOB_UID_LABEL
 
 
 def render(
@@ -58,88 +56,37 @@ def render(
     class (`priority`).
     """
     settings = settings or Settings()
-    manifests = [_service(job)]
+    scheduler, scheduling = scheduler_of(spec), spec.scheduling
+    children = [child("service.yaml.j2", job, job.name)]
     if spec.training is not None:
-        manifests.append(_training(job, spec.training.value()))
+        text = training_text(spec.training.value())
+        children.append(child("configmap.yaml.j2", job, training_name(job), training=text))
     layout = worker_layout(job, spec)
-    bodies = []
+    sets = []
     for group in layout:
         count = (replicas or {}).get(group.set_name, group.pods)
-        bodies.append(_stateful_set(job, spec, group, assignment, count, settings, agent))
-    pods = [body["spec"]["template"]["spec"] for body in bodies]
+        sets.append(stateful_set(job, spec, group, assignment, count, settings, agent))
+    pods = [body["spec"]["template"]["spec"] for body in sets]
     if settings.network_peers is not None and not spec.interconnect.host_network:
         # No NetworkPolicy applies to pods in their node's network.
-        manifests.append(_network_policy(job, settings.network_peers))
+        children.append(child("networkpolicy.yaml.j2", job, job.name, peers=settings.network_peers))
     if has_pod_group(spec):
-        context = pod_group_context(spec, zip((group.count for group in layout), pods, strict=True))
-        template = f"podgroup-{scheduler_of(spec)}.yaml.j2"
-        manifests.append(finish(render_template(template, child=child_context(job, job.name), gang=context)))
-    elif scheduler_of(spec) == "kueue":
+        values = pod_group_values(spec, zip((group.count for group in layout), pods, strict=True))
+        children.append(child(f"podgroup-{scheduler}.yaml.j2", job, job.name, scheduling=scheduling, **values))
+    elif scheduler == "kueue":
         # Quota covers all pods, including spares.
         counts = [(group.count if asked is None else asked) + group.spares for group in layout]
         names = [group.name for group in layout]
-        workload = workload_context(spec, zip(names, counts, pods, strict=True), priority)
-        manifests.append(
-            finish(render_template("workload.yaml.j2", child=child_context(job, job.name), workload=workload))
+        pod_sets = workload_pod_sets(spec, zip(names, counts, pods, strict=True))
+        known = priority if scheduling.priority_class_name is not None else None
+        children.append(
+            child("workload.yaml.j2", job, job.name, scheduling=scheduling, priority=known, pod_sets=pod_sets)
         )
-    for group, body in zip(layout, bodies, strict=True):
+    for group, body in zip(layout, sets, strict=True):
         placement = (placements or {}).get(group.name, Placement())
-        overlay = overlay_context(job.name, scheduler_of(spec), placement, avoid_nodes)
-        manifests.append(finish(_with_overlay(body, overlay)))
-    return tuple(manifests)
-
-
-def _service(job: JobIdentity) -> Manifest:
-    child = child_context(job, job.name)
-    return finish(
-        render_template("service.yaml.j2", child=child, selector={JOB_UID_LABEL: job.uid}, agent_port=AGENT_PORT)
-    )
-
-
-def _network_policy(job: JobIdentity, peers: NetworkPeers) -> Manifest:
-    child, selector = child_context(job, job.name), {JOB_UID_LABEL: job.uid}
-    return finish(
-        render_template("networkpolicy.yaml.j2", child=child, selector=selector, peers=peers, agent_port=AGENT_PORT)
-    )
-
-
-def _training(job: JobIdentity, training: dict[str, Any]) -> Manifest:
-    text = training_text(training)
-    return finish(render_template("configmap.yaml.j2", child=child_context(job, training_name(job)), training=text))
-
-
-def _stateful_set(
-    job: JobIdentity,
-    spec: JobSpec,
-    group: GroupLayout,
-    assignment: Assignment,
-    replicas: int,
-    settings: Settings,
-    agent: AgentConfigMap | None,
-) -> dict[str, Any]:
-    """Returns the StatefulSet with the user's podTemplate merged over the pod template."""
-    context = set_context(job, spec, group, assignment, replicas, settings, agent)
-    body = render_template("statefulset.yaml.j2", child=context.child, set=context)
-    if spec.pod_template is not None:
-        body["spec"]["template"] = merge(body["spec"]["template"], _patch(spec.pod_template))
-    return body
-
-
-def _with_overlay(body: dict[str, Any], overlay: OverlayContext) -> dict[str, Any]:
-    if overlay.is_empty:
-        return body
-    template = lay_over(body["spec"]["template"], render_template("pod-overlay.yaml.j2", overlay=overlay))
-    return {**body, "spec": {**body["spec"], "template": template}}
-
-
-def _patch(template: PodTemplate) -> dict[str, Any]:
-    """Returns the user's patch without absent fields. Nulls are kept, because they delete fields."""
-    patch: dict[str, Any] = {}
-    if template.metadata is not None:
-        patch["metadata"] = template.metadata.model_dump(exclude_none=True)
-    if template.spec is not None:
-        patch["spec"] = template.spec.value()
-    return patch
+        added = overlay(job.name, scheduler, placement, avoid_nodes)
+        body["spec"]["template"] = lay_over(body["spec"]["template"], added)
+    return tuple(map(finish, [*children, *sets]))
 
 
 @dataclass(frozen=True)
@@ -152,36 +99,17 @@ class Placement:
     annotations: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class OverlayContext:
-    """OverlayContext contains the values for the template of the overlay."""
-
-    group_name: str
-    gang_scheduler: GangScheduler | None
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    node_selector: Mapping[str, str]
-    tolerations: Sequence[Mapping[str, Any]]
-    avoided_nodes: Sequence[str]
-
-    @property
-    def is_empty(self) -> bool:
-        """Returns whether the overlay adds nothing, so that it needn't be rendered."""
-        admitted = self.labels or self.annotations or self.node_selector or self.tolerations
-        return not admitted and not self.avoided_nodes and self.gang_scheduler in (None, "kueue")
-
-
-def overlay_context(
-    group_name: str, gang_scheduler: GangScheduler | None, placement: Placement, avoided_nodes: Sequence[str]
-) -> OverlayContext:
-    """Returns the context of a group's overlay. `group_name` is the name of the job's PodGroup, if there is one."""
-    return OverlayContext(
-        group_name=group_name,
-        gang_scheduler=gang_scheduler,
-        labels=dict(placement.labels),
-        annotations=dict(placement.annotations),
-        node_selector=dict(placement.node_selector),
-        tolerations=placement.tolerations,
+def overlay(
+    job_name: str, scheduler: GangScheduler | None, placement: Placement, avoided_nodes: Sequence[str]
+) -> dict[str, Any]:
+    """Returns what the operator adds to a group's pods. A PodGroup, if there is one, has the job's name."""
+    if scheduler in (None, "kueue") and not avoided_nodes and placement == Placement():
+        return {}
+    return render_template(
+        "pod-overlay.yaml.j2",
+        job_name=job_name,
+        scheduler=scheduler,
+        placement=placement,
         avoided_nodes=avoided_nodes,
     )
 

@@ -15,5 +15,3 @@
 """
 
 from trainmaster_operator.serving.server import Exposition, HttpServer, application
-
-__all__ = ["Exposition", "HttpServer", "application"]

@@ -12,8 +12,9 @@ chosen. If no connection is waiting, the oldest connection of the address with t
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from aiohttp import StreamReader, web
 
@@ -78,7 +79,7 @@ class PeerConnection(web.RequestHandler):
         self._write_timer: asyncio.TimerHandle | None = None
 
     def is_waiting(self) -> bool:
-        """Returns whether no complete request is being answered."""
+        """Returns whether no complete request is being answered, so that closing the connection does no harm."""
         if self._awaits_head():
             return True
         # aiohttp drops the request before the answer is sent, and before the rest of the body is read and dropped.
@@ -110,7 +111,9 @@ class PeerConnection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._open = None
         self._on_lost(self)
-        self._stop_timers()
+        self._stop_head_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -164,52 +167,29 @@ class PeerConnection(web.RequestHandler):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _stop_timers(self) -> None:
-        self._stop_head_timer()
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-
-
-class Place(Protocol):
-    """A connection that may be closed to make room for a new one."""
-
-    address: str
-
-    def is_waiting(self) -> bool:
-        """Returns whether no complete request is being answered, so that closing the connection does no harm."""
-        ...
-
-    def has_answer(self) -> bool:
-        """Returns whether an answer to the last request has at least begun."""
-        ...
-
-    def leave(self) -> None:
-        """Closes the connection at once."""
-        ...
-
 
 class Places:
     """Holds the open connections in the order of arrival."""
 
     def __init__(self, most: int = MAX_CONNECTIONS, most_waiting: int = MAX_WAITING_OF_ADDRESS) -> None:
         self._most, self._most_waiting = most, most_waiting
-        self._held: dict[Place, None] = {}
+        self._held: dict[PeerConnection, None] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[PeerConnection]:
         return iter(list(self._held))
 
-    def add(self, place: Place) -> None:
+    def add(self, place: PeerConnection) -> None:
         """Adds a connection."""
         self._held[place] = None
 
-    def discard(self, place: Place) -> None:
+    def discard(self, place: PeerConnection) -> None:
         """Removes a connection, if it is held."""
         self._held.pop(place, None)
 
-    def in_the_way(self, address: str) -> Place | None:
+    def in_the_way(self, address: str) -> PeerConnection | None:
         """Returns the connection to close before `address` gets another connection; None if there is room."""
         if len(self._held) >= self._most:
             return self.first_to_leave()
@@ -220,10 +200,8 @@ class Places:
             return None
         return next((place for place in waiting if place.has_answer()), waiting[0])
 
-    def first_to_leave(self) -> Place | None:
+    def first_to_leave(self) -> PeerConnection | None:
         """Returns a connection of the address with the most connections, a waiting one if possible, or None."""
         candidates = [place for place in self._held if place.is_waiting()] or list(self._held)
-        of_address: dict[str, int] = {}
-        for place in candidates:
-            of_address[place.address] = of_address.get(place.address, 0) + 1
+        of_address = Counter(place.address for place in candidates)
         return max(candidates, key=lambda place: (of_address[place.address], place.has_answer()), default=None)

@@ -23,18 +23,16 @@ current_job: ContextVar[str] = ContextVar("current_job", default="")
 current_attempt: ContextVar[int] = ContextVar("current_attempt", default=0)
 
 
-class _WithoutRequests(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether to keep a line: lines about clients' invalid requests are dropped."""
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError)
+def _is_kept(record: logging.LogRecord) -> bool:
+    """Returns whether to keep a line: lines about clients' invalid requests are dropped."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
 
 
 def server_log() -> logging.Logger:
     """Returns the logger for errors of aiohttp's server."""
     found = logging.getLogger("trainmaster_operator.serving")
-    if not found.filters:
-        found.addFilter(_WithoutRequests())
+    found.addFilter(_is_kept)
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Optional
 
 from trainmaster_operator.wire import limits
-from trainmaster_operator.wire.values import ProtocolError, loads, number, shown, whole
+from trainmaster_operator.wire.values import ProtocolError, fields_of, loads, number, shown, whole
 
 DEFAULT_MASTER_PORT = 29_500
 """torch's own default: what a manifest shows before an assignment names the attempt's port."""
@@ -92,8 +92,12 @@ class Assignment(NamedTuple):
             raise ProtocolError(f"assignment: {shown(data)} is not an object")
         workers = _list(data, "workers")
         hosts = _list(data, "hosts", len(workers))
-        uids = None if data.get("uids") is None else _list(data, "uids", len(workers))
-        processes = None if data.get("processes") is None else _list(data, "processes", len(workers))
+        uids, counts = None, None
+        if data.get("uids") is not None:
+            uids = tuple(_text(uid, "uids", limits.MAX_UID, least=0) for uid in _list(data, "uids", len(workers)))
+        if data.get("processes") is not None:
+            given = _list(data, "processes", len(workers))
+            counts = tuple(_whole(count, "processes", 1, limits.MAX_PROCESSES) for count in given)
         indexes = tuple(_whole(worker, "workers", 0, limits.MAX_INDEX - 1) for worker in workers)
         if len(set(indexes)) != len(indexes):
             raise ProtocolError("assignment.workers: an index stands there twice")
@@ -106,46 +110,37 @@ class Assignment(NamedTuple):
         if master not in hosts[: 1 if continues is None else len(hosts)]:
             place = "the first" if continues is None else "one"
             raise ProtocolError(f"assignment.master: {shown(data['master'])} is not {place} of the hosts")
-        counts = (
-            None if processes is None else tuple(_whole(n, "processes", 1, limits.MAX_PROCESSES) for n in processes)
-        )
+        ranks = len(workers) * limits.MAX_PROCESSES if counts is None else sum(counts)
         port = _whole(data.get("port"), "port", FIRST_PORT, LAST_PORT)
         if not is_master_port(port):
             raise ProtocolError(f"assignment.port: {port} is one that nodes serve themselves")
+        grace = number(data.get("graceSeconds", 0.4))
+        if grace is None or not 0 <= grace < limits.MAX_SECONDS:
+            what = "is not a number of seconds of at least 0"
+            raise ProtocolError(f"assignment.graceSeconds: {shown(data['graceSeconds'])} {what}")
+        code = data.get("code")
+        if code is not None and not (isinstance(code, str) and is_digest(code)):
+            raise ProtocolError(f"assignment.code: {shown(code)} is not a SHA-256 in 64 hexadecimal digits")
         return cls(
             job=_text(data.get("job"), "job", limits.MAX_UID),
             attempt=attempt,
             workers=indexes,
-            uids=None if uids is None else tuple(_text(uid, "uids", limits.MAX_UID, least=0) for uid in uids),
+            uids=uids,
             hosts=tuple(_text(host, "hosts", limits.MAX_HOST) for host in hosts),
             port=port,
             state=state,
-            grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
+            grace_seconds=grace,
             processes=counts,
-            code=_digest(data.get("code")),
+            code=code,
             continues=continues,
-            absent=_absent(
-                data.get("absent"), continues, len(workers) * limits.MAX_PROCESSES if counts is None else sum(counts)
-            ),
+            absent=_absent(data.get("absent"), continues, ranks),
             master_place=hosts.index(master),
         )
 
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "job": self.job,
-            "attempt": self.attempt,
-            "workers": list(self.workers),
-            "uids": None if self.uids is None else list(self.uids),
-            "hosts": list(self.hosts),
-            "master": self.master,
-            "port": self.port,
-            "state": self.state,
-            "graceSeconds": self.grace_seconds,
-            **({} if self.processes is None else {"processes": list(self.processes)}),
-            **({} if self.code is None else {"code": self.code}),
-            **({} if self.continues is None else {"continues": self.continues}),
-            **({"absent": list(self.absent)} if self.absent else {}),
-        }
+        wire = fields_of(self, "processes", "code", "continues", "absent")
+        del wire["masterPlace"], wire["signed"]
+        return {**wire, "master": self.master}
 
     def held(self) -> Assignment:
         """Returns the same attempt as a Hold: its ranks stop and wait."""
@@ -233,19 +228,6 @@ def _absent(value: object, continues: int | None, most: int) -> tuple[int, ...]:
     if any(one >= other for one, other in zip(ranks, ranks[1:])):
         raise ProtocolError("assignment.absent: the ranks are not in ascending order")
     return ranks
-
-
-def _seconds(value: object) -> float:
-    found = number(value)
-    if found is None or not 0 <= found < limits.MAX_SECONDS:
-        raise ProtocolError(f"assignment.graceSeconds: {shown(value)} is not a number of seconds of at least 0")
-    return found
-
-
-def _digest(value: object) -> str | None:
-    if value is None or (isinstance(value, str) and is_digest(value)):
-        return value
-    raise ProtocolError(f"assignment.code: {shown(value)} is not a SHA-256 in 64 hexadecimal digits")
 
 
 def _text(value: object, name: str, most: int, *, least: int = 1) -> str:

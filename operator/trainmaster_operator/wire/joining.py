@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional, Union
 from trainmaster_operator.wire import limits
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, Ping, ProgressLine, parse_ranks_line
-from trainmaster_operator.wire.values import ProtocolError, mapping_in, seconds_in, shown, text, whole_in
+from trainmaster_operator.wire.values import ProtocolError, fields_of, mapping_in, seconds_in, shown, text, whole_in
 
 
 class Joined(NamedTuple):
@@ -33,7 +33,7 @@ class Reported(NamedTuple):
     report: Report
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "report", "report": self.report.to_wire()}
+        return {"type": "report", **fields_of(self)}
 
 
 class Stalled(NamedTuple):
@@ -104,7 +104,7 @@ class Watched(NamedTuple):
     uid: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "watched", "value": self.value, **({"uid": self.uid} if self.uid else {})}
+        return {"type": "watched", **fields_of(self, "uid")}
 
 
 class Stop(NamedTuple):
@@ -117,13 +117,7 @@ class Stop(NamedTuple):
     """The failed worker's report. The follower publishes it too, so that its own operators receive the cause first."""
 
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "type": "stop",
-            "attempt": self.attempt,
-            "graceSeconds": self.grace_seconds,
-            "afterSeconds": self.after_seconds,
-            **({} if self.report is None else {"report": self.report.to_wire()}),
-        }
+        return {"type": "stop", **fields_of(self, "report")}
 
 
 class Collect(NamedTuple):
@@ -137,8 +131,7 @@ class Collect(NamedTuple):
     request: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        request = {"request": self.request} if self.request else {}
-        return {"type": "collect", "attempt": self.attempt, "bytes": self.bytes, **request}
+        return {"type": "collect", **fields_of(self, "request")}
 
 
 class Hung(NamedTuple):
@@ -149,7 +142,7 @@ class Hung(NamedTuple):
     message: str
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "hung", "attempt": self.attempt, "rank": self.rank, "message": self.message}
+        return {"type": "hung", **fields_of(self)}
 
 
 class Patience(NamedTuple):
@@ -169,7 +162,7 @@ class Mismatch(NamedTuple):
     lines: tuple[str, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "mismatch", "attempt": self.attempt, "lines": list(self.lines)}
+        return {"type": "mismatch", **fields_of(self)}
 
 
 class Modules(NamedTuple):
@@ -178,7 +171,7 @@ class Modules(NamedTuple):
     names: tuple[str, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "modules", "names": list(self.names)}
+        return {"type": "modules", **fields_of(self)}
 
 
 FollowerMessage = Union[

@@ -13,6 +13,7 @@ from trainmaster_operator.wire.values import (
     ProtocolError,
     camel,
     decimal,
+    fields_of,
     is_number,
     is_whole,
     optional_number,
@@ -26,15 +27,6 @@ SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
 """The sections that a script may report for its rank."""
 CONTINUING = ("able", "idle", "ready")
 WAITS = ("collective", "device", "nothing")
-_WHOLE = {name: camel(name) for name in ("step", "total_steps", "start_step", "group")}
-_NUMBERS = {
-    name: camel(name)
-    for name in (
-        *("epoch", "loss", "grad_norm", "learning_rate", "samples_per_second", "step_seconds", "compute_seconds"),
-        *("eta_seconds", "data_seconds", "checkpoint_seconds", "evaluate_seconds", "section_seconds"),
-        *("joined_at", "restored_at", "first_step_at"),
-    )
-}
 
 
 class RankProgress(NamedTuple):
@@ -99,10 +91,13 @@ class RankProgress(NamedTuple):
         return cls(**fields, **_texts(data))
 
     def to_wire(self) -> dict[str, Any]:
-        values = {key: getattr(self, name) for name, key in {**_WHOLE, **_NUMBERS}.items()}
-        values.update(section=self.section, message=self.message or None, result=dict(self.result) or None)
-        values.update(continuing=self.continuing, cannotContinue=self.cannot_continue or None)
-        return {key: value for key, value in values.items() if value is not None}
+        wire = fields_of(self, *self._fields)
+        return {**wire, "result": dict(self.result)} if self.result else wire
+
+
+_WHOLE = {name: camel(name) for name in ("step", "total_steps", "start_step", "group")}
+_TEXTS = ("section", "message", "result", "continuing", "cannot_continue")
+_NUMBERS = {name: camel(name) for name in RankProgress._fields if name not in _WHOLE and name not in _TEXTS}
 
 
 def parse_rank_progress(value: object) -> dict[int, RankProgress]:

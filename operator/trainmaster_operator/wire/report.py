@@ -9,7 +9,16 @@ import json
 from typing import Any, Literal, NamedTuple, Optional
 
 from trainmaster_operator.wire import limits
-from trainmaster_operator.wire.values import ProtocolError, last_lines, optional_whole, shown, text, time_in, whole_in
+from trainmaster_operator.wire.values import (
+    ProtocolError,
+    fields_of,
+    last_lines,
+    optional_whole,
+    shown,
+    text,
+    time_in,
+    whole_in,
+)
 
 WorkerState = Literal["Waiting", "Starting", "Running", "Finished", "Failed", "Stopped"]
 STATES: tuple[WorkerState, ...] = ("Waiting", "Starting", "Running", "Finished", "Failed", "Stopped")
@@ -33,13 +42,7 @@ EXIT_KILLED = 137
 """128 + SIGKILL."""
 EXIT_TERMINATED = 143
 """128 + SIGTERM: the agent has stopped as requested."""
-EXIT_BY_REASON = {
-    "LaunchError": 65,
-    "MasterUnreachable": 66,
-    "PreflightMismatch": 67,
-    "Hung": 68,
-    "AgentLost": 69,
-}
+EXIT_BY_REASON = {"LaunchError": 65, "MasterUnreachable": 66, "PreflightMismatch": 67, "Hung": 68, "AgentLost": 69}
 """The exit codes for failures that the agent itself finds; after any other failure it exits with the child's code."""
 REASON_BY_EXIT_CODE = {
     EXIT_USAGE: "Usage",
@@ -47,12 +50,6 @@ REASON_BY_EXIT_CODE = {
     **{code: reason for reason, code in EXIT_BY_REASON.items()},
 }
 """Used if a termination message was lost."""
-EXIT_CODES = {
-    **{reason: code for code, reason in REASON_BY_EXIT_CODE.items()},
-    "Diverged": EXIT_DIVERGED,
-    "OOMKilled": EXIT_KILLED,
-}
-"""The exit codes of the reasons that have a fixed one."""
 
 
 class Report(NamedTuple):
@@ -121,23 +118,7 @@ class Report(NamedTuple):
             return None
 
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "attempt": self.attempt,
-            "worker": self.worker,
-            "uid": self.uid,
-            "rank": self.rank,
-            "state": self.state,
-            "exitCode": self.exit_code,
-            "signal": self.signal,
-            "reason": self.reason,
-            "error": self.error,
-            "at": round(self.at, 3),
-            "culprit": self.culprit,
-            "node": self.node,
-            **({"environment": self.environment} if self.environment else {}),
-            **({"able": True} if self.able else {}),
-            **({"ready": True} if self.ready else {}),
-        }
+        return {**fields_of(self, "environment", "able", "ready"), "at": round(self.at, 3)}
 
     def process_exit_code(self) -> int:
         """Returns the agent's exit code when it reports by exiting."""
@@ -175,10 +156,7 @@ def merge(known: Report | None, report: Report) -> Report:
         return known if known.state == "Finished" else report
     if not report.ended:
         return known
-    if _says_how(known) != _says_how(report) and "Stopped" not in (known.state, report.state):
-        return known if _says_how(known) else report
+    known_lost, lost = known.reason == "AgentLost", report.reason == "AgentLost"
+    if known_lost != lost and "Stopped" not in (known.state, report.state):
+        return report if known_lost else known
     return report if report.at >= known.at else known
-
-
-def _says_how(report: Report) -> bool:
-    return report.reason != "AgentLost"

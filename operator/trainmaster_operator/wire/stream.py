@@ -12,6 +12,7 @@ from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import (
     ProtocolError,
     camel,
+    fields_of,
     is_whole,
     loads,
     mapping_in,
@@ -75,8 +76,7 @@ class Hello(NamedTuple):
         )
 
     def to_wire(self) -> dict[str, Any]:
-        workers = [worker._asdict() for worker in self.workers]
-        return {"type": "hello", "leader": self.leader, "uid": self.uid, "attempt": self.attempt, "workers": workers}
+        return {"type": "hello", **fields_of(self), "workers": [worker._asdict() for worker in self.workers]}
 
 
 class ReportLine(NamedTuple):
@@ -86,7 +86,7 @@ class ReportLine(NamedTuple):
     report: Report
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": "report", "seq": self.seq, "report": self.report.to_wire()}
+        return {"type": "report", **fields_of(self)}
 
 
 class Recovery(NamedTuple):
@@ -117,8 +117,7 @@ class Recovery(NamedTuple):
         return cls(*(None if found.get(key) is None else seconds_in(found, key, limits.MAX_SECONDS) for key in keys))
 
     def to_wire(self) -> dict[str, float]:
-        known = {part: value for part, value in self._asdict().items() if value is not None}
-        return {camel(part): round(value, 4) for part, value in known.items()}
+        return {part: round(seconds, 4) for part, seconds in fields_of(self, *self._fields).items()}
 
 
 class ProgressLine(NamedTuple):

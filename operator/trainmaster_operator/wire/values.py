@@ -30,6 +30,18 @@ def camel(name: str) -> str:
     return first + "".join(map(str.title, others))
 
 
+def fields_of(message: Any, *optional: str) -> dict[str, Any]:
+    """Returns a NamedTuple's fields by their JSON names. Each `optional` field is left out if it is empty."""
+    wire = {}
+    for name, value in message._asdict().items():
+        if name in optional and (value is None or value is False or value == "" or value == ()):
+            continue
+        if hasattr(value, "to_wire"):
+            value = value.to_wire()
+        wire[camel(name)] = list(value) if type(value) is tuple else value
+    return wire
+
+
 def loads(text: str | bytes) -> Any:
     """Decodes JSON like `json.loads`, but raises only ValueError."""
     try:

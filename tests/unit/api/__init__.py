@@ -28,10 +28,7 @@
 | `trimming` | `test_trimming`, `unit/dashboard/test_shapes` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |
 | `v1alpha1/names` | `test_crd`, `cluster/test_custom_resource` |
-| `v1alpha1/pods` | `test_agreement`, `mistakes/unit/test_offline`, `test_pod_template` |
-| `v1alpha1/policies` | `test_agreement`, `test_sentences` |
-| `v1alpha1/spec` | `test_agreement`, `test_sentences` |
+| `v1alpha1/spec` | `test_agreement`, `test_sentences`, `test_pod_template`, `mistakes/unit/test_offline` |
 | `v1alpha1/status` | `test_hostile_messages`, `unit/reconciling/status/test_plausible_statuses` |
-| `v1alpha1/workers` | `test_agreement`, `test_sentences` |
 | `values` | `unit/rendering/test_hostile`, `test_sentences`, `test_agreement` |
 """

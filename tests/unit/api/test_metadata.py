@@ -61,17 +61,9 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"finalizers": ["a b"]},
         f"metadata.finalizers[0]: 'a b' can't be a key; {FORM}",
     ),
-    "two finalizers that exclude each other": (
-        {"finalizers": ["orphan", "foregroundDeletion"]},
-        "metadata.finalizers: orphan and foregroundDeletion can't be combined; keep one",
-    ),
     "an owner without a uid": (
         {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a"}]},
         "metadata.ownerReferences[0].uid: is missing; set it",
-    ),
-    "two controllers": (
-        {"ownerReferences": [{**OWNER, "controller": True}, {**OWNER, "controller": True}]},
-        "metadata.ownerReferences: more than one owner has controller: true; keep it on one",
     ),
     "a namespace that is too long": (
         {"namespace": "x" * 64},

@@ -178,7 +178,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a port out of range": (
         worker(ports=[{"containerPort": 70_000}]),
-        f"{WORKER}ports[0].containerPort: 70000 is not a port; use 1 to 65535",
+        f"{WORKER}ports[0].containerPort: 70000 is out of range; use 1 to 65535",
     ),
     "a port's name": (
         worker(ports=[{"containerPort": 1, "name": "HTTP"}]),
@@ -276,7 +276,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a source of nothing": (
         variable(valueFrom={}),
-        f"{WORKER}env[0].valueFrom: names no source; give one, such as secretKeyRef or configMapKeyRef",
+        f"{WORKER}env[0].valueFrom: names none; give one of configMapKeyRef, fieldRef, "
+        "fileKeyRef, resourceFieldRef, secretKeyRef",
     ),
     "a mount of no volume": (
         worker(volumeMounts=[{"name": "data", "mountPath": "/data"}]),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from tests.unit.reconciling.builders import NOW, container, decided, ended, job, observed, pod, pods, running, said
 from trainmaster_operator.api.reasons import REASONS
-from trainmaster_operator.api.v1alpha1 import FailureReason, JobStatus
+from trainmaster_operator.api.v1alpha1 import JobStatus
 from trainmaster_operator.reconciling.observed.snapshot import Observed, RefusedWrite
 
 STARTING: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": [], "ago": 900.0}
@@ -95,7 +95,3 @@ def test_a_reason_is_produced(reason: str) -> None:
     assert failed == (answer == "Fail"), "the table's answer is what happens"
     if decision.status.failures and answer != "Fail":
         assert decision.status.failures[0].counted == (answer == "Restart")
-
-
-def test_the_table_and_the_custom_resource_name_the_same_reasons() -> None:
-    assert set(get_args(FailureReason)) == OF_ACCEPTED_JOBS

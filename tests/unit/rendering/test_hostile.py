@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from trainmaster_operator.api.v1alpha1 import Checkpoint, CheckpointVolume, JobIdentity, JobSpec
 from trainmaster_operator.api.values import CompactMapping
 from trainmaster_operator.rendering import first_assignment, render
-from trainmaster_operator.rendering.engine import render_template
-from trainmaster_operator.rendering.manifest import child_context
+from trainmaster_operator.rendering.manifest import child
 
+JOB = JobIdentity("team", "bert", "uid")
 HOSTILE = st.one_of(
     st.text(min_size=1, max_size=40),
     st.text(alphabet="'\"\\{}%#:-\n\r\t &*!|>[],?@` \x00\x85\u2028\u2029\ufeff\U0001f600", min_size=1, max_size=20),
@@ -97,21 +97,19 @@ def test_text_comes_out_as_data(text: str) -> None:
     )
 )
 def test_a_value_comes_out_as_it_is(value: Any) -> None:
-    child = child_context(JobIdentity("team", "bert", "uid"), "bert")
-    service = render_template("service.yaml.j2", child=child, selector=value, agent_port=1)
-    assert service["spec"]["selector"] == value
+    config = child("configmap.yaml.j2", JOB, "bert", training=value)
+    assert config["data"]["training.yaml"] == value
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("-inf")]])
 def test_what_json_has_not_is_an_error(value: Any) -> None:
-    child = child_context(JobIdentity("team", "bert", "uid"), "bert")
     with pytest.raises(ValueError, match="not JSON compliant"):
-        render_template("service.yaml.j2", child=child, selector=value, agent_port=1)
+        child("configmap.yaml.j2", JOB, "bert", training=value)
 
 
 def test_an_undefined_name_is_an_error() -> None:
     with pytest.raises((jinja2.UndefinedError, TypeError)):
-        render_template("service.yaml.j2", child=child_context(JobIdentity("team", "bert", "uid"), "bert"))
+        child("configmap.yaml.j2", JOB, "bert")
 
 
 def test_who_changes_a_manifest_changes_no_other() -> None:

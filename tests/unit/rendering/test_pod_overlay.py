@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster_operator.rendering.engine import render_template
-from trainmaster_operator.rendering.render import Placement, lay_over, overlay_context
+from trainmaster_operator.rendering.render import Placement, lay_over
+from trainmaster_operator.rendering.render import overlay as rendered
 
 POD: dict[str, Any] = {
     "metadata": {"labels": {"app": "mine"}},
@@ -21,8 +21,7 @@ PLACEMENT = Placement(
 
 
 def overlay(scheduler: Any = None, placement: Placement | None = None, avoided: tuple[str, ...] = ()) -> Any:
-    context = overlay_context("bert", scheduler, placement or Placement(), avoided)
-    return render_template("pod-overlay.yaml.j2", overlay=context)
+    return rendered("bert", scheduler, placement or Placement(), avoided)
 
 
 def test_what_kueue_admitted_is_added_and_nothing_is_lost() -> None:
@@ -58,9 +57,6 @@ def test_avoided_nodes_join_the_jobs_own_affinity() -> None:
     assert [field["values"] for field in added["preference"]["matchFields"]] == [["n1"], ["n2"]]
 
 
-def test_an_empty_overlay_adds_nothing_and_says_so() -> None:
+def test_an_empty_overlay_adds_nothing() -> None:
     assert lay_over(POD, overlay()) == POD
-    assert overlay_context("bert", None, Placement(), ()).is_empty
-    assert not overlay_context("bert", "volcano", Placement(), ()).is_empty
-    assert not overlay_context("bert", "kueue", PLACEMENT, ()).is_empty
-    assert not overlay_context("bert", None, Placement(), ("n1",)).is_empty
+    assert overlay() == overlay("kueue") == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from trainmaster_operator.wire import limits, names
 from trainmaster_operator.wire.assignment import FIRST_PORT, LAST_PORT, PORTS
 from trainmaster_operator.wire.ranks import SECTIONS
-from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_CODES, FAILURE_REASONS, STATES
+from trainmaster_operator.wire.report import EXIT_BY_REASON, EXIT_DIVERGED, FAILURE_REASONS, STATES
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 
@@ -25,7 +25,7 @@ def test_the_page_names_every_reason_state_section_and_code() -> None:
         assert f"`{word}`" in page
     for reason, code in EXIT_BY_REASON.items():
         assert f"{code} {reason}" in page
-    assert f"exit code {EXIT_CODES['Diverged']}" in page
+    assert f"exit code {EXIT_DIVERGED}" in page
     assert f"one of {PORTS:,} ports from {FIRST_PORT} to {LAST_PORT}" in page
 
 

@@ -10,9 +10,5 @@ than the table. If the API server refuses the field, its message appears in the 
 """
 
 from trainmaster_operator.api.pod_schema.fields import check_fields
-from trainmaster_operator.api.pod_schema.relations import (
-    AGENT_CONTAINER,
-    WORKER_CONTAINER,
-    check_relations,
-)
-from trainmaster_operator.api.pod_schema.resources import WorkerResources, requests_and_limits, worker_resources
+from trainmaster_operator.api.pod_schema.relations import AGENT_CONTAINER, WORKER_CONTAINER, check_relations
+from trainmaster_operator.api.pod_schema.resources import Amounts, requests_and_limits

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainmaster_operator.api.kubernetes_syntax import keyed, quantity_problem
 from trainmaster_operator.api.merge import DIRECTIVE, KEY_DEFAULTS
-from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest, only_longer, plain, wrong_type
+from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, either, nearest, only_longer, plain, wrong_type
 from trainmaster_operator.api.values import show
 
 POD = "spec.podTemplate.spec"
@@ -100,7 +100,7 @@ _RANGES = {"int32": 2**31, "int64": 2**63}
 
 def check_fields(pod: Mapping[str, Any], path: str = POD) -> Iterator[Problem]:
     """Yields problems with names and types of fields in a partial PodSpec at `path`."""
-    return _Walk().struct(pod_spec(), pod, path, ())
+    return _Walk().struct(pod_types()["PodSpec"], pod, path, ())
 
 
 class _Walk:
@@ -109,9 +109,7 @@ class _Walk:
     def __init__(self) -> None:
         self._unknown = 0
 
-    def struct(
-        self, struct: Struct, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool = False
-    ) -> Iterator[Problem]:
+    def struct(self, struct: Struct, value: Any, path: str, outer: Around, *, alone: bool = False) -> Iterator[Problem]:
         """Checks a mapping with known fields. `alone` means that it must be complete, because it isn't merged."""
         if not isinstance(value, Mapping):
             yield from _said(path, value, _no_mapping(struct, value))
@@ -134,9 +132,7 @@ class _Walk:
             if value.get(name) is None and _did_you_mean(name) not in meant:
                 yield Problem(f"{path}.{name}", None, "is missing; set it")
 
-    def _any(
-        self, kind: Type, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool
-    ) -> Iterator[Problem]:
+    def _any(self, kind: Type, value: Any, path: str, outer: Around, *, alone: bool) -> Iterator[Problem]:
         match kind:
             case Scalar():
                 yield from _said(path, value, _scalar(kind, value, path.rpartition(".")[2]))
@@ -154,9 +150,7 @@ class _Walk:
                     if one is not None and not str(name).startswith("$"):
                         yield from self._any(kind.value, one, keyed(path, str(name)), outer, alone=alone)
 
-    def _list(
-        self, kind: ListOf, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool
-    ) -> Iterator[Problem]:
+    def _list(self, kind: ListOf, value: Any, path: str, outer: Around, *, alone: bool) -> Iterator[Problem]:
         if not isinstance(value, list):
             yield from _said(path, value, _no_list(kind, value))
             return
@@ -182,7 +176,7 @@ class _Walk:
             else:
                 yield from self._any(kind.item, item, here, outer, alone=alone)
 
-    def _remedy(self, struct: Struct, name: str, outer: tuple[tuple[Struct, str], ...]) -> str | None:
+    def _remedy(self, struct: Struct, name: str, outer: Around) -> str | None:
         """Returns the remedy for an unknown field, or None if a newer Kubernetes may support it."""
         self._unknown += 1
         if self._unknown > _MOST_UNKNOWN:
@@ -307,11 +301,7 @@ def _value(kind: Scalar, value: str) -> str | None:
     meant = nearest(value, kind.values, VERY_SIMILAR)
     if meant is not None:
         return f"{show(value)} is not known; did you mean {meant}?"
-    return None if kind.is_open else f"{show(value)} is not known; use {_either(kind.values)}"
-
-
-def _either(values: tuple[str, ...]) -> str:
-    return f"{', '.join(values[:-1])} or {values[-1]}"
+    return None if kind.is_open else f"{show(value)} is not known; use {either(kind.values)}"
 
 
 def _no_mapping(struct: Struct, value: Any) -> str | None:
@@ -357,7 +347,6 @@ def _no_list(kind: ListOf, value: Any) -> str | None:
 
 
 def _words(text: str) -> list[str]:
-    """Returns the words of a command line, quoted where YAML needs quotes."""
     try:
         words = shlex.split(text[:200])
     except ValueError:
@@ -404,6 +393,7 @@ class Struct:
 
 
 Type = Scalar | ListOf | MappingOf | Struct
+Around = tuple[tuple[Struct, str], ...]
 SCALARS = frozenset({"string", "boolean", "int32", "int64", "number", "quantity", "intOrString", "any"})
 
 
@@ -417,11 +407,6 @@ def pod_types() -> Mapping[str, Struct]:
         for each, written in one["fields"].items():
             structs[name].fields[each] = _type(written, structs, tuple(values.get(each, ())))
     return structs
-
-
-def pod_spec() -> Struct:
-    """Returns the type of podTemplate.spec."""
-    return pod_types()["PodSpec"]
 
 
 def _type(written: str, structs: Mapping[str, Struct], values: tuple[str, ...]) -> Type:

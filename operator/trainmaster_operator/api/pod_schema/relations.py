@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeGuard
 
 from trainmaster_operator.api.kubernetes_syntax import (
@@ -17,16 +18,16 @@ from trainmaster_operator.api.kubernetes_syntax import (
     keyed,
     label_key_problem,
     port_name_problem,
-    port_problem,
     subdomain_problem,
     variable_name_problem,
 )
 from trainmaster_operator.api.merge import DIRECTIVE
-from trainmaster_operator.api.pod_schema.fields import POD, ListOf, Struct, Type, pod_spec, pod_types
-from trainmaster_operator.api.pod_schema.resources import WorkerResources, check_resources
-from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest
+from trainmaster_operator.api.pod_schema.fields import POD, ListOf, Struct, Type, pod_types
+from trainmaster_operator.api.pod_schema.resources import Amounts, check_resources
+from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, did_you_mean, either, nearest
 from trainmaster_operator.api.values import show
 from trainmaster_operator.wire.names import AGENT_PORT
+from trainmaster_operator.wire.values import mapping
 
 WORKER_CONTAINER = "worker"
 AGENT_CONTAINER = "trainmaster-agent"
@@ -43,33 +44,24 @@ _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _MOST_USER = 2**31 - 1
 
 
-def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator[Problem]:
+def check_relations(pod: Mapping[str, Any], worker: Amounts) -> Iterator[Problem]:
     """Yields problems with a partial PodSpec of valid types. `worker` contains the requests from the job's fields."""
-    volumes = _named(pod.get("volumes"))
-    known = {name for name, _, item in volumes if name and item.get(DIRECTIVE) != "delete"}
-    for position, volume in mapping_items(pod.get("volumes")):
-        yield from _volume(f"{POD}.volumes[{position}]", volume)
-    yield from _containers(pod, known | RENDERED_VOLUMES, worker)
-    for position, toleration in mapping_items(pod.get("tolerations")):
-        yield from _toleration(f"{POD}.tolerations[{position}]", toleration)
+    volumes = {name for name, _, item in _named(pod.get("volumes")) if name and item.get(DIRECTIVE) != "delete"}
+    yield from _containers(pod, volumes | RENDERED_VOLUMES, worker)
     yield from check_labels(f"{POD}.nodeSelector", pod.get("nodeSelector"))
-    for field in ("serviceAccountName", "runtimeClassName"):
-        yield from _text(f"{POD}.{field}", pod.get(field), subdomain_problem)
-    yield from _user(f"{POD}.securityContext", pod.get("securityContext"))
     yield from _devices(f"{POD}.resources", pod.get("resources"))
-    yield from check_by_type(pod_spec(), pod, POD)
+    yield from check_by_type(pod_types()["PodSpec"], pod, POD)
 
 
 def _devices(path: str, resources: Any) -> Iterator[Problem]:
-    for kind in ("requests", "limits") if isinstance(resources, Mapping) else ():
-        amounts = resources.get(kind)
-        for name in amounts if isinstance(amounts, Mapping) else ():
+    for kind in ("requests", "limits"):
+        for name, amount in mapping(mapping(resources).get(kind)).items():
             if "/" in str(name):
                 message = "devices belong to a container, not to the pod; set spec.resources.gpus"
-                yield Problem(keyed(f"{path}.{kind}", str(name)), amounts[name], message)
+                yield Problem(keyed(f"{path}.{kind}", str(name)), amount, message)
 
 
-def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResources) -> Iterator[Problem]:
+def _containers(pod: Mapping[str, Any], volumes: set[str], worker: Amounts) -> Iterator[Problem]:
     taken = {WORKER_CONTAINER: "containers", AGENT_CONTAINER: "initContainers"}
     has_worker = any(name == WORKER_CONTAINER for name, _, _ in _named(pod.get("containers")))
     for field in ("containers", "initContainers"):
@@ -77,7 +69,6 @@ def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResourc
             path = f"{POD}.{field}[{position}]"
             if container.get(DIRECTIVE) == "delete":
                 continue
-            yield from _text(f"{path}.name", name, dns_label_problem)
             if name and taken.setdefault(name, field) != field:
                 message = f"{show(name)} is already the name of another container; use another name"
                 yield Problem(f"{path}.name", name, message)
@@ -86,16 +77,15 @@ def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResourc
                 yield from _sidecar(path, field, name, container, has_worker=has_worker)
             yield from _container(path, container, volumes, is_worker=is_worker)
             yield from _claims(f"{path}.resources.claims", container.get("resources"), pod)
-            asked = worker if is_worker else WorkerResources()
+            asked = worker if is_worker else [({}, {})]
             yield from check_resources(f"{path}.resources", container.get("resources"), asked)
 
 
 def _claims(path: str, resources: Any, pod: Mapping[str, Any]) -> Iterator[Problem]:
     known = [name for name, _, _ in _named(pod.get("resourceClaims")) if name]
-    for name, position, _ in _named(resources.get("claims") if isinstance(resources, Mapping) else None):
+    for name, position, _ in _named(mapping(resources).get("claims")):
         if name is not None and name not in known:
-            meant = nearest(name, known, VERY_SIMILAR)
-            remedy = f"did you mean {meant}?" if meant else f"add it to {POD}.resourceClaims"
+            remedy = did_you_mean(name, known, f"add it to {POD}.resourceClaims")
             yield Problem(f"{path}[{position}].name", name, f"{show(name)} is not the name of a claim; {remedy}")
 
 
@@ -113,26 +103,14 @@ def _sidecar(
 
 
 def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is_worker: bool) -> Iterator[Problem]:
-    for position, variable in mapping_items(container.get("env")):
-        yield from _variable(f"{path}.env[{position}]", variable)
-    for position, source in mapping_items(container.get("envFrom")):
-        given = [name for name in ("configMapRef", "secretRef") if source.get(name) is not None]
-        if len(given) != 1 and not _has_unknown("EnvFromSource", source):
-            message = f"names {'both' if given else 'neither'}; give one of configMapRef and secretRef"
-            yield Problem(f"{path}.envFrom[{position}]", None, message)
     yield from _ports(f"{path}.ports", container.get("ports"), is_worker=is_worker)
     for position, mount in mapping_items(container.get("volumeMounts")):
         here = f"{path}.volumeMounts[{position}]"
         name = mount.get("name")
         if isinstance(name, str) and name not in volumes and mount.get(DIRECTIVE) != "delete":
-            meant = nearest(name, volumes - RENDERED_VOLUMES, VERY_SIMILAR)
-            remedy = f"did you mean {meant}?" if meant else f"add it to {POD}.volumes"
+            remedy = did_you_mean(name, volumes - RENDERED_VOLUMES, f"add it to {POD}.volumes")
             yield Problem(f"{here}.name", name, f"{show(name)} is not the name of a volume; {remedy}")
-    for field in ("readinessProbe", "startupProbe"):
-        yield from _probe(f"{path}.{field}", container.get(field))
-    own = container.get("securityContext")
-    context: Mapping[str, Any] = own if isinstance(own, Mapping) else {}
-    yield from _user(f"{path}.securityContext", context)
+    context = mapping(container.get("securityContext"))
     may_not_escalate = is_worker and context.get("allowPrivilegeEscalation", False) is False
     if context.get("privileged") is True and may_not_escalate:
         message = "needs allowPrivilegeEscalation: true, which is false for the worker; set it too"
@@ -140,41 +118,32 @@ def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is
 
 
 def _variable(path: str, variable: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from _text(f"{path}.name", variable.get("name"), variable_name_problem)
-    source = variable.get("valueFrom")
-    if not isinstance(source, Mapping) or variable.get(DIRECTIVE) == "delete" or DIRECTIVE in source:
-        return
-    if variable.get("value"):
+    if variable.get("value") and isinstance(variable.get("valueFrom"), Mapping):
         yield Problem(f"{path}.valueFrom", None, "is given beside value; keep one of them")
-    given = [name for name in pod_types()["EnvVarSource"].fields if source.get(name) is not None]
-    if len(given) != 1 and not _has_unknown("EnvVarSource", source):
-        what = " and ".join(given) if given else "no source"
-        message = f"names {what}; give one, such as secretKeyRef or configMapKeyRef"
-        yield Problem(f"{path}.valueFrom", None, message)
+
+
+def _one_of(path: str, value: Mapping[str, Any], kind: str, names: tuple[str, ...]) -> Iterator[Problem]:
+    """Checks that a value has one of the fields, unless a directive or a newer Kubernetes' field replaces them."""
+    given = [name for name in names if value.get(name) is not None]
+    if len(given) != 1 and set(value) <= set(pod_types()[kind].fields):
+        yield Problem(path, None, f"names {' and '.join(given) or 'none'}; give one of {', '.join(names)}")
 
 
 def _ports(path: str, ports: Any, *, is_worker: bool) -> Iterator[Problem]:
     names: dict[str, Any] = {_AGENT_PORT_NAME: AGENT_PORT} if is_worker else {}
     for position, port in mapping_items(ports):
         here = f"{path}[{position}]"
-        for field in ("containerPort", "hostPort"):
-            if (message := port_problem(port.get(field))) is not None and (field, port[field]) != ("hostPort", 0):
-                yield Problem(f"{here}.{field}", port[field], message)
-        name = port.get("name")
-        yield from _text(f"{here}.name", name, port_name_problem)
-        number = port.get("containerPort")
+        name, number = port.get("name"), port.get("containerPort")
         if isinstance(name, str) and names.setdefault(name, number) != number:
             yield Problem(f"{here}.name", name, f"{show(name)} is already the name of another port; use another name")
 
 
 def _volume(path: str, volume: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from _text(f"{path}.name", volume.get("name"), dns_label_problem)
     sources = [name for name in pod_types()["Volume"].fields if name != "name" and volume.get(name) is not None]
     if len(sources) > 1:
         message = f"names {' and '.join(sources)}; a volume has one of them"
         yield Problem(f"{path}.{sources[1]}", None, message)
-    host_path = volume.get("hostPath")
-    folder = host_path.get("path") if isinstance(host_path, Mapping) else None
+    folder = mapping(volume.get("hostPath")).get("path")
     if isinstance(folder, str) and ".." in folder.split("/"):
         yield Problem(f"{path}.hostPath.path", folder, f"{show(folder)} contains '..'; use a path without it")
 
@@ -191,36 +160,18 @@ def _toleration(path: str, toleration: Mapping[str, Any]) -> Iterator[Problem]:
     if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
         message = "is only for effect: NoExecute; set that effect, or remove it"
         yield Problem(f"{path}.tolerationSeconds", toleration["tolerationSeconds"], message)
-    yield from _text(f"{path}.key", key or None, label_key_problem)
+    if isinstance(key, str) and key and (wrong := label_key_problem(key)) is not None:
+        yield Problem(f"{path}.key", key, wrong)
 
 
-def _probe(path: str, probe: Any) -> Iterator[Problem]:
-    if not isinstance(probe, Mapping) or DIRECTIVE in probe:
-        return
-    given = [name for name in _HANDLERS if probe.get(name) is not None]
-    if len(given) != 1 and not _has_unknown("Probe", probe):
-        what = " and ".join(given) if given else "no handler"
-        yield Problem(path, None, f"names {what}; give one of {', '.join(_HANDLERS)}")
-
-
-def _user(path: str, context: Any) -> Iterator[Problem]:
-    for field in ("runAsUser", "runAsGroup", "fsGroup") if isinstance(context, Mapping) else ():
+def _user(path: str, context: Mapping[str, Any]) -> Iterator[Problem]:
+    for field in ("runAsUser", "runAsGroup", "fsGroup"):
         value = context.get(field)
-        if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= _MOST_USER:
+        if _is_integer(value) and not 0 <= value <= _MOST_USER:
             yield Problem(f"{path}.{field}", value, f"{show(value)} is not a user or group id; use 0 to {_MOST_USER}")
-    if isinstance(context, Mapping) and context.get("runAsNonRoot") is True and context.get("runAsUser") == 0:
+    if context.get("runAsNonRoot") is True and context.get("runAsUser") == 0:
         message = "0 is root, and runAsNonRoot is true; give another user, or remove one of the two"
         yield Problem(f"{path}.runAsUser", 0, message)
-
-
-def _text(path: str, value: Any, check: Any) -> Iterator[Problem]:
-    if isinstance(value, str) and (message := check(value)) is not None:
-        yield Problem(path, value, message)
-
-
-def _has_unknown(name: str, value: Mapping[str, Any]) -> bool:
-    """Returns whether a value contains a directive, or a field that a newer Kubernetes may support."""
-    return any(field not in pod_types()[name].fields for field in value)
 
 
 def mapping_items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -239,6 +190,7 @@ def _named(value: Any) -> list[tuple[str | None, int, Mapping[str, Any]]]:
 
 # Minimum and maximum of integers. In a probe, 0 selects the default.
 _RANGES: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
+    "ContainerPort": {"containerPort": (1, 65_535), "hostPort": (0, 65_535)},
     "Probe": {
         "initialDelaySeconds": (0, None),
         "timeoutSeconds": (0, None),
@@ -253,26 +205,16 @@ _RANGES: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
 }
 # Fields that contain the permissions of a volume's files.
 _MODES: Mapping[str, str] = {
-    "ConfigMapVolumeSource": "defaultMode",
-    "DownwardAPIVolumeFile": "mode",
-    "DownwardAPIVolumeSource": "defaultMode",
-    "KeyToPath": "mode",
-    "ProjectedVolumeSource": "defaultMode",
+    **dict.fromkeys(("DownwardAPIVolumeFile", "KeyToPath"), "mode"),
+    **dict.fromkeys(("ConfigMapVolumeSource", "DownwardAPIVolumeSource", "ProjectedVolumeSource"), "defaultMode"),
     "SecretVolumeSource": "defaultMode",
 }
 _MOST_MODE = 0o777
-_SYSTEMS = ("linux", "windows")
 # Fields of a pod that both environment variables and files in volumes can expose.
 _FIELDS_OF_BOTH = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['…']")
 _FIELDS_OF_VARIABLES = (
-    *_FIELDS_OF_BOTH,
-    "metadata.annotations['…']",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
+    *(*_FIELDS_OF_BOTH, "metadata.annotations['…']", "spec.nodeName", "spec.serviceAccountName"),
+    *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
 )
 _FIELDS_OF_FILES = (*_FIELDS_OF_BOTH, "metadata.labels", "metadata.annotations['…']", "metadata.annotations")
 _ONE_OF_A_MAPPING = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
@@ -310,17 +252,12 @@ def _check(kind: str, value: Mapping[str, Any], path: str) -> Iterator[Problem]:
         text = value.get(field)
         if isinstance(text, str) and (message := check(text)) is not None:
             yield Problem(f"{path}.{field}", text, message)
-    together = _TOGETHER.get(kind)
-    if together is not None:
-        yield from together(path, value)
+    if kind in _TOGETHER:
+        yield from _TOGETHER[kind](path, value)
 
 
 def _is_integer(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _system_problem(value: str) -> str | None:
-    return None if value in _SYSTEMS else f"{show(value)} is not a pod's system; use {' or '.join(_SYSTEMS)}"
 
 
 def _address_problem(value: str) -> str | None:
@@ -333,12 +270,8 @@ def _address_problem(value: str) -> str | None:
     return None
 
 
-def _mount_problem(value: str) -> str | None:
-    return None if value else "is empty; use an absolute path, such as /data"
-
-
-def _topology_problem(value: str) -> str | None:
-    return None if value else "is empty; use a label of the nodes, such as kubernetes.io/hostname"
+def _none_empty(remedy: str) -> Callable[[str], str | None]:
+    return lambda value: None if value else f"is empty; use {remedy}"
 
 
 def _relative_problem(value: str) -> str | None:
@@ -350,10 +283,8 @@ def _relative_problem(value: str) -> str | None:
 def _resource_problem(value: str) -> str | None:
     if value in _RESOURCES or _HUGE_PAGES.fullmatch(value):
         return None
-    meant = nearest(value, _RESOURCES, VERY_SIMILAR)
-    return f"{show(value)} can't be given to a container; " + (
-        f"did you mean {meant}?" if meant else _one_of(_RESOURCES)
-    )
+    remedy = did_you_mean(value, _RESOURCES, f"use {either(_RESOURCES)}")
+    return f"{show(value)} can't be given to a container; {remedy}"
 
 
 def _requirement(path: str, value: Mapping[str, Any]) -> Iterator[Problem]:
@@ -382,7 +313,10 @@ def _dns(path: str, pod: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(f"{path}.dnsConfig.nameservers", None, "is missing, and dnsPolicy None has no others; set it")
 
 
-def _threshold(path: str, probe: Mapping[str, Any]) -> Iterator[Problem]:
+def _probe(path: str, probe: Mapping[str, Any]) -> Iterator[Problem]:
+    # The worker's livenessProbe is rendered.
+    if not path.endswith(".livenessProbe"):
+        yield from _one_of(path, probe, "Probe", _HANDLERS)
     threshold = probe.get("successThreshold")
     if _is_integer(threshold) and threshold > 1 and not path.endswith(".readinessProbe"):
         message = f"{threshold} is only for a readinessProbe; use 1, or remove it"
@@ -390,27 +324,19 @@ def _threshold(path: str, probe: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _variable_source(path: str, source: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _one_of(path, source, "EnvVarSource", tuple(pod_types()["EnvVarSource"].fields))
     yield from _field_of_a_pod(path, source, _FIELDS_OF_VARIABLES)
 
 
-def _file_source(path: str, file: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from _field_of_a_pod(path, file, _FIELDS_OF_FILES)
-
-
 def _field_of_a_pod(path: str, source: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[Problem]:
-    reference = source.get("fieldRef")
-    field = reference.get("fieldPath") if isinstance(reference, Mapping) else None
+    field = mapping(source.get("fieldRef")).get("fieldPath")
     if not isinstance(field, str) or (field in known and "…" not in field):
         return
-    found = _ONE_OF_A_MAPPING.fullmatch(field)
-    message: str | None
+    found, message = _ONE_OF_A_MAPPING.fullmatch(field), None
     if found is not None:
         message = label_key_problem(found[2].lower() if found[1] == "annotations" else found[2])
-    elif _may_be_new(field, known):
-        return
-    else:
-        meant = nearest(field, known, VERY_SIMILAR)
-        remedy = f"did you mean {meant}?" if meant else _one_of(known)
+    elif not _may_be_new(field, known):
+        remedy = did_you_mean(field, known, f"use {either(known)}")
         message = f"{show(field)} is not a field that Kubernetes gives to containers; {remedy}"
     if message is not None:
         yield Problem(f"{path}.fieldRef.fieldPath", field, message)
@@ -420,30 +346,40 @@ def _may_be_new(field: str, known: tuple[str, ...]) -> bool:
     """Returns whether only a later release may support a field here, because this release's pods lack it."""
     place, _, name = field.partition(".")
     is_odd = not re.fullmatch(r"[a-z][A-Za-z]+", name) or nearest(field, known, VERY_SIMILAR) is not None
-    return not is_odd and (place == "status" or (place == "spec" and name not in pod_spec().fields))
-
-
-def _one_of(values: tuple[str, ...]) -> str:
-    return f"use {', '.join(values[:-1])} or {values[-1]}"
+    return not is_odd and (place == "status" or (place == "spec" and name not in pod_types()["PodSpec"].fields))
 
 
 _TEXTS: Mapping[str, Mapping[str, Callable[[str], str | None]]] = {
+    "Container": {"name": dns_label_problem},
+    "ContainerPort": {"name": port_name_problem},
     "DownwardAPIVolumeFile": {"path": _relative_problem},
+    "EnvVar": {"name": variable_name_problem},
     "HostAlias": {"ip": _address_problem},
     "KeyToPath": {"path": _relative_problem},
     "LabelSelectorRequirement": {"key": label_key_problem},
     "NodeSelectorRequirement": {"key": label_key_problem},
     "PodAffinityTerm": {"topologyKey": label_key_problem},
-    "PodOS": {"name": _system_problem},
+    "PodSpec": {"serviceAccountName": subdomain_problem, "runtimeClassName": subdomain_problem},
     "ResourceFieldSelector": {"resource": _resource_problem},
-    "TopologySpreadConstraint": {"topologyKey": _topology_problem},
-    "VolumeMount": {"mountPath": _mount_problem, "subPath": _relative_problem, "subPathExpr": _relative_problem},
+    "TopologySpreadConstraint": {"topologyKey": _none_empty("a label of the nodes, such as kubernetes.io/hostname")},
+    "Volume": {"name": dns_label_problem},
+    "VolumeMount": {
+        "mountPath": _none_empty("an absolute path, such as /data"),
+        "subPath": _relative_problem,
+        "subPathExpr": _relative_problem,
+    },
 }
 _TOGETHER: Mapping[str, Callable[[str, Mapping[str, Any]], Iterator[Problem]]] = {
-    "DownwardAPIVolumeFile": _file_source,
+    "DownwardAPIVolumeFile": partial(_field_of_a_pod, known=_FIELDS_OF_FILES),
+    "EnvFromSource": partial(_one_of, kind="EnvFromSource", names=("configMapRef", "secretRef")),
+    "EnvVar": _variable,
     "EnvVarSource": _variable_source,
     "LabelSelectorRequirement": _requirement,
     "NodeSelectorRequirement": _requirement,
+    "PodSecurityContext": _user,
     "PodSpec": _dns,
-    "Probe": _threshold,
+    "Probe": _probe,
+    "SecurityContext": _user,
+    "Toleration": _toleration,
+    "Volume": _volume,
 }

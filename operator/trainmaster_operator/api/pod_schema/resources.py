@@ -8,14 +8,14 @@ the newer driver, set `accelerator.resourceName: gpu.intel.com/xe`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from trainmaster_operator.api.kubernetes_syntax import keyed, quantity, quantity_problem
-from trainmaster_operator.api.problems import VERY_SIMILAR, Problem, nearest
+from trainmaster_operator.api.problems import Problem, did_you_mean
 from trainmaster_operator.api.v1alpha1 import CPU, Accelerator, JobSpec, Resources
 from trainmaster_operator.api.values import show
+from trainmaster_operator.wire.values import mapping
 
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
 _HUGE_PAGES = "hugepages-"
@@ -23,17 +23,8 @@ _HUGE_PAGES = "hugepages-"
 _LEAST_MEMORY = 1024
 
 
-@dataclass(frozen=True)
-class WorkerResources:
-    """WorkerResources are the requests and limits of the job's own fields, for each kind of worker."""
-
-    groups: Sequence[tuple[Mapping[str, str], Mapping[str, str]]] = field(default=(({}, {}),))
-
-
-def worker_resources(spec: JobSpec) -> WorkerResources:
-    """Returns the requests and limits of the job's own fields."""
-    resources = [group.resources for group in spec.worker_groups] if spec.worker_groups else [spec.resources]
-    return WorkerResources([requests_and_limits(one) for one in resources])
+# Requests and limits for each kind of worker.
+Amounts = Sequence[tuple[Mapping[str, str], Mapping[str, str]]]
 
 
 def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:
@@ -53,11 +44,9 @@ def requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str,
     return requests, limits
 
 
-def check_resources(path: str, given: Any, worker: WorkerResources) -> Iterator[Problem]:
+def check_resources(path: str, given: Any, worker: Amounts) -> Iterator[Problem]:
     """Yields problems with a container's requests and limits, together with those of the job's own fields."""
-    if not isinstance(given, Mapping):
-        return
-    own = {kind: _amounts(given.get(kind)) for kind in ("requests", "limits")}
+    own = {kind: _amounts(mapping(given).get(kind)) for kind in ("requests", "limits")}
     for kind, amounts in own.items():
         for name, value in amounts.items():
             if (message := _wrong(name, value)) is not None:
@@ -66,8 +55,8 @@ def check_resources(path: str, given: Any, worker: WorkerResources) -> Iterator[
         yield from _compare(path, name, own, worker)
 
 
-def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker: WorkerResources) -> Iterator[Problem]:
-    for requests, limits in worker.groups:
+def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker: Amounts) -> Iterator[Problem]:
+    for requests, limits in worker:
         request = own["requests"].get(name, requests.get(name))
         limit = own["limits"].get(name, limits.get(name))
         if limit is None and request is not None and _is_device(name) and name in own["requests"]:
@@ -93,10 +82,7 @@ def _compare(path: str, name: str, own: Mapping[str, Mapping[str, Any]], worker:
 def _wrong(name: str, value: Any) -> str | None:
     number = _number(value)
     if "/" not in name and name not in _STANDARD and not name.startswith(_HUGE_PAGES):
-        meant = nearest(name, _STANDARD, VERY_SIMILAR)
-        remedy = (
-            f"did you mean {meant}?" if meant else "use cpu, memory or a device's full name, such as nvidia.com/gpu"
-        )
+        remedy = did_you_mean(name, _STANDARD, "use cpu, memory or a device's full name, such as nvidia.com/gpu")
         return f"{show(name)} is not a resource; {remedy}"
     if number is not None and number < 0:
         return f"{show(value)} is negative; use 0 or more"
@@ -112,9 +98,8 @@ def _wrong(name: str, value: Any) -> str | None:
 
 
 def _amounts(given: Any) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        return {}
-    return {str(name): value for name, value in given.items() if value is not None and not str(name).startswith("$")}
+    known = ((str(name), value) for name, value in mapping(given).items() if value is not None)
+    return {name: value for name, value in known if not name.startswith("$")}
 
 
 def _is_device(name: str) -> bool:
@@ -125,10 +110,8 @@ def _number(value: Any) -> Decimal | None:
     """Returns a quantity's value, or None if it is invalid, which another check reports."""
     if value is None or quantity_problem(value) is not None:
         return None
-    text = str(value)
-    sign = -1 if text.startswith("-") else 1
     try:
-        return sign * quantity(text.lstrip("+-"))
+        return quantity(value)
     except (ValueError, KeyError, ArithmeticError):
         return None
 

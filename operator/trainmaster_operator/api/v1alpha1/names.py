@@ -44,7 +44,8 @@ def is_bundled(image: str) -> bool:
     return rest != image and (rest == "" or rest[0] in ":@")
 
 
-# Reasons that a rule of failurePolicy can match. `api.reasons` explains them, and a test compares both lists.
+# Reasons that a rule of failurePolicy can match. Rules can't match the further reasons of `api.reasons`, because
+# disruptions don't count and the others end or prevent the whole job.
 AnswerableReason = Literal[
     "Error",
     "Signal",
@@ -59,26 +60,6 @@ AnswerableReason = Literal[
     "Stopped",
     "LimitExceeded",
     "Diverged",
-]
-# Rules can't match the further reasons, because disruptions don't count and the others end or prevent the whole job.
-FailureReason = Literal[
-    AnswerableReason,
-    "PodDeleted",
-    "Evicted",
-    "Preempted",
-    "NodeLost",
-    "ImagePull",
-    "InvalidImageName",
-    "CreateContainer",
-    "InitFailed",
-    "Unschedulable",
-    "QuotaExceeded",
-    "Refused",
-    "NotInstalled",
-    "NameTaken",
-    "StartupDeadlineExceeded",
-    "DeadlineExceeded",
-    "MaxRestartsExceeded",
 ]
 
 Phase = Literal["Pending", "Suspended", "Starting", "Running", "Restarting", "Succeeded", "Failed"]

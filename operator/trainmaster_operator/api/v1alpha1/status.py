@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
 from trainmaster_operator.api.v1alpha1.base_models import StatusModel
 from trainmaster_operator.api.v1alpha1.names import Phase
@@ -63,8 +61,7 @@ class TimeSpent(StatusModel):
     queue: float | None = Field(None, description="Waiting for admission, quota, or the job's turn in a queue.")
     finish: float | None = Field(None, description="From the last step to the job's end.")
     unobserved: float | None = Field(
-        None,
-        description="Time of an attempt that ended while no operator was running. Not part of goodput.",
+        None, description="Time of an attempt that ended while no operator was running. Not part of goodput."
     )
     suspended: float | None = Field(None, description="Suspended (runPolicy.suspend). Not part of goodput.")
 
@@ -220,8 +217,7 @@ class JobStatus(StatusModel):
         0, description="How often the job has given up its nodes since all ranks were last up."
     )
     startup_start_time: str | None = Field(
-        None,
-        description="Start of startupSeconds if scheduling backoffs have interrupted the startup.",
+        None, description="Start of startupSeconds if scheduling backoffs have interrupted the startup."
     )
     node_failures: dict[str, int] = Field(
         default_factory=dict, description="Number of failures that each node may have caused."
