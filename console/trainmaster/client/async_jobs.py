@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Any, Self
 
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
@@ -36,9 +35,9 @@ from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.transport import AsyncTransport
 from trainmaster.client.watching import Watcher, list_events, read_job, watch_events
-from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
-from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster_operator.api.evidence import Stacks, stacks_name
 from trainmaster_operator.api.limits import check_size
+from trainmaster_operator.api.times import to_micro_text
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 
@@ -48,7 +47,7 @@ STACKS_POLL_SECONDS = 0.2
 _STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 
 
-class AsyncJobClient:
+class AsyncJobClient(Output):
     """AsyncJobClient reads and changes the jobs of one namespace.
 
     Its methods raise ClientErrors with a one-sentence message. It opens its own connections, so close it or use
@@ -73,10 +72,8 @@ class AsyncJobClient:
             namespace = namespace or server.namespace
             transport = own = AiohttpTransport(server)
             self._close = own.close
-        self.namespace = namespace or "default"
+        super().__init__(transport, namespace or "default")
         require_namespace(self.namespace)
-        self.transport = transport
-        self._output = Output(transport, self.namespace)
 
     async def __aenter__(self) -> Self:
         return self
@@ -148,8 +145,7 @@ class AsyncJobClient:
                 f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again."
             )
         # A timestamp is readable, and microseconds make each request different.
-        moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: moment}}})
+        return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: to_micro_text(time.time())}}})
 
     async def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
         """Changes a job by a merge patch."""
@@ -198,14 +194,6 @@ class AsyncJobClient:
             await self.get(name)
         return await job_metrics(self.transport, self.namespace, pods)
 
-    async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
-        """Returns the job's pods as raw objects, sorted by worker.
-
-        Pods that have the job's label but no index are left out.
-        """
-        require_name_text(name)
-        return await self._output.pods(name)
-
     def logs(
         self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
     ) -> AsyncGenerator[str, None]:
@@ -220,37 +208,9 @@ class AsyncJobClient:
         require_count("tail", tail)
         return self._logs(name, worker, follow=follow, tail=tail)
 
-    def pod_log(
-        self,
-        pod: str,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        previous: bool = False,
-        timestamps: bool = False,
-        since: float | None = None,
-    ) -> AsyncGenerator[str, None]:
-        """Yields the log of a worker's current or previous container line by line. Raises JobNotFound.
-
-        Raises InvalidRequest if the container hasn't started. A followed log ends when the container ends or the
-        connection breaks. With `timestamps`, each line begins with its time (api/kept_logs.py). Lines before `since`
-        (seconds since the epoch) are left out.
-        """
-        require("pod", pod, str, "the name of a pod as text")
-        require_count("tail", tail)
-        require_seconds("since", since)
-        return self._output.pod_log(
-            pod, follow=follow, tail=tail, previous=previous, timestamps=timestamps, since=since
-        )
-
     async def kept_workers(self, name: str) -> builtins.list[int]:
         """Returns the workers whose output the operator kept at the job's end."""
         return sorted(await self.kept_logs(name))
-
-    async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns the output that the operator kept before the pods were removed, by worker."""
-        require_name_text(name)
-        return await self._output.kept_logs(name)
 
     async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
         """Returns the raw Events about all objects of the namespace, or of all namespaces."""
@@ -273,7 +233,7 @@ class AsyncJobClient:
         await self.merge(name, {"metadata": {"annotations": {STACKS_ANNOTATION: request}}})
         until = time.monotonic() + timeout
         while time.monotonic() < until:
-            found = await self._output.stacks(name)
+            found = Stacks.parse(await self._config_map(stacks_name(name)))
             if found is not None and found.request == request:
                 return found
             await self.transport.sleep(STACKS_POLL_SECONDS)
@@ -282,11 +242,6 @@ class AsyncJobClient:
             "watches the job's agents.",
             job.phase,
         )
-
-    async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
-        """Returns the evidence of failed attempts, oldest first, even after the pods are gone."""
-        require_name_text(name)
-        return await self._output.evidence(name)
 
     async def history(
         self, name: str, *, uid: str | None = None, history: str | None = None, token: str | None = None
@@ -309,7 +264,7 @@ class AsyncJobClient:
     ) -> AsyncGenerator[str, None]:
         job = await read_job(self.transport, self.namespace, name)
         selection = Selection(workers=None if worker is None else frozenset([worker]), tail=tail)
-        reader = LogReader(self._output, job, selection)
+        reader = LogReader(self, job, selection)
         follows = follow and not reader.is_over
         several = worker is None and may_have_several(job)
         async with aclosing(labelled(reader.lines(follow=follow), several=several)) as lines:

@@ -10,18 +10,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from trainmaster.client.errors import InvalidRequest, JobNotFound
 from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.merging import Lines, Merger, WorkerLine, merged
-from trainmaster.client.output import Container, Output, container_of, containers_of, has_started, runs
+from trainmaster.client.output import (
+    Container,
+    Output,
+    container_of,
+    containers_of,
+    has_started,
+    kept_logs_or_none,
+    runs,
+)
 from trainmaster.client.watching import read_job
 from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds
+
+T = TypeVar("T")
 
 # Interval between lists of the pods while output is missing, and while all workers' output is read (seconds).
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
@@ -265,8 +275,8 @@ class LogReader:
         return await self._list()
 
     async def _now_kept(self, *, is_needed: bool = False) -> dict[int, KeptLog]:
-        read = self.output.kept_logs if is_needed else self.output.kept_logs_or_none
-        kept = await read(self.job.name)
+        name = self.job.name
+        kept = await (self.output.kept_logs(name) if is_needed else kept_logs_or_none(self.output, name))
         return {worker: log for worker, log in kept.items() if self.selection.wants(worker)}
 
     def _streams(self, *, follow: bool) -> list[Lines]:
@@ -309,11 +319,15 @@ class LogReader:
         for line in last:
             yield line
 
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Opens several logs at once."""
+        return await self.output.transport.together(parts)
+
     async def _merged(self, streams: Sequence[Lines]) -> Lines:
         if len(streams) > MAX_MERGED:
             self.observer.too_many(len(streams))
         for first in range(0, len(streams), MAX_MERGED):
-            lines = merged(streams[first : first + MAX_MERGED], self.output.together)
+            lines = merged(streams[first : first + MAX_MERGED], self.together)
             async with aclosing(lines):
                 async for line in lines:
                     yield line

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -45,18 +45,18 @@ MOST_CONNECTIONS = 16
 MOST_KEPT = 256
 
 
+class RequestOptions(TypedDict, total=False):
+    """RequestOptions contains the optional parts of a request. `content_type` is JSON by default."""
+
+    query: Mapping[str, str] | None
+    body: Any
+    content_type: str
+
+
 class Transport(Protocol):
     """Transport is the interface of `JobClient`'s connection. Tests replace it."""
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends one request and returns the decoded JSON. Raises a ClientError."""
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
@@ -69,15 +69,7 @@ class Transport(Protocol):
 class AsyncTransport(Protocol):
     """AsyncTransport is the interface of `AsyncJobClient`'s connection."""
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends one request and returns the decoded JSON. Raises a ClientError."""
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> AsyncGenerator[bytes, None]:
@@ -129,23 +121,15 @@ class HttpTransport:
         self._reader = reader or Reader(server.address)
         self._pool = _pool(server)
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends one request and returns the decoded JSON object, which contains `kind`."""
         limit = _Limit(self._seconds)
-        response = self._send(method, path, query or {}, body, content_type, limit)
+        response = self._send(method, path, limit, **options)
         return self._reader.decoded(self._whole(response, limit))
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
         """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
-        response = self._send("GET", path, query, None, JSON, _Limit(None, read_seconds))
+        response = self._send("GET", path, _Limit(None, read_seconds), query=query)
         splitter = LineSplitter(path)
         try:
             for chunk in response.stream(CHUNK_BYTES, decode_content=True):
@@ -160,7 +144,7 @@ class HttpTransport:
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
         time_limit = _Limit(seconds)
-        response = self._send("GET", path, {}, None, JSON, time_limit)
+        response = self._send("GET", path, time_limit)
         found = b""
         try:
             for chunk in time_limit.chunks(response):
@@ -174,16 +158,16 @@ class HttpTransport:
         return found[:limit]
 
     def _send(
-        self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str, limit: _Limit
+        self, method: str, path: str, limit: _Limit, **options: Unpack[RequestOptions]
     ) -> urllib3.BaseHTTPResponse:
         """Returns a successful answer whose body is still unread. Raises a ClientError."""
         try:
             with self._silence():
                 response = self._pool.request(
                     method,
-                    url(self.server, path, query),
-                    headers=request_headers(self.server, content_type),
-                    body=None if body is None else encoded(body),
+                    url(self.server, path, options.get("query")),
+                    headers=request_headers(self.server, options.get("content_type", JSON)),
+                    body=encoded(options.get("body")),
                     timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=limit.read_seconds, total=limit.seconds),
                     preload_content=False,
                     redirect=False,
@@ -258,10 +242,10 @@ def request_headers(server: Server, content_type: str) -> dict[str, str]:
     return headers if authorization is None else {**headers, "Authorization": authorization}
 
 
-def encoded(body: Any) -> bytes:
-    """Encodes a request's body. Raises InvalidRequest for values that JSON can't represent, such as NumPy's numbers."""
+def encoded(body: Any) -> bytes | None:
+    """Encodes a request's body, unless it is None. Raises InvalidRequest for values that JSON can't represent."""
     try:
-        return encode(body)
+        return None if body is None else encode(body)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"what was given can't be JSON ({error}): give None, True, False, finite numbers, text, and lists and "
@@ -269,7 +253,7 @@ def encoded(body: Any) -> bytes:
         ) from error
 
 
-def url(server: Server, path: str, query: Mapping[str, str]) -> str:
+def url(server: Server, path: str, query: Mapping[str, str] | None) -> str:
     """Returns the address of a request."""
     return f"{server.address}{path}?{urlencode(query, quote_via=quote)}" if query else f"{server.address}{path}"
 
@@ -303,9 +287,9 @@ class ReadOnlyTransport:
 
     transport: Transport
 
-    def request(self, method: str, path: str, *, body: Any = None, **options: Any) -> Any:
+    def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends a GET request. Raises NotAllowed for other methods."""
-        if method != "GET" or body is not None:
+        if method != "GET" or options.get("body") is not None:
             raise NotAllowed(f"{method} {path} was not sent: this connection only reads.")
         return self.transport.request("GET", path, **options)
 
