@@ -34,7 +34,7 @@ from trainmaster.client.logs import LogReader, Selection, labelled, may_have_sev
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.transport import AsyncTransport
-from trainmaster.client.watching import Watcher, list_events, read_job, watch_events
+from trainmaster.client.watching import events_path, read_job, wait_for_job, watch_job, watch_jobs, watch_objects
 from trainmaster_operator.api.evidence import Stacks, stacks_name
 from trainmaster_operator.api.limits import check_size
 from trainmaster_operator.api.times import to_micro_text
@@ -162,13 +162,13 @@ class AsyncJobClient(Output):
     def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
         """Yields the job's state now and after each change, until the job is deleted. Reopens a broken watch."""
         require_name(name)
-        return Watcher(self.transport, self.namespace).one(name)
+        return watch_job(self.transport, self.namespace, name)
 
     def watch_all(
         self, *, all_namespaces: bool = False, selector: str | None = None
     ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
         """Yields all jobs, then each changed or deleted job, forever. The flag is True if the job was deleted."""
-        return Watcher(self.transport, None if all_namespaces else self.namespace, selector).all()
+        return watch_jobs(self.transport, None if all_namespaces else self.namespace, selector)
 
     async def wait(
         self,
@@ -185,7 +185,7 @@ class AsyncJobClient(Output):
         require_seconds("timeout", timeout)
         if not callable(until):
             raise InvalidRequest(f"until is of type {type(until).__name__}: give a function of a job, or leave it out")
-        return await Watcher(self.transport, self.namespace).until(name, until, timeout)
+        return await wait_for_job(self.transport, self.namespace, name, until, timeout)
 
     async def metrics(self, name: str) -> JobMetrics:
         """Returns each rank's current step, loss, samples per second and seconds per step. Raises JobNotFound."""
@@ -214,11 +214,11 @@ class AsyncJobClient(Output):
 
     async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
         """Returns the raw Events about all objects of the namespace, or of all namespaces."""
-        return await list_events(self.transport, None if all_namespaces else self.namespace)
+        return items_of(await self.transport.request("GET", events_path(None if all_namespaces else self.namespace)))
 
     def watch_events(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-        """Yields the existing raw Events as ADDED, then each added or changed Event, forever."""
-        return watch_events(self.transport, None if all_namespaces else self.namespace)
+        """Yields the existing raw Events as ADDED, then each added, changed or deleted Event, forever."""
+        return watch_objects(self.transport, events_path(None if all_namespaces else self.namespace))
 
     async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
         """Asks all ranks of a running job for their stacks, without stopping the ranks, and returns the answers.

@@ -28,7 +28,7 @@ from trainmaster_operator.wire.names import JOB_NAME_LABEL
 
 
 class Output:
-    """Output reads the pods of one namespace and the kept copies of their output. It is the base of `AsyncJobClient`."""
+    """Output reads the pods of a namespace and the kept copies of their output. It is the base of `AsyncJobClient`."""
 
     def __init__(self, transport: AsyncTransport, namespace: str) -> None:
         self.transport = transport
