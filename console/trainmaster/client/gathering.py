@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from trainmaster.client.diagnosis.objects import Object, at, condition, containers, name_of, text
 from trainmaster.client.diagnosis.scheduling import claims_of
-from trainmaster.client.diagnosis.situation import Object, Situation, at, condition, containers, name_of, text
+from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
 from trainmaster.client.job import TrainingJob, has_index, worker_index
 from trainmaster.client.metrics import parse_metrics, parse_worker_state

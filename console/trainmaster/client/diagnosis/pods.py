@@ -10,20 +10,8 @@ import re
 from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.capacity import is_ready
-from trainmaster.client.diagnosis.situation import (
-    Finding,
-    Object,
-    Situation,
-    Step,
-    at,
-    condition,
-    containers,
-    items,
-    joined,
-    name_of,
-    short,
-    text,
-)
+from trainmaster.client.diagnosis.objects import Object, at, condition, containers, items, joined, name_of, short, text
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.job import worker_index
 from trainmaster.client.metrics import WorkerState
 from trainmaster.client.view import plural

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from trainmaster.client.diagnosis.situation import Finding, Situation, Step, name_of, text
+from trainmaster.client.diagnosis.objects import name_of, text
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.job import worker_index
 from trainmaster.client.metrics import RankMetrics
 from trainmaster.client.view import percent, plural

@@ -1,25 +1,22 @@
 """Defines the rules' input, a situation of raw objects, and output, findings with evidence and next steps.
 
-A situation is the readable state of a job and of everything that the job depends on. The functions at the end read raw
-objects. They return an empty value if a value is missing or has the wrong type.
+A situation is the readable state of a job and of everything that the job depends on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+from trainmaster.client.diagnosis.objects import Object, text
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.metrics import RankMetrics, WorkerState
 from trainmaster.client.view import JobView, view_of
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.v1alpha1 import Condition
-from trainmaster_operator.wire.values import mapping, mappings
-
-Object = Mapping[str, Any]
 
 # A job that failed for one of these reasons never had all its ranks up, so an obstacle to its start is the cause.
 START_REASONS = frozenset(
@@ -169,50 +166,3 @@ class Situation:
             about = event.get("involvedObject")
             if text(about, "kind") == kind and name in (None, text(about, "name")):
                 yield event
-
-
-def at(value: object, *path: str) -> Any:
-    """Returns the value at a path of keys, or None."""
-    for key in path:
-        value = mapping(value).get(key)
-    return value
-
-
-def text(value: object, *path: str) -> str:
-    """Returns the text at a path, or an empty one."""
-    found = at(value, *path)
-    return found if isinstance(found, str) else ""
-
-
-def items(value: object, *path: str) -> Sequence[Object]:
-    """Returns the objects in the list at a path."""
-    return mappings(at(value, *path))
-
-
-def name_of(item: Object) -> str:
-    """Returns metadata.name."""
-    return text(item, "metadata", "name")
-
-
-def condition(item: Object, kind: str) -> Object:
-    """Returns an object's condition of a type, or an empty mapping."""
-    return next((one for one in items(item, "status", "conditions") if one.get("type") == kind), {})
-
-
-def containers(pod: Object) -> Iterator[tuple[str, Object]]:
-    """Yields the names and statuses of a pod's containers, the init containers first."""
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for status in items(pod, "status", kind):
-            yield text(status, "name"), status
-
-
-def joined(names: Sequence[str], most: int = 3) -> str:
-    """Joins names for a sentence. Only the first few are named."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def short(message: str, most: int = 300) -> str:
-    """Returns a message as one line, without its final period."""
-    return " ".join(message.split()).rstrip(".; ")[:most]
