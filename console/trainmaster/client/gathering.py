@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from trainmaster.client.diagnosis.objects import Object, at, condition, containers, name_of, text
 from trainmaster.client.diagnosis.scheduling import claims_of
 from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
 from trainmaster.client.job import TrainingJob, has_index, worker_index
 from trainmaster.client.metrics import parse_metrics, parse_worker_state
+from trainmaster.client.objects import Object, at, condition, containers, name_of, text
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster_operator.api.kept_logs import log_key, logs_name

@@ -18,7 +18,7 @@ from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.permission import Access, seeing
 from trainmaster.client.server import Server
-from trainmaster.client.view import failure_of
+from trainmaster.client.view import FailureView
 from trainmaster.dashboard.figures import Figures, Seen
 from trainmaster.dashboard.guards import (
     Launch,
@@ -156,7 +156,7 @@ class Dashboard:
         history = viewer.history
         found = await viewer.party.heavy(lambda: history.jobs(namespace))
         items = mappings(found.get("items"))
-        ends = [failure_of(mapping(job.get("lastFailure"))).last_line or None for job in items]
+        ends = [FailureView(mapping(job.get("lastFailure"))).last_line or None for job in items]
         return answer({"items": [{**job, "failure": end} for job, end in zip(items, ends, strict=True)]})
 
     async def _nodes(self, request: web.Request) -> web.Response:

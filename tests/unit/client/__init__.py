@@ -9,6 +9,7 @@
 | `code/archive` | `code/test_archive` |
 | `code/claims` | `unit/cli/test_dtj_uploads`, `processes/client/test_uploaded_code`, `cluster/test_code` |
 | `code/scripts` | `code/test_scripts` |
+| `code/storing` | `unit/cli/test_dtj_uploads`, `cluster/test_code` |
 | `code/submitting` | `unit/cli/test_dtj_uploads`, `cluster/test_code` |
 | `diagnosis/capacity` | `diagnosis/test_capacity` |
 | `diagnosis/endings` | `diagnosis/test_endings` |
@@ -31,6 +32,7 @@
 | `logs` | `test_logs`, `unit/cli/test_following`, `cluster/test_logs` |
 | `merging` | `test_merging` |
 | `metrics` | `test_metrics`, `test_transport` |
+| `objects` | `diagnosis/test_situations`, `unit/cli/test_dtj_uploads` |
 | `output` | `test_jobs`, `test_logs` |
 | `permission` | `test_permission` |
 | `sentences` | `test_sentences`, `unit/cli/test_dtj_suspend`, `unit/cli/test_dtj_status` |

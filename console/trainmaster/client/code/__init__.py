@@ -5,6 +5,7 @@
 - `scripts` refuses an archive that lacks the job's script.
 - `submitting` writes the code into a ConfigMap and submits the job, in the right order: `submit_with_code`,
   `push_code`.
+- `storing` reads and writes ConfigMaps and pods for both.
 - `claims` copies a larger archive onto a volume, using a pod with the job's own image.
 """
 

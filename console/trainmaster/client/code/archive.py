@@ -27,28 +27,14 @@ from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-# The label of all objects that contain a job's code.
-CODE_LABEL = "trainmaster.dev/code-of"
 # Size limit (bytes). Encoded in base64, an archive stays below etcd's 1.5 MB, and a pod's start below a second.
 MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
 # If a folder contains both files, the later one takes precedence.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 ALWAYS_LEFT_OUT = frozenset(
-    {
-        ".git",
-        ".hg",
-        ".svn",
-        ".venv",
-        ".trainmaster",
-        "__pycache__",
-        "node_modules",
-        ".ipynb_checkpoints",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".tox",
-    }
+    {".git", ".hg", ".svn", ".venv", ".trainmaster", "__pycache__", "node_modules", ".ipynb_checkpoints"}
+    | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
 )
 # Number of files that a message names.
 NAMED_FILES = 5
@@ -78,6 +64,11 @@ class Archive:
     sizes: Mapping[str, int]
     left_out: tuple[LeftOut, ...] = ()
     folder: str = field(default="", compare=False)
+
+    @property
+    def fits_config_map(self) -> bool:
+        """Returns whether the archive fits into a ConfigMap."""
+        return len(self.data) <= MAX_CONFIG_MAP_BYTES
 
     def largest(self) -> str:
         """Returns the largest files with their sizes, for a message."""
@@ -287,27 +278,11 @@ SECRET_FILES = (
     *("*.key", "*.pem", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx", ".ssh/", ".gnupg/"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
     # Clouds, clusters and registries.
-    *(
-        ".aws/",
-        ".azure/",
-        ".gcloud/",
-        "**/.config/gcloud/",
-        ".boto",
-        ".s3cfg",
-        ".oci/",
-        "application_default_credentials.json",
-    ),
+    *(".aws/", ".azure/", ".gcloud/", "**/.config/gcloud/", ".boto", ".s3cfg", ".oci/"),
+    "application_default_credentials.json",
     *("credentials.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
-    *(
-        "**/.kube/config",
-        "kubeconfig",
-        "*.kubeconfig",
-        ".docker/",
-        ".dockercfg",
-        ".vault-token",
-        "*.tfstate",
-        "*.tfvars",
-    ),
+    *("**/.kube/config", "kubeconfig", "*.kubeconfig", ".docker/", ".dockercfg"),
+    *(".vault-token", "*.tfstate", "*.tfvars"),
     # Tokens of package indexes, hubs and databases.
     *(".netrc", "_netrc", ".git-credentials", ".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd"),
     *(".huggingface/", "**/huggingface/token", "**/huggingface/stored_tokens", "**/.kaggle/", "kaggle.json"),

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from trainmaster.client.diagnosis.endings import Ending, read_ending
-from trainmaster.client.diagnosis.objects import at, items, short, text
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.objects import at, items, short, text
 from trainmaster.client.view import plural
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.reasons import Strength, known_reason

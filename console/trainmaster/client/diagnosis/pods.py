@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.capacity import is_ready
-from trainmaster.client.diagnosis.objects import Object, at, condition, containers, items, joined, name_of, short, text
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.job import worker_index
 from trainmaster.client.metrics import WorkerState
+from trainmaster.client.objects import Object, at, condition, containers, items, joined, name_of, short, text
 from trainmaster.client.view import plural
 from trainmaster_operator.api.times import since
 from trainmaster_operator.wire.values import mapping

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.capacity import read_words, resource_noun
-from trainmaster.client.diagnosis.objects import Object, at, condition, items, joined, name_of, text
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.objects import Object, at, condition, items, joined, name_of, text
 from trainmaster_operator.wire.values import whole
 
 _MORE = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")

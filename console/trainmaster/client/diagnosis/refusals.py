@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.capacity import resource_noun
-from trainmaster.client.diagnosis.objects import Object, at, items, joined, name_of, short, text
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.objects import Object, at, items, joined, name_of, short, text
 
 # A message's pattern, the cause, the clause with the pattern's groups, the remedy, and a command with its description.
 _POLICY = "change what it names, or ask the policy's owner"

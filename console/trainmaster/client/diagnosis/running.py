@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from trainmaster.client.diagnosis.objects import name_of, text
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.job import worker_index
 from trainmaster.client.metrics import RankMetrics
+from trainmaster.client.objects import name_of, text
 from trainmaster.client.view import percent, plural
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 

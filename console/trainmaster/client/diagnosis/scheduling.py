@@ -18,8 +18,8 @@ from trainmaster.client.diagnosis.capacity import (
     shown,
     too_little,
 )
-from trainmaster.client.diagnosis.objects import Object, at, condition, items, joined, name_of, text
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.objects import Object, at, condition, items, joined, name_of, text
 from trainmaster.client.view import plural
 from trainmaster_operator.wire.values import mapping
 

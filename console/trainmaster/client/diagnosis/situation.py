@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from trainmaster.client.diagnosis.objects import Object, text
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.metrics import RankMetrics, WorkerState
+from trainmaster.client.objects import Object, text
 from trainmaster.client.view import JobView, view_of
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.v1alpha1 import Condition

@@ -24,13 +24,12 @@ import ssl
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from trainmaster.client.answers import Answer, Reader, beginning, innermost
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
 from trainmaster.client.server import Authorization, Fixed, Server, environment_proxy, require_socks, tls_context
 from trainmaster.client.transport import AsyncTransport, HttpTransport
-from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.kubeconfig import KubeconfigError, require_address
 from trainmaster_operator.wire.values import mapping, shown
 
@@ -94,15 +93,8 @@ def find_history(
         if address is None:
             return FoundHistory(replace(server, passed_on=bearer), is_announced=True)
         # The address may lead through an API server's proxy, so both headers contain the token.
-        found = Server(
-            address.rstrip("/"),
-            _tls(address, authority),
-            None,
-            environment_proxy(address),
-            bearer,
-            server.namespace,
-            passed_on=bearer,
-        )
+        tls, proxy = _tls(address, authority), environment_proxy(address)
+        found = Server(address.rstrip("/"), tls, None, proxy, bearer, server.namespace, passed_on=bearer)
         require_socks("the proxy of the environment", found)
     except KubeconfigError as error:
         raise NoCluster(f"{error}.") from error
@@ -169,11 +161,8 @@ class AccountToken:
     def _request(self) -> str:
         whose = f"service account {self.name} in namespace {self.namespace}"
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.name}/token"
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": TOKEN_SECONDS},
-        }
+        spec = {"expirationSeconds": TOKEN_SECONDS}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         try:
             answer = HttpTransport(self.server).request("POST", path, body=body)
         except NotAllowed as error:
@@ -199,10 +188,11 @@ class HistoryErrors(Reader):
     """
 
     proxied: bool = False
+    what: ClassVar[str] = "history"
 
     def refusal(self, answer: Answer, path: str) -> ClientError:
         """Returns a Status as one of our errors, with its own message."""
-        status, found = answer.status, self._status(answer)
+        status, found = answer.status, answer.status_object
         message = str(found.get("message") or f"HTTP {status}")
         if status == 401:
             return NotAllowed(
@@ -235,10 +225,6 @@ class HistoryErrors(Reader):
         """Returns the error for a history that refuses the connection or doesn't answer."""
         return NoCluster(f"{self._who} doesn't answer: {innermost(error)}; is that its address, and is it up?")
 
-    def broken_off(self, error: BaseException) -> NoCluster:
-        """Returns the error for an incomplete answer."""
-        return NoCluster(f"The answer of the history at {self.address} broke off: {innermost(error)}.")
-
     def untrusted(self, error: BaseException) -> NoCluster:
         """Returns the error for a failed TLS handshake."""
         if self.proxied or "CERTIFICATE" not in str(error):
@@ -255,14 +241,6 @@ class HistoryErrors(Reader):
     @property
     def _who(self) -> str:
         return f"The history {'of the cluster ' * self.proxied}at {self.address}"
-
-    @staticmethod
-    def _status(answer: Answer) -> dict[str, Any]:
-        try:
-            found = decode(answer.body)
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
 
 
 def _address(given: str | None, server: Server) -> str | None:
