@@ -23,7 +23,6 @@ from trainmaster.client.job import (
     label_query,
     require,
     require_count,
-    require_manifest,
     require_name,
     require_name_text,
     require_namespace,
@@ -88,7 +87,7 @@ class AsyncJobClient(Output):
 
     async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
         """Creates a job, or with `replace` applies it (server-side). Raises JobExists, InvalidRequest."""
-        require_manifest(manifest)
+        require("manifest", manifest, Mapping, "the job as a mapping, such as yaml.safe_load makes of a file's text")
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
         problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
         if problem is not None:

@@ -154,11 +154,6 @@ def require(argument: str, value: object, kind: type | tuple[type, ...], remedy:
         raise InvalidRequest(f"{argument} is of type {type(value).__name__}: give {remedy}")
 
 
-def require_manifest(value: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for a value that isn't a manifest."""
-    require("manifest", value, Mapping, "the job as a mapping, such as yaml.safe_load makes of a file's text")
-
-
 def require_count(argument: str, value: int | None) -> None:
     """Raises InvalidRequest for a value that is neither None nor an integer from 0."""
     if value is not None:

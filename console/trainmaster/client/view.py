@@ -250,11 +250,8 @@ class JobView:
     def elapsed(self, now: datetime) -> str:
         """Returns how long the job has run so far or in total. Empty before its start."""
         start = api_times.to_datetime(self.started_at)
-        return (
-            ""
-            if start is None
-            else duration(((api_times.to_datetime(self.completed_at) or now) - start).total_seconds())
-        )
+        end = api_times.to_datetime(self.completed_at) or now
+        return "" if start is None else duration((end - start).total_seconds())
 
 
 def view_of(raw: Mapping[str, Any]) -> JobView:

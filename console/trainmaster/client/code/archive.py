@@ -15,6 +15,7 @@ import posixpath
 import stat
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -111,10 +112,8 @@ def archive_folder(folder: str | Path) -> Archive:
                 f"{folder} has more than {MAX_CODE_FILES} files or {size_text(MAX_UNPACKED_CODE_BYTES)}; leave data "
                 f"and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
             )
-        try:
+        with _readable(place):
             content = place.read_bytes()
-        except OSError as error:
-            raise InvalidRequest(f"{place} can't be read: {error.strerror}; make it readable, or ignore it") from error
         if is_private_key(content) and not is_named:
             left_out.append(LeftOut(name, SECRET))
             continue
@@ -154,12 +153,8 @@ def _walk(
     # Imported here, because no other command needs it.
     from pathspec import GitIgnoreSpec
 
-    try:
+    with _readable(root / folder):
         entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-    except OSError as error:
-        raise InvalidRequest(
-            f"{root / folder} can't be read: {error.strerror}; make it readable, or ignore it"
-        ) from error
     names = {entry.name for entry in entries}
     if "pyvenv.cfg" in names:
         return
@@ -208,11 +203,17 @@ def _ignored(path: PurePosixPath, ignores: tuple[_Ignore, ...], *, is_folder: bo
     return is_named, name if include else None
 
 
-def _lines(path: Path) -> list[str]:
+@contextmanager
+def _readable(place: Path, remedy: str = "ignore it") -> Iterator[None]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        yield
     except OSError as error:
-        raise InvalidRequest(f"{path} can't be read: {error.strerror}; make it readable, or remove it") from error
+        raise InvalidRequest(f"{place} can't be read: {error.strerror}; make it readable, or {remedy}") from error
+
+
+def _lines(path: Path) -> list[str]:
+    with _readable(path, "remove it"):
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _is_portable(name: str) -> bool:

@@ -26,34 +26,26 @@ _NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage"
 _BEGINNING = re.compile(r"0/(\d+) nodes are (?:un)?available: ")
 # A sentence ends with a dot before a blank or at the end. Other dots belong to names of resources and taints.
 _END = re.compile(r"\.(?= |$)")
-_PART = re.compile(r"(?:(\d+) )?(.+)", re.DOTALL)
+_COUNT = re.compile(r"(\d+) ")
 # Pairs of a kind and its message's pattern. The first match is used.
-_KINDS = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("claim missing", r'persistentvolumeclaim "([^"]+)" (?:not found|is being deleted)'),
-        (
-            "claim unbound",
-            r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind|"
-            r"bound to non-existent pv|did not have enough free storage",
-        ),
-        (
-            "volume zone",
-            r"volume node affinity conflict|didn't match PersistentVolume's node affinity|no available volume zone",
-        ),
-        ("volume limit", r"exceed max volume count|max volume count"),
-        ("resource", r"Insufficient (\S+)"),
-        ("resource", r"(Too many pods)"),
-        ("device", r"cannot allocate all claims|resourceclaim|claim .* not (?:found|available)|DeviceClass"),
-        ("port", r"free ports for the requested pod ports"),
-        ("spread", r"pod topology spread constraints"),
-        ("pod affinity", r"pod (?:anti-)?affinity|pods anti-affinity"),
-        ("cordoned", r"were unschedulable|taint \{node\.kubernetes\.io/unschedulable"),
-        ("not ready", r"taint \{node\.kubernetes\.io/(?:not-ready|unreachable)|were not ready"),
-        ("taint", r"untolerated taint(?: \{([^}]*)\})?|had taint \{([^}]*)\}"),
-        ("selector", r"node affinity|node selector|didn't match the requested node name"),
-    )
-)
+_KINDS = (
+    ("claim missing", r'persistentvolumeclaim "([^"]+)" (?:not found|is being deleted)'),
+    ("claim unbound", r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind|"
+                      r"bound to non-existent pv|did not have enough free storage"),
+    ("volume zone", r"volume node affinity conflict|didn't match PersistentVolume's node affinity|"
+                    r"no available volume zone"),
+    ("volume limit", r"exceed max volume count|max volume count"),
+    ("resource", r"Insufficient (\S+)"),
+    ("resource", r"(Too many pods)"),
+    ("device", r"cannot allocate all claims|resourceclaim|claim .* not (?:found|available)|DeviceClass"),
+    ("port", r"free ports for the requested pod ports"),
+    ("spread", r"pod topology spread constraints"),
+    ("pod affinity", r"pod (?:anti-)?affinity|pods anti-affinity"),
+    ("cordoned", r"were unschedulable|taint \{node\.kubernetes\.io/unschedulable"),
+    ("not ready", r"taint \{node\.kubernetes\.io/(?:not-ready|unreachable)|were not ready"),
+    ("taint", r"untolerated taint(?: \{([^}]*)\})?|had taint \{([^}]*)\}"),
+    ("selector", r"node affinity|node selector|didn't match the requested node name"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -168,11 +160,10 @@ def read_words(message: str) -> SchedulerWords | None:
 
 
 def _exclusion(part: str) -> Exclusion:
-    found = _PART.fullmatch(part)
-    count, words = (found[1], found[2]) if found else (None, part)
-    nodes = int(count) if count else None
+    count = _COUNT.match(part)
+    nodes, words = (int(count[1]), part[count.end() :]) if count else (None, part)
     for kind, pattern in _KINDS:
-        if match := pattern.search(words):
+        if match := re.search(pattern, words):
             about = next((group for group in match.groups() if group), "")
             return Exclusion(kind, nodes, words, "pods" if about == "Too many pods" else about)
     return Exclusion("other", nodes, words)

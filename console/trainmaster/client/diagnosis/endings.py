@@ -122,9 +122,6 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"(NCCL error in: [^\n]+)", "NcclError", "failed in NCCL: {0}",
      "let NCCL say more: interconnect: {{debug: INFO}}"),
 )  # fmt: skip
-_COMPILED = tuple(
-    (re.compile(pattern, re.MULTILINE), cause, clause, remedy) for pattern, cause, clause, remedy in _ENDINGS
-)
 # A traceback's last line, which contains the exception's name (perhaps dotted) and message.
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?:: .*)?)$"
@@ -137,9 +134,9 @@ MAX_LOG = 64_000
 def read_ending(log: str) -> Ending | None:
     """Returns the meaning of a log's end, or None if it shows no known error."""
     log = log[-MAX_LOG:]
-    for pattern, cause, clause, remedy in _COMPILED:
+    for pattern, cause, clause, remedy in _ENDINGS:
         # The last match is used.
-        for found in reversed(list(pattern.finditer(log))):
+        for found in reversed(list(re.finditer(pattern, log, re.MULTILINE))):
             about, *others = [group.strip() for group in found.groups() if group] or [""]
             words = [about or "that it wants", *map(str.lower, others), "that it wants"]
             meaning = clause.format(*words).replace(": that it wants", "")

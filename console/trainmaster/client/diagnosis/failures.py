@@ -56,7 +56,7 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     evidence = next((one for one in situation.evidence if one.attempt == failure.attempt), None)
     log = _log(situation, failure, evidence)
     reason, message, who = failure.reason, short(failure.message), _who(failure)
-    job = f"{situation.name} {situation.where}"
+    job = f"{situation.job.name} {situation.where}"
     worker = "" if failure.worker is None else f" --worker {failure.worker}"
     more = (
         Step("the evidence of this attempt", f"kubectl dtj evidence {job} --attempt {failure.attempt}"),
@@ -233,7 +233,7 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
     lines += [f"  {line}" for line in stacks.splitlines()[:8]]
     lines += [_rank_line(number, other) for number, other in sorted(ranks.items()) if number != rank][:6]
     option = f" --attempt {failure.attempt}" + ("" if rank is None else f" --rank {rank}")
-    command = f"kubectl dtj evidence {situation.name} {situation.where}{option}"
+    command = f"kubectl dtj evidence {situation.job.name} {situation.where}{option}"
     raised = "if steps really take that long, raise failurePolicy.hang.progressSeconds"
     return Finding("Hang", clause, tuple(lines), (Step("all stacks of that rank", command), Step(raised)))
 

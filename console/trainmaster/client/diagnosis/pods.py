@@ -208,7 +208,7 @@ def container_findings(situation: Situation) -> Iterator[Finding]:
                 yield finding
                 return
     if situation.failed_reason in ("CreateContainer", "InitFailed"):
-        yield _created(situation, situation.name, situation.shown_message, "the operator")
+        yield _created(situation, situation.job.name, situation.shown_message, "the operator")
     yield from _starting(situation)
 
 
@@ -269,7 +269,7 @@ def _starting(situation: Situation) -> Iterator[Finding]:
             yield Finding("Starting", clause, (f"pod {name}: {text(event, 'message')}",))
             return
     up = f"{workers.running} of {plural(workers.desired, 'worker')} have their ranks up"
-    log = Step("the workers' output", f"kubectl dtj logs {situation.name} {situation.where}")
+    log = Step("the workers' output", f"kubectl dtj logs {situation.job.name} {situation.where}")
     if situation.failed_reason:
         clause = f"its ranks weren't all up in time: {situation.shown_message}"
         raised = Step("if the image or the volumes are only slow, raise failurePolicy.startupSeconds")

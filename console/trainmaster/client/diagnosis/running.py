@@ -38,7 +38,7 @@ def continuing_findings(situation: Situation) -> Iterator[Finding]:
     if situation.lacks_ranks:
         failures = situation.job.status.failures[:1]
         evidence = tuple(f"attempt {one.attempt} ended: {one.reason}: {one.message[:200]}" for one in failures)
-        look = Step("the output of the absent workers", f"kubectl dtj logs {situation.name} {situation.where}")
+        look = Step("the output of the absent workers", f"kubectl dtj logs {situation.job.name} {situation.where}")
         yield Finding("Continued", situation.view.rest.rstrip(".") or "the others are starting", evidence, (look,))
 
 
@@ -116,4 +116,4 @@ def _well(situation: Situation) -> Finding:
 
 
 def _status(situation: Situation) -> Step:
-    return Step("its status", f"kubectl dtj status {situation.name} {situation.where}")
+    return Step("its status", f"kubectl dtj status {situation.job.name} {situation.where}")

@@ -84,7 +84,7 @@ class _Reading:
         self.situation, self.pod, self.message, self.words = situation, pod, message, words
         self.asked = requests_of(pod) if pod else _asked(situation)
         self.nodes = situation.nodes
-        self.name = name_of(pod) or f"{situation.name}-0"
+        self.name = name_of(pod) or f"{situation.job.name}-0"
         self.labels = mapping(at(pod, "spec", "nodeSelector"))
 
     def finding(self) -> Finding:

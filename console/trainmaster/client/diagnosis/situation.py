@@ -46,9 +46,9 @@ class Finding:
     """False if another cause could explain the same observations."""
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """Diagnosis is the answer to "why": one cause with its evidence and next steps.
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Finding):
+    """Diagnosis is the answer to "why": the cause of a job's state, in a sentence.
 
     `others` are further findings. `unread` names objects that couldn't be read, so the answer ignores them.
     """
@@ -56,11 +56,7 @@ class Diagnosis:
     namespace: str
     name: str
     phase: str
-    cause: str
     sentence: str
-    evidence: tuple[str, ...] = ()
-    steps: tuple[Step, ...] = ()
-    is_certain: bool = True
     others: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -115,11 +111,6 @@ class Situation:
     def view(self) -> JobView:
         """Returns the job's figures and sentences."""
         return view_of(self.job.raw)
-
-    @property
-    def name(self) -> str:
-        """Returns the job's name."""
-        return self.job.name
 
     @property
     def where(self) -> str:

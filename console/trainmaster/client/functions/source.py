@@ -12,8 +12,8 @@ import math
 import symtable
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from inspect import Signature, signature
 from typing import Any
 
 from trainmaster.client.errors import InvalidRequest
@@ -38,9 +38,8 @@ class FunctionSource:
         try:
             ast.parse(imports)
         except SyntaxError as error:
-            raise InvalidRequest(
-                f"imports is no Python (line {error.lineno}: {error.msg}); give import statements"
-            ) from (error)
+            problem = f"line {error.lineno}: {error.msg}"
+            raise InvalidRequest(f"imports is no Python ({problem}); give import statements") from error
         values = "".join(f"{name} = {value!r}\n" for name, value in sorted(self.enclosed.items()))
         # Annotations may use names that exist only in the notebook, so they are never evaluated.
         parts = ("from __future__ import annotations\n", imports.strip(), values, self.text)
@@ -62,20 +61,22 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
         raise InvalidRequest(f"{name} is {_what(wrapped)}: give a function that def makes")
     if name == "<lambda>":
         raise InvalidRequest("a lambda can't be trained: give a function that def makes")
-    if inspect.iscoroutinefunction(wrapped) or inspect.isgeneratorfunction(wrapped) or _is_async_generator(wrapped):
+    if (
+        inspect.iscoroutinefunction(wrapped)
+        or inspect.isgeneratorfunction(wrapped)
+        or inspect.isasyncgenfunction(wrapped)
+    ):
         raise InvalidRequest(f"{name} is asynchronous or a generator: give a function that trains when it is called")
     enclosed = _enclosed(wrapped, name)
     try:
         text = textwrap.dedent(inspect.getsource(wrapped))
-        [definition] = ast.parse(text).body
     except (OSError, TypeError) as error:
         raise InvalidRequest(
             f"the source of {name} can't be read: define it in a file or a notebook's cell, not at Python's prompt"
         ) from error
-    except (SyntaxError, ValueError) as error:
-        raise InvalidRequest(
-            f"the source of {name} isn't a function by itself: define it by a def of its own"
-        ) from error
+    definition: ast.stmt | None = None
+    with suppress(SyntaxError, ValueError):
+        [definition] = ast.parse(text).body
     if not isinstance(definition, ast.FunctionDef):
         raise InvalidRequest(f"the source of {name} isn't a function by itself: define it by a def of its own")
     if any(isinstance(node, ast.Nonlocal) and set(node.names) & set(enclosed) for node in ast.walk(definition)):
@@ -107,8 +108,9 @@ def _enclosed(function: Any, name: str) -> dict[str, Any]:
 
 
 def _undefined(text: str) -> Iterator[str]:
-    """Yields each undefined name that a module's functions use."""
-    module = symtable.symtable(ast.unparse(_WithoutAnnotations().visit(ast.parse(text))), "function", "exec")
+    """Yields each undefined name that a module's functions use, apart from annotations."""
+    # The text's import from __future__ keeps annotations out of the table.
+    module = symtable.symtable(text, "function", "exec")
     own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     own |= {symbol.get_name() for symbol in module.get_symbols() if symbol.is_namespace()}
     tables, used = [module], set()
@@ -123,34 +125,10 @@ def _undefined(text: str) -> Iterator[str]:
     yield from used - own - _GIVEN
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
-    """_WithoutAnnotations removes annotations, because they are never evaluated."""
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.annotation = None
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        node.annotation = ast.Constant(None)
-        return self.generic_visit(node)
-
-
 def _imports_all(imports: str) -> bool:
     """Returns whether the imported names are unknown (`from x import *`)."""
     nodes = ast.walk(ast.parse(imports))
     return any(isinstance(node, ast.ImportFrom) and any(name.name == "*" for name in node.names) for node in nodes)
-
-
-def _is_async_generator(function: object) -> bool:
-    return inspect.isasyncgenfunction(function)
 
 
 def _what(value: object) -> str:
@@ -192,7 +170,7 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
                 f"arguments: {argument} is an object of type {type(value).__name__}: give None, True, False, finite "
                 f"numbers, text, and lists and mappings of them, and make the rest within {name}"
             )
-    described: Signature = signature(function)
+    described = inspect.signature(function)
     try:
         described.bind(**arguments)
     except TypeError as error:
