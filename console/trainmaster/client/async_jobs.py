@@ -151,10 +151,7 @@ class AsyncJobClient(Output):
         require("patch", patch, Mapping, "a mapping with the fields that change")
         return TrainingJob.of(
             await self.transport.request(
-                *("PATCH", self._path(name)),
-                query=_STRICT,
-                body=patch,
-                content_type="application/merge-patch+json",
+                *("PATCH", self._path(name)), query=_STRICT, body=patch, content_type="application/merge-patch+json"
             )
         )
 

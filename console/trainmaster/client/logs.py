@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -156,12 +156,16 @@ class LogReader:
         attempt = self.selection.attempt
         return self.job.finished or (attempt is not None and self.job.status.attempt > attempt)
 
-    def lines(self, *, follow: bool) -> Lines:
+    async def lines(self, *, follow: bool) -> Lines:
         """Yields the selected lines, sorted by time.
 
         Raises ClientError, and JobNotFound if the job is deleted meanwhile.
         """
-        return self._followed() if follow and not self.is_over else self._there()
+        async with aclosing(self._parts(follow=follow and not self.is_over)) as parts:
+            async for part in parts:
+                async with aclosing(part) as lines:
+                    async for line in lines:
+                        yield line
 
     def of_pod(self, pod: Mapping[str, Any]) -> Lines:
         """Yields the selected lines of a pod's containers. Raises JobNotFound if the pod is gone."""
@@ -184,7 +188,7 @@ class LogReader:
         for container in containers:
             previous, place = container is not containers[-1], self._begin(container)
             keep = self._filters[container]
-            lines = self._read(container, previous=previous, tail=tail, since=self._since)
+            lines = self._read(container, previous=previous, tail=tail)
             try:
                 async with aclosing(lines):
                     async for line in lines:
@@ -197,14 +201,11 @@ class LogReader:
                         if keep(line):
                             self._seen.add(worker)
                             yield line
-            except InvalidRequest:
-                # The older container's log may be gone, or the newer container may not have started.
+            except (InvalidRequest, JobNotFound) as error:
+                # The older container's log or the pod may be gone, or the newer container may not have started.
                 if not previous:
                     del self._places[container]
-            except JobNotFound:
-                if not previous:
-                    del self._places[container]
-                    if not follow and is_first:
+                    if isinstance(error, JobNotFound) and not follow and is_first:
                         raise
         if is_first and kept is not None:
             for earlier in self._kept_lines(worker, kept):
@@ -215,24 +216,17 @@ class LogReader:
         lines = (WorkerLine(time / 1_000, worker, text) for time, text in zip(times, log.lines, strict=True))
         return filter(Filter(self.selection, self.job), lines)
 
-    async def _there(self) -> Lines:
-        """Yields the existing output of the pods, and the kept output of former pods."""
+    async def _parts(self, *, follow: bool) -> AsyncGenerator[Lines, None]:
+        """Yields the existing output, which is to be read first, then new lines until no more can follow."""
         pods = await self._list()
         self.pods = {worker_index(pod): pod for pod in pods}
-        self.kept = await self._now_kept(is_needed=not pods)
-        self.observer.listed(self.job, pods, is_idle=False)
-        async with aclosing(self._merged(self._streams(follow=False))) as lines:
-            async for line in lines:
-                yield line
-
-    async def _followed(self) -> Lines:
-        """Yields the existing output, then new lines until no more can follow."""
-        pods = await self._list()
-        self.pods = {worker_index(pod): pod for pod in pods}
-        self.kept = await self._now_kept()
-        async with aclosing(self._merged(self._streams(follow=True))) as lines:
-            async for line in lines:
-                yield line
+        self.kept = await self._now_kept(is_needed=not follow and not pods)
+        if not follow:
+            self.observer.listed(self.job, pods, is_idle=False)
+        for part in self._merged(self._streams(follow=follow)):
+            yield part
+        if not follow:
+            return
         if any(map(has_started, pods)):
             # Reading the existing output may have taken long, so read the pods again.
             pods = await self._reread()
@@ -245,18 +239,15 @@ class LogReader:
                 seconds = self._patience(merger) if not self.is_over else None if self.job.finished else POLL_SECONDS
                 if not self.is_over:
                     self.observer.listed(self.job, pods, is_idle=not merger.sources)
-                async with aclosing(self._taken(merger, seconds)) as lines:
-                    async for line in lines:
-                        yield line
+                yield self._taken(merger, seconds)
                 if self.is_over:
                     break
                 pods = await self._reread()
         finally:
             await merger.close()
         if self.job.finished:
-            async with aclosing(self._merged(await self._missed())) as lines:
-                async for line in lines:
-                    yield line
+            for part in self._merged(await self._missed()):
+                yield part
 
     async def _list(self) -> list[Mapping[str, Any]]:
         pods = await self.output.pods(self.job.name)
@@ -323,40 +314,27 @@ class LogReader:
         """Opens several logs at once."""
         return await self.output.transport.together(parts)
 
-    async def _merged(self, streams: Sequence[Lines]) -> Lines:
+    def _merged(self, streams: Sequence[Lines]) -> Iterator[Lines]:
         if len(streams) > MAX_MERGED:
             self.observer.too_many(len(streams))
         for first in range(0, len(streams), MAX_MERGED):
-            lines = merged(streams[first : first + MAX_MERGED], self.together)
-            async with aclosing(lines):
-                async for line in lines:
-                    yield line
+            yield merged(streams[first : first + MAX_MERGED], self.together)
 
     async def _read(
-        self,
-        container: Container,
-        *,
-        previous: bool,
-        follow: bool = False,
-        tail: int | None = None,
-        since: float | None = None,
+        self, container: Container, *, previous: bool, follow: bool = False, tail: int | None = None, after: float = 0.0
     ) -> Lines:
         """Yields the log of a container. Raises ClientError: JobNotFound, or InvalidRequest if there is no log."""
-        at = 0.0
-        raws = self.output.pod_log(
-            container.pod, follow=follow, tail=tail, previous=previous, timestamps=True, since=since
-        )
-        async with aclosing(raws):
+        at, since = 0.0, after or self.selection.since
+        if not after and self.selection.attempt is not None:
+            # An attempt's lines are found only from a log's beginning.
+            since = None
+        options: dict[str, Any] = {"previous": previous, "follow": follow, "tail": tail, "since": since}
+        async with aclosing(self.output.pod_log(container.pod, timestamps=True, **options)) as raws:
             async for raw in raws:
                 stamp, text = stamped_line(raw)
                 # A line without a timestamp continues the previous line.
                 at = at if stamp is None else stamp
                 yield WorkerLine(at, container.worker, text)
-
-    @property
-    def _since(self) -> float | None:
-        """Returns the time from which logs are read. An attempt's lines are found only from a log's beginning."""
-        return None if self.selection.attempt is not None else self.selection.since
 
     def _begin(self, container: Container) -> _Place:
         self._filters.setdefault(container, Filter(self.selection, self.job))
@@ -379,8 +357,7 @@ class LogReader:
 
     async def _rest(self, container: Container, place: _Place, *, previous: bool) -> Lines:
         """Yields a container's log after a position."""
-        since = place.time or self._since
-        lines = self._read(container, previous=previous, follow=not previous, since=since)
+        lines = self._read(container, previous=previous, follow=not previous, after=place.time)
         try:
             async with aclosing(lines), aclosing(place.rest(lines)) as rest:
                 async for line in rest:

@@ -52,11 +52,7 @@ async def watch_job(
 
 
 async def wait_for_job(
-    transport: AsyncTransport,
-    namespace: str,
-    name: str,
-    reached: Callable[[TrainingJob], bool],
-    seconds: float | None,
+    transport: AsyncTransport, namespace: str, name: str, reached: Callable[[TrainingJob], bool], seconds: float | None
 ) -> TrainingJob:
     """Waits until `reached` returns True for a job.
 

@@ -12,11 +12,4 @@
 from trainmaster.client.code.archive import Archive, archive_files, archive_folder
 from trainmaster.client.code.submitting import Pushed, push_code, submit_with_code
 
-__all__ = [
-    "Archive",
-    "Pushed",
-    "archive_files",
-    "archive_folder",
-    "push_code",
-    "submit_with_code",
-]
+__all__ = ["Archive", "Pushed", "archive_files", "archive_folder", "push_code", "submit_with_code"]

@@ -101,13 +101,7 @@ class HistoryReader:
         return await self._of_job(answers.EvidenceList, namespace, name, "/evidence", {"uid": uid})
 
     async def logs(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        worker: int | None = None,
-        tail: int | None = None,
+        self, namespace: str, name: str, *, uid: str | None = None, worker: int | None = None, tail: int | None = None
     ) -> Mapping[str, Any]:
         """Returns the last `tail` lines of each worker's log."""
         query = {"uid": uid, "worker": worker, "tail": tail}
