@@ -19,7 +19,7 @@ from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
 from trainmaster.client.job import TrainingJob, has_index, worker_index
 from trainmaster.client.metrics import parse_metrics, parse_worker_state
-from trainmaster.client.objects import Object, at, condition, containers, name_of, text
+from trainmaster.client.objects import Object, at, condition, containers, has_condition, name_of, text
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster_operator.api.kept_logs import log_key, logs_name
@@ -63,7 +63,6 @@ class _Gathering:
     unread: list[str] = field(default_factory=list)
 
     async def situation(self) -> Situation:
-        """Runs both rounds and returns the situation."""
         selector = {"labelSelector": f"{JOB_NAME_LABEL}={self.job.name}"}
         first: list[Coroutine[Any, Any, Any]] = [
             self._list("pods", self._namespaced("/api/v1", "pods"), selector),
@@ -71,7 +70,7 @@ class _Gathering:
             self._evidence(),
         ]
         found_pods, found_sets, evidence = await self.transport.together(first)
-        pods = tuple(sorted(filter(has_index, found_pods or ()), key=worker_index))
+        pods = sorted(filter(has_index, found_pods or ()), key=worker_index)
         state = _State(self.job, pods)
         about = [*map(name_of, found_sets or ()), *state.troubled, *state.claims] if state.has_events else []
         parts, events = self._second_round(state), [self._events(name) for name in dict.fromkeys(about)]
@@ -81,13 +80,8 @@ class _Gathering:
         found |= found.pop("queue", None) or {}
         found["events"] = sorted((one for each in answers[: len(events)] for one in each or ()), key=_time_of_event)
         found |= self._said(zip(map(worker_index, state.talking), answers[len(events) :], strict=False))
-        changes: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in found.items()
-            if value is not None
-        }
-        unread = tuple(dict.fromkeys(self.unread))
-        return Situation(self.job, pods=pods, evidence=tuple(evidence), unread=unread, **changes)
+        known = {name: value for name, value in found.items() if value is not None}
+        return Situation(self.job, pods=pods, evidence=evidence, unread=list(dict.fromkeys(self.unread)), **known)
 
     def _said(self, pages: Iterable[tuple[int, str]]) -> dict[str, Any]:
         """Parses the agents' pages: the ranks' figures, or the workers' states while the job isn't running."""
@@ -148,19 +142,17 @@ class _Gathering:
         return await self._list("events", self._namespaced("/api/v1", "events"), query)
 
     async def _queue(self) -> dict[str, Any]:
-        """Returns the objects that decide the job's position in Kueue."""
         queue = text(self.job.raw, "spec", "scheduling", "queue")
         workloads = await self._list("Workloads", self._namespaced(KUEUE, "workloads"), {})
         local_queues = await self._list("LocalQueues", self._namespaced(KUEUE, "localqueues"), {})
         found: dict[str, Any] = {"local_queues": local_queues}
         if workloads is not None:
             found["workload"] = next((one for one in workloads if name_of(one) == self.job.name), None)
-            found["pending"] = [
-                one for one in workloads if text(one, "spec", "queueName") == queue and _is_pending(one)
-            ]
-        mine = next((one for one in local_queues or () if name_of(one) == queue), None)
-        if mine is not None:
-            cluster_queue = text(mine, "spec", "clusterQueue")
+            mine = [one for one in workloads if text(one, "spec", "queueName") == queue]
+            found["pending"] = list(filter(_is_pending, mine))
+        local_queue = next((one for one in local_queues or () if name_of(one) == queue), None)
+        if local_queue is not None:
+            cluster_queue = text(local_queue, "spec", "clusterQueue")
             path = f"{KUEUE}/clusterqueues/{_part(cluster_queue)}"
             found["cluster_queue"] = await self._get(f"ClusterQueue {cluster_queue}", path)
             found["position"] = await self._position(queue)
@@ -168,9 +160,8 @@ class _Gathering:
 
     async def _position(self, queue: str) -> int | None:
         """Returns the position from Kueue's visibility API, or None if the API isn't served or readable."""
-        path = self._namespaced(
-            "/apis/visibility.kueue.x-k8s.io/v1beta1", f"localqueues/{_part(queue)}/pendingworkloads"
-        )
+        api = "/apis/visibility.kueue.x-k8s.io/v1beta1"
+        path = self._namespaced(api, f"localqueues/{_part(queue)}/pendingworkloads")
         try:
             answer = mapping(await self.transport.request("GET", path))
         except ClientError:
@@ -228,21 +219,19 @@ class _State:
         status = job.status
         reasons = {each.reason for each in status.conditions if each.type in ("Running", "Failed")}
         unscheduled = [pod for pod in pods if condition(pod, "PodScheduled").get("status") == "False"]
-        unready = [
-            pod for pod in pods if condition(pod, "Ready").get("status") != "True" and text(pod, "spec", "nodeName")
-        ]
+        placed = [pod for pod in pods if text(pod, "spec", "nodeName")]
+        unready = [pod for pod in placed if not has_condition(pod, "Ready")]
         self.gang = text(job.raw, "spec", "scheduling", "gang", "scheduler")
         self.is_queued = any(each.reason == "Queued" and each.status == "True" for each in status.conditions)
         self.lacks_nodes = bool(unscheduled) or "Unschedulable" in reasons
-        self.suspect_nodes = (
-            [] if job.finished else list(dict.fromkeys(text(pod, "spec", "nodeName") for pod in unready))[:8]
-        )
+        suspects = dict.fromkeys(text(pod, "spec", "nodeName") for pod in unready)
+        self.suspect_nodes = [] if job.finished else list(suspects)[:8]
         is_starting = status.phase in ("Pending", "Starting", "Restarting") or status.training_with is not None
         self.has_events = is_starting or job.phase == "Failed"
         self.troubled = [name_of(pod) for pod in (*unscheduled, *unready)][:MAX_TROUBLED_PODS]
         self.claims = list(dict.fromkeys(claim for pod in unscheduled for claim in claims_of(pod)))[:MAX_TROUBLED_PODS]
+        # The pods whose agents are asked for their metrics pages.
         self.talking: list[Object] = []
-        """The pods whose agents are asked for their metrics pages."""
         if job.phase == "Running":
             self.talking = list(pods[:MAX_METRICS_PODS])
         elif job.phase == "Starting" and not unready:
@@ -257,15 +246,12 @@ def _part(name: str) -> str:
 
 
 def _ends_again(pod: Object) -> bool:
-    return any(
-        name == "worker" and text(status, "state", "waiting", "reason") == "CrashLoopBackOff"
-        for name, status in containers(pod)
-    )
+    reasons = {name: text(status, "state", "waiting", "reason") for name, status in containers(pod)}
+    return reasons.get("worker") == "CrashLoopBackOff"
 
 
 def _is_pending(workload: Object) -> bool:
-    ended = condition(workload, "Finished").get("status") == "True"
-    return not ended and condition(workload, "QuotaReserved").get("status") != "True"
+    return not has_condition(workload, "Finished") and not has_condition(workload, "QuotaReserved")
 
 
 def _time_of_event(event: Object) -> str:

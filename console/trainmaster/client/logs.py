@@ -254,7 +254,6 @@ class LogReader:
         return [pod for pod in pods if self.selection.wants(worker_index(pod))]
 
     async def _reread(self) -> list[Mapping[str, Any]]:
-        """Reads the job again, and returns its pods."""
         deleted = f"Job {self.job.name} was deleted while its output was followed"
         try:
             job = await read_job(self.output.transport, self.output.namespace, self.job.name)
@@ -271,7 +270,6 @@ class LogReader:
         return {worker: log for worker, log in kept.items() if self.selection.wants(worker)}
 
     def _streams(self, *, follow: bool) -> list[Lines]:
-        """Returns each worker's existing output."""
         started = {worker: pod for worker, pod in self.pods.items() if has_started(pod)}
         streams = [self._of_pod_or_kept(pod, follow=follow) for pod in started.values()]
         return streams + [self.of_kept(worker, log) for worker, log in self.kept.items() if worker not in started]
@@ -356,7 +354,6 @@ class LogReader:
         merger.add(container, self._rest(container, replace(self._begin(container)), previous=previous))
 
     async def _rest(self, container: Container, place: _Place, *, previous: bool) -> Lines:
-        """Yields a container's log after a position."""
         lines = self._read(container, previous=previous, follow=not previous, after=place.time)
         try:
             async with aclosing(lines), aclosing(place.rest(lines)) as rest:

@@ -94,7 +94,6 @@ async def job_metrics(
 async def _worker(
     transport: AsyncTransport, namespace: str, pod: Mapping[str, Any], most: int
 ) -> tuple[list[RankMetrics], str | None]:
-    """Returns the figures of a worker's ranks, or the reason why there are no figures."""
     phase = (pod.get("status") or {}).get("phase")
     if phase != "Running":
         return [], f"its pod is {phase or 'new'}"

@@ -41,6 +41,11 @@ def condition(item: Object, kind: str) -> Object:
     return next((one for one in items(item, "status", "conditions") if one.get("type") == kind), {})
 
 
+def has_condition(item: Object, kind: str) -> bool:
+    """Returns whether an object's condition of a type is True."""
+    return condition(item, kind).get("status") == "True"
+
+
 def containers(pod: Object) -> Iterator[tuple[str, Object]]:
     """Yields the names and statuses of a pod's containers, the init containers first."""
     for kind in ("initContainerStatuses", "containerStatuses"):

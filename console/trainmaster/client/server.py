@@ -217,41 +217,35 @@ def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any])
     # Clusters' own authorities omit these extensions, and kubectl accepts that.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    # `ssl` loads certificates only from files. Other users can't read this folder.
-    with TemporaryDirectory(prefix="trainmaster-") as folder:
-        authority = _file(folder, cluster, "certificate-authority")
-        certificate, key = _file(folder, user, "client-certificate"), _file(folder, user, "client-key")
-        check_certificates(place, authority, certificate, key)
-        if authority is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cafile=authority)
-        if certificate is not None:
-            context.load_cert_chain(certificate, key)
+    if not (cluster.get("certificate-authority") or cluster.get("certificate-authority-data")):
+        context.load_default_certs()
+    load_certificates(context, place, cluster, user)
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def load_certificate(context: ssl.SSLContext, place: str, certificate: str, key: str) -> None:
-    """Sets the certificate (PEM) for the context's new connections. Raises KubeconfigError."""
+def load_certificates(context: ssl.SSLContext, place: str, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> None:
+    """Loads the authority of a cluster's fields and the certificate of a user's. Raises KubeconfigError."""
+    # `ssl` loads certificates only from files. Other users can't read this folder.
     with TemporaryDirectory(prefix="trainmaster-") as folder:
-        certificate_path = _written(folder, "certificate", certificate.encode())
-        key_path = _written(folder, "key", key.encode())
-        check_certificates(place, None, certificate_path, key_path)
-        context.load_cert_chain(certificate_path, key_path)
+        authority = _file(folder, cluster, "certificate-authority")
+        certificate, key = _file(folder, user, "client-certificate"), _file(folder, user, "client-key")
+        check_certificates(place, authority, certificate, key)
+        if authority is not None:
+            context.load_verify_locations(cafile=authority)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
 
 
 def _file(folder: str, fields: Mapping[str, Any], name: str) -> str | None:
     """Returns the path in the field `name`, or that of a new file with the content of the field `name`-data."""
     data = fields.get(f"{name}-data")
-    return _written(folder, name, base64.b64decode(data)) if data else fields.get(name)
-
-
-def _written(folder: str, name: str, content: bytes) -> str:
+    if not data:
+        return fields.get(name)
     path = Path(folder) / name
-    path.write_bytes(content)
+    path.write_bytes(base64.b64decode(data))
     return str(path)
 
 
@@ -306,7 +300,9 @@ class PluginCredentials:
         if self.credentials.expired:
             self.credentials = self.plugin.run()
             if self.context is not None and self.credentials.certificate:
-                load_certificate(self.context, self.plugin.place, self.credentials.certificate, self.credentials.key)
+                pair = {"client-certificate": self.credentials.certificate, "client-key": self.credentials.key}
+                user = {f"{name}-data": base64.b64encode(text.encode()) for name, text in pair.items()}
+                load_certificates(self.context, self.plugin.place, {}, user)
         return f"Bearer {self.credentials.token}" if self.credentials.token else None
 
 

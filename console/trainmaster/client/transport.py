@@ -10,9 +10,7 @@ import math
 import os
 import ssl
 import time
-import warnings
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
@@ -162,16 +160,15 @@ class HttpTransport:
     ) -> urllib3.BaseHTTPResponse:
         """Returns a successful answer whose body is still unread. Raises a ClientError."""
         try:
-            with self._silence():
-                response = self._pool.request(
-                    method,
-                    url(self.server, path, options.get("query")),
-                    headers=request_headers(self.server, options.get("content_type", JSON)),
-                    body=encoded(options.get("body")),
-                    timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=limit.read_seconds, total=limit.seconds),
-                    preload_content=False,
-                    redirect=False,
-                )
+            response = self._pool.request(
+                method,
+                url(self.server, path, options.get("query")),
+                headers=request_headers(self.server, options.get("content_type", JSON)),
+                body=encoded(options.get("body")),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=limit.read_seconds, total=limit.seconds),
+                preload_content=False,
+                redirect=False,
+            )
         except KubeconfigError as error:
             # The exec plugin couldn't provide new credentials.
             raise NoCluster(f"{error}.") from error
@@ -184,12 +181,6 @@ class HttpTransport:
         if not 200 <= response.status < 300:
             raise self._reader.refusal(self._whole(response, limit), path)
         return response
-
-    def _silence(self) -> AbstractContextManager[object]:
-        """Suppresses urllib3's warning for insecure-skip-tls-verify, which the user has chosen."""
-        if self.server.tls is None or self.server.tls.verify_mode != ssl.CERT_NONE:
-            return nullcontext()
-        return warnings.catch_warnings(action="ignore", category=InsecureRequestWarning)
 
     def _whole(self, response: urllib3.BaseHTTPResponse, limit: _Limit) -> Answer:
         try:
@@ -262,6 +253,9 @@ def _pool(server: Server) -> urllib3.PoolManager:
     options: dict[str, Any] = {"retries": False, "maxsize": MOST_KEPT}
     if server.tls is not None:
         options |= {"ssl_context": server.tls, "cert_reqs": server.tls.verify_mode}
+        if server.tls.verify_mode == ssl.CERT_NONE:
+            # The user has chosen insecure-skip-tls-verify.
+            urllib3.disable_warnings(InsecureRequestWarning)
     if server.certificate_name is not None:
         options["server_hostname"] = server.certificate_name
     if server.proxy is None:

@@ -279,7 +279,6 @@ def _warning(jobs: JobClient, uid: str) -> str:
 
 
 def _problem(status: Mapping[str, Any]) -> str:
-    """Returns the problem in a pod's status, or an empty text."""
     for container in items(status, "containerStatuses"):
         waiting, ended = (mapping(at(container, "state", name)) for name in ("waiting", "terminated"))
         if waiting.get("reason") in _WAITING:

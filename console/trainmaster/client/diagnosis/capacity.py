@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from trainmaster.client.objects import Object, condition, items, name_of, text
+from trainmaster.client.objects import Object, items, name_of, text
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.wire.values import mapping
 
@@ -104,11 +104,6 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str)
         amount = _amount(mapping(mapping(node.get("status")).get("allocatable")).get(resource))
         found.append(Room(name, amount, None if pods is None else amount - used.get(name, Decimal(0))))
     return sorted(found, key=lambda room: (-(room.allocatable if room.free is None else room.free), room.node))
-
-
-def is_ready(node: Object) -> bool:
-    """Returns whether the kubelet reports that the node is ready."""
-    return text(condition(node, "Ready"), "status") == "True"
 
 
 def shown(amount: Decimal, resource: str) -> str:

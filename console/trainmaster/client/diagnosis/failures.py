@@ -162,7 +162,6 @@ def _log(situation: Situation, failure: Failure, evidence: AttemptEvidence | Non
 
 
 def _budget(situation: Situation) -> tuple[str, ...]:
-    """Returns the earlier failures and the number of counted restarts."""
     status = situation.job.status
     limit = at(situation.job.raw, "spec", "failurePolicy", "maxRestarts")
     counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
@@ -213,7 +212,6 @@ def _last(log: str) -> str:
 
 
 def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | None) -> Finding:
-    """Returns the finding on a hang: which rank stopped, and the position of its main thread."""
     ranks: Mapping[int, Mapping[str, Any]] = {} if evidence is None else evidence.ranks
     rank = failure.rank if failure.rank is not None else _behind(ranks)
     state = {} if rank is None else ranks.get(rank, {})

@@ -9,11 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster.client.diagnosis.capacity import is_ready
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.job import worker_index
 from trainmaster.client.metrics import WorkerState
-from trainmaster.client.objects import Object, at, condition, containers, items, joined, name_of, short, text
+from trainmaster.client.objects import (
+    Object,
+    at,
+    condition,
+    containers,
+    has_condition,
+    items,
+    joined,
+    name_of,
+    short,
+    text,
+)
 from trainmaster.client.view import plural
 from trainmaster_operator.api.times import since
 from trainmaster_operator.wire.values import mapping
@@ -73,7 +83,6 @@ def waiting_pods(situation: Situation) -> Iterator[tuple[Object, str, str]]:
 
 
 def _waiting(status: Object) -> tuple[str, str]:
-    """Returns the reason and message of a waiting container, or empty texts."""
     return text(status, "state", "waiting", "reason"), text(status, "state", "waiting", "message")
 
 
@@ -87,7 +96,7 @@ def node_findings(situation: Situation) -> Iterator[Finding]:
         name = name_of(node)
         pods = [name_of(pod) for pod in situation.pods if text(pod, "spec", "nodeName") == name]
         ready = condition(node, "Ready")
-        if not pods or not ready or is_ready(node):
+        if not pods or not ready or has_condition(node, "Ready"):
             continue
         began = text(ready, "lastTransitionTime") or "unknown"
         evidence = (f"node {name}: {text(ready, 'reason')}: {text(ready, 'message')} (since {began})",)
@@ -137,7 +146,6 @@ def _mount(situation: Situation, pod: str, node: str, message: str) -> Finding:
 
 
 def _absent(situation: Situation, found: re.Match[str], evidence: tuple[str, ...], need: str) -> Finding:
-    """Returns the finding on a missing Secret or ConfigMap."""
     kind = {"secret": "Secret", "configmap": "ConfigMap"}[found[1].lower()]
     step = Step(
         "create it in the job's namespace; the pods then continue by themselves",
@@ -282,7 +290,6 @@ def _starting(situation: Situation) -> Iterator[Finding]:
 
 
 def _not_up(situation: Situation, up: str, log: Step) -> Finding:
-    """Returns the finding on workers whose ranks haven't started although all containers run."""
     status = situation.job.status
     late = [one for one in situation.worker_states if _is_late(situation, one)]
     pods = {worker_index(pod): pod for pod in situation.pods}

@@ -10,7 +10,6 @@ from trainmaster.client.diagnosis.capacity import (
     Room,
     SchedulerWords,
     is_counted,
-    is_ready,
     read_words,
     requests_of,
     resource_noun,
@@ -19,7 +18,7 @@ from trainmaster.client.diagnosis.capacity import (
     too_little,
 )
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
-from trainmaster.client.objects import Object, at, condition, items, joined, name_of, text
+from trainmaster.client.objects import Object, at, condition, has_condition, items, joined, name_of, text
 from trainmaster.client.view import plural
 from trainmaster_operator.wire.values import mapping
 
@@ -124,7 +123,6 @@ class _Reading:
         return f"kubectl {words} {self.situation.where}"
 
     def _claim(self) -> Finding | None:
-        """Returns the finding on claims that don't exist or aren't bound to a volume."""
         claims = self.situation.claims
         for missing in self.words.of("claim missing"):
             others = ", ".join(map(name_of, claims or ())) or "none"
@@ -211,7 +209,6 @@ class _Reading:
         ] or nodes
 
     def _scale_up(self) -> tuple[str, ...]:
-        """Returns the cluster autoscaler's message about the pod."""
         for event in self.situation.events_about("Pod"):
             if event.get("reason") in ("NotTriggerScaleUp", "TriggeredScaleUp"):
                 return (f"the cluster autoscaler: {text(event, 'message')}",)
@@ -239,7 +236,9 @@ class _Reading:
         if kind == "selector":
             return self._unmatched()
         is_cordon = kind == "cordoned"
-        nodes = [name_of(one) for one in self.nodes or () if (_is_cordoned(one) if is_cordon else not is_ready(one))]
+        known = self.nodes or ()
+        away = filter(_is_cordoned, known) if is_cordon else (one for one in known if not has_condition(one, "Ready"))
+        nodes = list(map(name_of, away))
         names = f" ({joined(nodes)})" if nodes else ""
         step = Step("the nodes", "kubectl get nodes")
         if is_cordon:

@@ -5,7 +5,7 @@ A situation is the readable state of a job and of everything that the job depend
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -58,7 +58,7 @@ class Diagnosis(Finding):
     phase: str
     sentence: str
     others: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
+    unread: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns the diagnosis as JSON for programs."""
@@ -81,31 +81,31 @@ class Situation:
 
     job: TrainingJob
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    pods: tuple[Object, ...] = ()
-    events: tuple[Object, ...] = ()
+    pods: Sequence[Object] = ()
+    events: Sequence[Object] = ()
     """Events about the job, its StatefulSets, pods and claims, oldest first."""
-    nodes: tuple[Object, ...] | None = None
-    pods_on_nodes: tuple[Object, ...] | None = None
+    nodes: Sequence[Object] | None = None
+    pods_on_nodes: Sequence[Object] | None = None
     """Pods of all namespaces that use a node's resources."""
-    claims: tuple[Object, ...] | None = None
+    claims: Sequence[Object] | None = None
     workload: Object | None = None
-    pending: tuple[Object, ...] | None = None
+    pending: Sequence[Object] | None = None
     """The namespace's Workloads that wait in the same LocalQueue, including the job's own."""
     position: int | None = None
     """Number of Workloads ahead in the LocalQueue, according to Kueue's visibility API."""
-    local_queues: tuple[Object, ...] | None = None
+    local_queues: Sequence[Object] | None = None
     cluster_queue: Object | None = None
     pod_group: Object | None = None
-    operators: tuple[Object, ...] | None = None
+    operators: Sequence[Object] | None = None
     """Trainmaster's Deployments in all namespaces."""
-    evidence: tuple[AttemptEvidence, ...] = ()
+    evidence: Sequence[AttemptEvidence] = ()
     logs: Mapping[str, str] = field(default_factory=dict)
     """The ends of the pods' logs, by pod name."""
-    ranks: tuple[RankMetrics, ...] = ()
+    ranks: Sequence[RankMetrics] = ()
     """The ranks' current figures, as far as their agents answered."""
-    worker_states: tuple[WorkerState, ...] = ()
+    worker_states: Sequence[WorkerState] = ()
     """The workers' states while the job starts, as far as their agents answered."""
-    unread: tuple[str, ...] = ()
+    unread: Sequence[str] = ()
 
     @cached_property
     def view(self) -> JobView:

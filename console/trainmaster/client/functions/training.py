@@ -77,7 +77,6 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
 
 
 def _check(jobs: object, options: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest if an option is unknown or a value has the wrong type."""
     known = TrainOptions.__annotations__
     if unknown := [option for option in options if option not in known]:
         raise InvalidRequest(f"{', '.join(unknown)}: train has no such option; it has {', '.join(known)}")

@@ -263,7 +263,6 @@ def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
 
 
 def _problem(error: ValidationError) -> str:
-    """Describes the first validation error."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     if first["type"] == "place":
