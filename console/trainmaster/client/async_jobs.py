@@ -204,10 +204,6 @@ class AsyncJobClient(Output):
         require_count("tail", tail)
         return self._logs(name, worker, follow=follow, tail=tail)
 
-    async def kept_workers(self, name: str) -> builtins.list[int]:
-        """Returns the workers whose output the operator kept at the job's end."""
-        return sorted(await self.kept_logs(name))
-
     async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
         """Returns the raw Events about all objects of the namespace, or of all namespaces."""
         return items_of(await self.transport.request("GET", events_path(None if all_namespaces else self.namespace)))
