@@ -19,7 +19,7 @@ from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
 from trainmaster.client.job import TrainingJob, has_index, worker_index
 from trainmaster.client.metrics import parse_metrics, parse_worker_state
-from trainmaster.client.objects import Object, at, condition, containers, has_condition, name_of, text
+from trainmaster.client.objects import Object, at, condition, containers, has_condition, items, name_of, text
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster_operator.api.kept_logs import log_key, logs_name
@@ -37,8 +37,6 @@ MAX_STARTING_PODS = 8
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _POD_GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "coscheduling": "scheduling.x-k8s.io/v1alpha1"}
-# This field shows that a list was cut at its limit. Such a list can't be summed up.
-_CUT = "continue"
 
 
 async def gather(transport: AsyncTransport, job: TrainingJob) -> Situation:
@@ -105,7 +103,8 @@ class _Gathering:
             path = self._namespaced(f"/apis/{_POD_GROUPS[state.gang]}", "podgroups")
             asked["pod_group"] = self._get("the PodGroup", f"{path}/{_part(self.job.name)}")
         if self.job.status.phase is None:
-            asked["operators"] = self._operators()
+            operators = {"labelSelector": "app.kubernetes.io/name=trainmaster"}
+            asked["operators"] = self._list("the operator's Deployment", "/apis/apps/v1/deployments", operators)
         return asked
 
     def _namespaced(self, api: str, plural: str) -> str:
@@ -129,9 +128,8 @@ class _Gathering:
         """Returns the pods of all namespaces that use resources, or None if there are too many to sum up."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed", "limit": str(MAX_PODS)}
         answer = await self._get("the pods of other namespaces, and so what nodes have free,", "/api/v1/pods", query)
-        if answer is None or at(answer, "metadata", _CUT):
-            return None
-        return list(mappings(answer.get("items")))
+        # `continue` shows that the list was cut at its limit. Such a list can't be summed up.
+        return None if answer is None or at(answer, "metadata", "continue") else list(items(answer, "items"))
 
     async def _nodes(self, names: Sequence[str]) -> list[Object]:
         found = [await self._get(f"node {name}", f"/api/v1/nodes/{_part(name)}") for name in names]
@@ -168,10 +166,6 @@ class _Gathering:
             return None
         mine = next((one for one in mappings(answer.get("items")) if name_of(one) == self.job.name), None)
         return None if mine is None else whole(mine.get("positionInLocalQueue", 0))
-
-    async def _operators(self) -> list[Object] | None:
-        query = {"labelSelector": "app.kubernetes.io/name=trainmaster"}
-        return await self._list("the operator's Deployment", "/apis/apps/v1/deployments", query)
 
     async def _evidence(self) -> list[AttemptEvidence]:
         path = self._namespaced("/api/v1", f"configmaps/{_part(evidence_name(self.job.name))}")

@@ -28,8 +28,8 @@ from trainmaster_operator.wire.values import mapping
 UPLOAD_SECONDS = 300
 POLL_SECONDS = 0.2
 KEPT_ARCHIVES = 2
+# The annotation that identifies the run of this program that created the pod.
 UPLOAD_ANNOTATION = "trainmaster.dev/upload"
-"""The annotation that identifies the run of this program that created the pod."""
 # Fields of the job's podTemplate that the pod needs to start on the workers' nodes.
 _TAKEN_FROM_POD = ("imagePullSecrets", "tolerations", "nodeSelector", "securityContext", "priorityClassName")
 NO_NODE = "it has no node"
@@ -105,10 +105,8 @@ def upload_to_claim(
 
     Raises InvalidRequest or NotAllowed, with the cause.
     """
-    pieces = [
-        archive.data[start : start + MAX_CONFIG_MAP_BYTES]
-        for start in range(0, len(archive.data), MAX_CONFIG_MAP_BYTES)
-    ]
+    starts = range(0, len(archive.data), MAX_CONFIG_MAP_BYTES)
+    pieces = [archive.data[start : start + MAX_CONFIG_MAP_BYTES] for start in starts]
     claim = spec["code"]["claim"]["claimName"]
     if Objects(jobs, "persistentvolumeclaims").get(claim) is None:
         raise InvalidRequest(
@@ -121,13 +119,13 @@ def upload_to_claim(
         owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
         try:
             for number, piece in enumerate(pieces):
-                _replace(maps, config_map(_piece(pod, number), name, "piece", piece, [owner]))
+                _replace(maps, config_map(f"{pod}-{number}", name, "piece", piece, [owner]))
             _wait(pods, pod, uid)
         finally:
             # The pod is deleted first, because its pieces are then removed even if this is interrupted.
             _delete(pods, pod, uid)
             for number in range(len(pieces)):
-                _delete(maps, _piece(pod, number))
+                _delete(maps, f"{pod}-{number}")
     except NotAllowed as error:
         raise NotAllowed(
             f"a pod has to bring the code to claim {claim}, and the cluster refuses it or its pieces: {error}; code of "
@@ -187,7 +185,7 @@ def _pod(
         preferred = [{"weight": 100, "podAffinityTerm": term}]
         taken["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
     sources = [
-        {"configMap": {"name": _piece(pod, number), "items": [{"key": "piece", "path": f"piece-{number}"}]}}
+        {"configMap": {"name": f"{pod}-{number}", "items": [{"key": "piece", "path": f"piece-{number}"}]}}
         for number in range(pieces)
     ]
     named = "" if beside is None else text(beside.raw, "spec", "code", "digest")
@@ -225,10 +223,6 @@ def _pod(
     }
 
 
-def _piece(pod: str, number: int) -> str:
-    return f"{pod}-{number}"
-
-
 def _replace(maps: Objects, body: Mapping[str, Any]) -> None:
     """Creates a piece. Replaces a piece that another upload has left."""
     try:
@@ -250,17 +244,14 @@ def _wait(pods: Objects, pod: str, uid: str) -> None:
         phase = status.get("phase")
         if phase == "Succeeded":
             return
-        problem = _problem(status)
+        problem, how = _problem(status), ""
         if phase == "Failed" or (problem and not problem.startswith(NO_NODE)):
-            raise InvalidRequest(
-                f"{which} has failed: {problem or _warning(pods.jobs, uid) or 'no reason'}; the code is as it was: "
-                "mend that, and try again"
-            )
-        if time.monotonic() >= until:
+            how = "has failed"
+        elif time.monotonic() >= until:
+            how = f"wasn't done within {UPLOAD_SECONDS} s"
+        if how:
             why = problem or _warning(pods.jobs, uid) or f"it is {phase}"
-            raise InvalidRequest(
-                f"{which} wasn't done within {UPLOAD_SECONDS} s: {why}; the code is as it was: mend that, and try again"
-            )
+            raise InvalidRequest(f"{which} {how}: {why}; the code is as it was: mend that, and try again")
         time.sleep(POLL_SECONDS)
 
 

@@ -34,7 +34,7 @@ _LIBRARIES = ("/site-packages/", "/lib/python", "/dist-packages/", "<frozen ")
 
 def failure_findings(situation: Situation) -> Iterator[Finding]:
     """Yields why the newest attempt ended, and what ended the job if that differs."""
-    job, reason = situation.job, situation.failed_reason
+    job, reason = situation.job, situation.view.end_reason
     message = situation.shown_message.rstrip(".")
     if reason == "DeadlineExceeded":
         raised = Step("raise runPolicy.activeDeadlineSeconds, or ask for less, and apply the job again")
@@ -167,7 +167,7 @@ def _budget(situation: Situation) -> tuple[str, ...]:
     counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
     before = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
     lines = [f"earlier failures: {', '.join(before)}"] if before else []
-    if situation.failed_reason == "MaxRestartsExceeded":
+    if situation.view.end_reason == "MaxRestartsExceeded":
         lines.append(f"no restart was left: {counted} counted (failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":
         lines.append(f"it tries again: {counted} counted so far")

@@ -167,10 +167,10 @@ def image_findings(situation: Situation) -> Iterator[Finding]:
             if any(_FORMAT in each for each in (message, *ends, situation.logs.get(name, ""))):
                 yield _format(name, node, text(status, "image"))
                 return
-    if situation.failed_reason in ("ImagePull", "InvalidImageName"):
+    if situation.view.end_reason in ("ImagePull", "InvalidImageName"):
         message = situation.shown_message
         image = _named(message) or text(situation.job.raw, "spec", "image")
-        yield _pull("the operator", image, "of the pod", situation.failed_reason, message)
+        yield _pull("the operator", image, "of the pod", situation.view.end_reason, message)
 
 
 def _pull(source: str, image: str, node: str, reason: str, message: str) -> Finding:
@@ -215,7 +215,7 @@ def container_findings(situation: Situation) -> Iterator[Finding]:
             if finding is not None:
                 yield finding
                 return
-    if situation.failed_reason in ("CreateContainer", "InitFailed"):
+    if situation.view.end_reason in ("CreateContainer", "InitFailed"):
         yield _created(situation, situation.job.name, situation.shown_message, "the operator")
     yield from _starting(situation)
 
@@ -266,7 +266,7 @@ def _sandbox(pod: str, node: str, message: str) -> Finding:
 
 def _starting(situation: Situation) -> Iterator[Finding]:
     """Yields a finding on what a starting job waits for, or has waited for until its deadline."""
-    if situation.job.phase != "Starting" and situation.failed_reason != "StartupDeadlineExceeded":
+    if situation.job.phase != "Starting" and situation.view.end_reason != "StartupDeadlineExceeded":
         return
     workers = situation.job.status.workers
     waiting = [name for _, name, _ in waiting_pods(situation)]
@@ -278,7 +278,7 @@ def _starting(situation: Situation) -> Iterator[Finding]:
             return
     up = f"{workers.running} of {plural(workers.desired, 'worker')} have their ranks up"
     log = Step("the workers' output", f"kubectl dtj logs {situation.job.name} {situation.where}")
-    if situation.failed_reason:
+    if situation.view.end_reason:
         clause = f"its ranks weren't all up in time: {situation.shown_message}"
         raised = Step("if the image or the volumes are only slow, raise failurePolicy.startupSeconds")
         yield Finding("StartupDeadline", clause, (up,), (log, raised))

@@ -35,7 +35,7 @@ _ONCE = ("load", "rendezvous", "pull", "schedule")
 
 def continuing_findings(situation: Situation) -> Iterator[Finding]:
     """Yields a finding on what the missing ranks wait for. Rules about their pods come earlier."""
-    if situation.lacks_ranks:
+    if situation.view.training_with:
         failures = situation.job.status.failures[:1]
         evidence = tuple(f"attempt {one.attempt} ended: {one.reason}: {one.message[:200]}" for one in failures)
         look = Step("the output of the absent workers", f"kubectl dtj logs {situation.job.name} {situation.where}")

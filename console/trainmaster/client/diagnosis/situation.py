@@ -118,33 +118,22 @@ class Situation:
         return f"-n {self.job.namespace}" if self.job.namespace else ""
 
     @property
-    def failed_reason(self) -> str:
-        """Returns the reason for the job's failure, or an empty text if it hasn't failed."""
-        failed = self.condition("Failed")
-        return "" if failed is None else failed.reason
-
-    @property
     def is_starting(self) -> bool:
         """Returns whether an obstacle may keep the ranks from starting, or kept them from it until the job failed."""
         if self.job.phase == "Failed":
-            return self.failed_reason in START_REASONS
-        return self.job.status.phase in ("Pending", "Starting", "Restarting") or self.lacks_ranks
-
-    @property
-    def lacks_ranks(self) -> bool:
-        """Returns whether the job trains while some of its ranks are missing. They are expected to join."""
-        return self.job.phase == "Running" and self.job.status.training_with is not None
+            return self.view.end_reason in START_REASONS
+        return self.job.status.phase in ("Pending", "Starting", "Restarting") or bool(self.view.training_with)
 
     @property
     def shown_reason(self) -> str:
         """Returns the operator's reason why the job has failed, or else why it isn't running."""
         running = self.condition("Running")
-        return self.failed_reason or (running.reason if running is not None and running.status != "True" else "")
+        return self.view.end_reason or (running.reason if running is not None and running.status != "True" else "")
 
     @property
     def shown_message(self) -> str:
         """Returns the operator's message for `shown_reason`."""
-        found = self.condition("Failed" if self.failed_reason else "Running")
+        found = self.condition("Failed" if self.view.end_reason else "Running")
         return "" if found is None else found.message
 
     def condition(self, kind: str) -> Condition | None:

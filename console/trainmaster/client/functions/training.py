@@ -59,19 +59,12 @@ def train(function: Callable[..., Any], *, jobs: JobClient | None = None, **opti
     _check(jobs, options)
     files = bundle(function, options.get("arguments", {}), options.get("imports", ""))
     name = options.get("name") or _name(function)
-    spec: dict[str, Any] = {
-        "image": options.get("image", DEFAULT_IMAGE),
-        "command": ["python3", SCRIPT],
-        "workers": options.get("workers", 1),
-    }
+    spec: dict[str, Any] = {"image": options.get("image", DEFAULT_IMAGE), "command": ["python3", SCRIPT]}
+    spec["workers"] = options.get("workers", 1)
     if options.get("gpus"):
         spec["resources"] = {"gpus": options["gpus"]}
-    manifest = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": name},
-        "spec": {**spec, **options.get("spec", {})},
-    }
+    spec |= options.get("spec", {})
+    manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
     jobs = jobs or JobClient()
     return JobHandle(jobs, submit_with_code(jobs, manifest, archive_files(files)).name)
 

@@ -4,16 +4,14 @@ The history's address comes from the first of these:
 
 1. `--history`, or else TRAINMASTER_HISTORY: the address of a history;
 2. the extension `trainmaster.dev/history` of the kubeconfig's cluster, `{url: https://…}`;
-3. the service that the cluster announces, through the API server's proxy. That service receives viewers' tokens, but a
-   fixed name isn't safe, because any user who may create namespaces and services could own it. So an annotation of a
-   cluster role announces the service: only administrators write cluster roles. The chart creates the role, and every
-   authenticated user can read it.
+3. the service that the cluster announces, through the API server's proxy. It receives viewers' tokens, so an annotation
+   of a cluster role announces it: only administrators write cluster roles, but any user who may create namespaces and
+   services could own a fixed name.
 
-A history identifies viewers by a bearer token of the API server, and asks the API server what the token may see. The
-client sends the kubeconfig's token. Through the proxy, it uses a separate header, because the proxy removes
-Authorization. Users without a bearer token (with a certificate, for example) ask as a service account. The API server
-creates the account's token (TokenRequest) for users who may create `serviceaccounts/token`. Tokens with a separate
-audience aren't used: the history would need rights to check them, and an identity provider's users couldn't get one.
+A history identifies viewers by a bearer token of the API server: the kubeconfig's, or a service account's for users
+without one (with a certificate, for example). The API server creates the account's token (TokenRequest) for users who
+may create `serviceaccounts/token`. Tokens with a separate audience aren't used: the history would need rights to check
+them, and an identity provider's users couldn't get one.
 """
 
 from __future__ import annotations
@@ -85,9 +83,7 @@ def find_history(
     if token is not None and account is not None:
         raise InvalidRequest("--token and --service-account both name who asks; give one of them.")
     account = account or (None if token is not None else os.environ.get(ACCOUNT_VARIABLE)) or None
-    bearer: Authorization = BearerToken(_fixed(token) or server.authorization)
-    if account is not None:
-        bearer = AccountToken.of(server, account)
+    bearer = _bearer(_fixed(token) or server.authorization) if account is None else AccountToken.of(server, account)
     try:
         address = _address(given, server)
         if address is None:
@@ -114,22 +110,20 @@ async def announced_prefix(transport: AsyncTransport) -> str:
     return f"/api/v1/namespaces/{found['namespace']}/services/{found['service']}:{found['port']}/proxy"
 
 
-@dataclass(frozen=True)
-class BearerToken:
-    """BearerToken forwards a user's bearer token, and refuses other kinds of authorization."""
+def _bearer(authorization: Authorization) -> Authorization:
+    """Forwards a user's bearer token. Raises NoWay for other kinds of authorization, and KubeconfigError."""
 
-    authorization: Authorization
-
-    def __call__(self) -> str:
-        """Returns the header. Raises NoWay if the user has no token, and KubeconfigError."""
-        header = self.authorization()
-        if header is None or not header.startswith("Bearer "):
+    def header() -> str:
+        found = authorization()
+        if found is None or not found.startswith("Bearer "):
             raise NoWay(
                 "A history knows you by a bearer token, and the kubeconfig's user has none (a certificate or a "
                 "password stays with the API server). Ask as a service account that may see the jobs: "
                 f'--service-account NAME ({ACCOUNT_VARIABLE}), or --token "$(kubectl create token NAME)".'
             )
-        return header
+        return found
+
+    return header
 
 
 @dataclass
