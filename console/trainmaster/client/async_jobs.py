@@ -98,14 +98,7 @@ class AsyncJobClient(Output):
             return TrainingJob.of(await self.transport.request("POST", path, query=_STRICT, body=body))
         metadata = body.get("metadata")
         path = self._path(str(metadata.get("name", "") if isinstance(metadata, Mapping) else ""))
-        return TrainingJob.of(
-            await self.transport.request(
-                *("PATCH", path),
-                query={**_STRICT, "force": "true"},
-                body=body,
-                content_type="application/apply-patch+yaml",
-            )
-        )
+        return await self._patch(path, body, "application/apply-patch+yaml", force="true")
 
     async def get(self, name: str) -> TrainingJob:
         """Returns one job. Raises JobNotFound."""
@@ -149,11 +142,7 @@ class AsyncJobClient(Output):
     async def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
         """Changes a job by a merge patch."""
         require("patch", patch, Mapping, "a mapping with the fields that change")
-        return TrainingJob.of(
-            await self.transport.request(
-                *("PATCH", self._path(name)), query=_STRICT, body=patch, content_type="application/merge-patch+json"
-            )
-        )
+        return await self._patch(self._path(name), patch, "application/merge-patch+json")
 
     def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
         """Yields the job's state now and after each change, until the job is deleted. Reopens a broken watch."""
@@ -274,6 +263,12 @@ class AsyncJobClient(Output):
         if job.to_be_suspended == suspend:
             return job
         return await self.merge(name, {"spec": {"runPolicy": {"suspend": suspend}}})
+
+    async def _patch(self, path: str, body: Mapping[str, Any], content_type: str, **query: str) -> TrainingJob:
+        query = {**_STRICT, **query}
+        return TrainingJob.of(
+            await self.transport.request("PATCH", path, query=query, body=body, content_type=content_type)
+        )
 
     def _path(self, name: str) -> str:
         require_name(name)

@@ -88,20 +88,15 @@ class AiohttpTransport:
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
-        found = b""
         try:
             async with asyncio.timeout(seconds):
                 response = await self._send("GET", path, seconds)
                 try:
-                    while len(found) < limit and (chunk := await response.content.readany()):
-                        found += chunk
+                    return (await self._whole(response, limit)).body
                 finally:
                     response.close()
         except TimeoutError as error:
             raise self._reader.broken_off(TimeoutError(f"not whole after {seconds:g} s")) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._reader.broken_off(error) from error
-        return found[:limit]
 
     async def sleep(self, seconds: float) -> None:
         """Waits without blocking the event loop."""

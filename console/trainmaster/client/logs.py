@@ -217,7 +217,7 @@ class LogReader:
         return filter(Filter(self.selection, self.job), lines)
 
     async def _parts(self, *, follow: bool) -> AsyncGenerator[Lines, None]:
-        """Yields the existing output, which is to be read first, then new lines until no more can follow."""
+        """Yields the existing output, then new lines until no more can follow. Read each stream before the next one."""
         pods = await self._list()
         self.pods = {worker_index(pod): pod for pod in pods}
         self.kept = await self._now_kept(is_needed=not follow and not pods)

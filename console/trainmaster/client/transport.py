@@ -142,18 +142,7 @@ class HttpTransport:
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
         time_limit = _Limit(seconds)
-        response = self._send("GET", path, time_limit)
-        found = b""
-        try:
-            for chunk in time_limit.chunks(response):
-                found += chunk
-                if len(found) >= limit:
-                    break
-        except (HTTPError, TimeoutError) as error:
-            raise self._reader.broken_off(error) from error
-        finally:
-            response.close()
-        return found[:limit]
+        return self._body(self._send("GET", path, time_limit), time_limit, limit)
 
     def _send(
         self, method: str, path: str, limit: _Limit, **options: Unpack[RequestOptions]
@@ -183,12 +172,22 @@ class HttpTransport:
         return response
 
     def _whole(self, response: urllib3.BaseHTTPResponse, limit: _Limit) -> Answer:
+        return Answer(response.status, response.headers, self._body(response, limit))
+
+    def _body(self, response: urllib3.BaseHTTPResponse, limit: _Limit, most: int | None = None) -> bytes:
+        """Returns an answer's body, or its first `most` bytes. Raises NoCluster if they don't arrive in time."""
+        body = bytearray()
         try:
-            return Answer(response.status, response.headers, b"".join(limit.chunks(response)))
+            for chunk in limit.chunks(response):
+                body += chunk
+                if most is not None and len(body) >= most:
+                    response.close()
+                    break
         except (HTTPError, TimeoutError) as error:
             raise self._reader.broken_off(error) from error
         finally:
             response.release_conn()
+        return bytes(body[:most])
 
 
 class _Limit:
