@@ -202,10 +202,7 @@ class AsyncJobClient(Output):
         return watch_objects(self.transport, events_path(None if all_namespaces else self.namespace))
 
     async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
-        """Asks all ranks of a running job for their stacks, without stopping the ranks, and returns the answers.
-
-        Raises InvalidRequest if no ranks are running, and WaitTimeout after `timeout` seconds.
-        """
+        """Returns the stacks of all running ranks, without stopping them. Raises InvalidRequest and WaitTimeout."""
         require_seconds("timeout", timeout)
         job = await self.get(name)
         if job.phase not in ("Starting", "Running"):

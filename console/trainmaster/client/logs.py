@@ -157,10 +157,7 @@ class LogReader:
         return self.job.finished or (attempt is not None and self.job.status.attempt > attempt)
 
     async def lines(self, *, follow: bool) -> Lines:
-        """Yields the selected lines, sorted by time.
-
-        Raises ClientError, and JobNotFound if the job is deleted meanwhile.
-        """
+        """Yields the selected lines, sorted by time. Raises ClientError, and JobNotFound if the job is deleted."""
         async with aclosing(self._parts(follow=follow and not self.is_over)) as parts:
             async for part in parts:
                 async with aclosing(part) as lines:

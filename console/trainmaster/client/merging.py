@@ -74,10 +74,7 @@ _Head = WorkerLine | Exception | None
 async def merged(
     streams: Sequence[Lines], together: Callable[[list[Coroutine[Any, Any, _Head]]], Awaitable[list[_Head]]]
 ) -> Lines:
-    """Yields the lines of all streams, sorted by time. Lines with the same time keep the streams' order.
-
-    `together`, a method of the transport, opens the streams simultaneously.
-    """
+    """Yields all lines by time, or in the streams' order. `together`, a transport's method, opens them at once."""
     async with AsyncExitStack() as stack:
         for stream in streams:
             await stack.enter_async_context(aclosing(stream))

@@ -1,7 +1,4 @@
-"""Reads values of raw objects, and words lists and messages for a sentence.
-
-The readers return an empty value if a value is missing or has the wrong type.
-"""
+"""Reads values of raw objects; a value that is missing or has the wrong type is empty. Words lists for sentences."""
 
 from __future__ import annotations
 

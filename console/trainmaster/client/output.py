@@ -35,10 +35,7 @@ class Output:
         self.namespace = namespace
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
-        """Returns the job's pods as raw objects, sorted by worker.
-
-        Pods that have the job's label but no index are left out.
-        """
+        """Returns the job's pods as raw objects, sorted by worker, without pods that have no worker's index."""
         require_name_text(name)
         path, query = f"/api/v1/namespaces/{self.namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}
         answer = await self.transport.request("GET", path, query=query)

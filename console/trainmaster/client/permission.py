@@ -71,10 +71,7 @@ class Gate:
         self._answers: OrderedDict[Access, tuple[float, bool]] = OrderedDict()
 
     async def allows(self, *wanted: Access, fresh: bool = False) -> bool:
-        """Returns whether all actions are allowed; `fresh` bypasses the cache.
-
-        Raises NoCluster, or NotAllowed for an unknown user.
-        """
+        """Returns whether all actions are allowed; `fresh` bypasses the cache. Raises NoCluster and NotAllowed."""
         return all([await self._allows(access, fresh) for access in wanted])
 
     async def require(self, *wanted: Access, fresh: bool = False) -> None:
@@ -113,10 +110,7 @@ def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most
 
 
 def party_of(user: str) -> str:
-    """Returns the name under which a user's limits are counted. All service accounts of a namespace share one.
-
-    Otherwise, users could raise their limits by creating service accounts.
-    """
+    """Returns the name under which a user's limits are counted. A namespace's service accounts share one."""
     return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
 
 

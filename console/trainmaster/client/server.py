@@ -72,10 +72,7 @@ class Server:
 def find_server(
     kubeconfig: str | None = None, context: str | None = None, *, cluster: str | None = None, user: str | None = None
 ) -> Server:
-    """Returns the server of a kubeconfig's context, or else of the current pod. Raises NoCluster.
-
-    `cluster` and `user` name entries of the kubeconfig to use instead of the context's.
-    """
+    """Returns the server of a kubeconfig's context (or other entries), or else of the pod. Raises NoCluster."""
     try:
         found = read_kubeconfig(kubeconfig, context, cluster=cluster, user=user)
         server = _with_account(_of_pod()) if found is None else _of_kubeconfig(found)
@@ -109,10 +106,7 @@ def require_socks(place: str, server: Server) -> None:
 
 
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
-    """Returns the server for a program. Error messages name arguments instead of command-line options.
-
-    Raises NoCluster, or InvalidRequest if an argument has the wrong type.
-    """
+    """Returns the server for a program, whose errors name arguments. Raises NoCluster and InvalidRequest."""
     if kubeconfig is not None:
         require("kubeconfig", kubeconfig, (str, os.PathLike), "the path of a file")
         kubeconfig = os.fspath(kubeconfig)

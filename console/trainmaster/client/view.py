@@ -151,10 +151,7 @@ class JobView:
         return first_line(self.news_message) if is_waiting else ""
 
     def obstacle(self, program: str = "kubectl dtj") -> str:
-        """Returns the obstacle that keeps the job from running or that ended the job.
-
-        `program` is used in suggested commands.
-        """
+        """Returns what keeps the job from running, or what ended it. Suggested commands begin with `program`."""
         if not self.is_accepted:
             return UNSEEN
         if self.phase == "Suspended" and self.news_reason == "Suspended":

@@ -54,10 +54,7 @@ async def watch_job(
 async def wait_for_job(
     transport: AsyncTransport, namespace: str, name: str, reached: Callable[[TrainingJob], bool], seconds: float | None
 ) -> TrainingJob:
-    """Waits until `reached` returns True for a job.
-
-    Raises WaitTimeout, and JobNotFound if the job is deleted meanwhile.
-    """
+    """Waits until `reached` returns True for a job. Raises WaitTimeout, and JobNotFound if the job is deleted."""
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     async with aclosing(watch_job(transport, namespace, name, deadline=deadline, must_exist=True)) as states:
         async for job in states:

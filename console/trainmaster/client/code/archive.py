@@ -186,10 +186,7 @@ def _walk(
 
 
 def _ignored(path: PurePosixPath, ignores: tuple[_Ignore, ...], *, is_folder: bool) -> tuple[bool, str | None]:
-    """Returns whether `.trainmasterignore` includes a path, and the reason for leaving it out, or None.
-
-    The nearest ignore file with a pattern for the path decides.
-    """
+    """Returns whether the nearest `.trainmasterignore` includes a path, and the reason for leaving it out, or None."""
     slash = "/" if is_folder else ""
     decisions = [
         (ignore.name, ignore.patterns.check_file(f"{path.relative_to(ignore.folder)}{slash}").include)

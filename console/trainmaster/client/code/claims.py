@@ -101,10 +101,7 @@ except (ValueError, AttributeError):
 def upload_to_claim(
     jobs: JobClient, name: str, spec: Mapping[str, Any], archive: Archive, *, beside: TrainingJob | None = None
 ) -> None:
-    """Puts the archive onto the claim that `spec.code` names. `beside` is a job whose pods already mount the claim.
-
-    Raises InvalidRequest or NotAllowed, with the cause.
-    """
+    """Puts the archive onto the claim of `spec.code`, which the pods of the job `beside` already mount."""
     starts = range(0, len(archive.data), MAX_CONFIG_MAP_BYTES)
     pieces = [archive.data[start : start + MAX_CONFIG_MAP_BYTES] for start in starts]
     claim = spec["code"]["claim"]["claimName"]
@@ -256,10 +253,7 @@ def _wait(pods: Objects, pod: str, uid: str) -> None:
 
 
 def _warning(jobs: JobClient, uid: str) -> str:
-    """Returns the newest warning Event about a pod, or an empty text if there is none or Events can't be read.
-
-    If a volume can't be mounted, only Events show it, and the pod is removed before anybody could describe it.
-    """
+    """Returns the newest warning Event about a pod, such as a failed mount, which the pod's status doesn't show."""
     try:
         events = jobs.events()
     except ClientError:

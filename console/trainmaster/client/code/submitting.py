@@ -34,10 +34,7 @@ class Pushed:
 
 
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
-    """Returns a job's manifest with `spec.code`.
-
-    Raises InvalidRequest if there is no place for the archive, or if the archive lacks the job's script.
-    """
+    """Returns a manifest with `spec.code`. Raises InvalidRequest if the archive has no place or lacks the script."""
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
     require_name(name)
@@ -65,10 +62,7 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
 def submit_with_code(
     jobs: JobClient, manifest: Mapping[str, Any], archive: Archive, *, claim: str | None = None
 ) -> TrainingJob:
-    """Creates a job that runs the archive's code. `claim` names a volume to use instead of a ConfigMap.
-
-    Raises JobExists, InvalidRequest, NotAllowed.
-    """
+    """Creates a job that runs the archive's code, from `claim` or a ConfigMap. Raises JobExists and others."""
     body = with_code(manifest, archive, claim)
     name = body["metadata"]["name"]
     if "claim" in body["spec"]["code"]:

@@ -1,7 +1,4 @@
-"""Defines the rules' input, a situation of raw objects, and output, findings with evidence and next steps.
-
-A situation is the readable state of a job and of everything that the job depends on.
-"""
+"""Defines the rules' input, a situation of raw objects, and output, findings with evidence and next steps."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis(Finding):
-    """Diagnosis is the answer to "why": the cause of a job's state, in a sentence.
-
-    `others` are further findings. `unread` names objects that couldn't be read, so the answer ignores them.
-    """
+    """Diagnosis is the main finding in a sentence, with others, and the names of objects that couldn't be read."""
 
     namespace: str
     name: str
@@ -74,10 +68,7 @@ class Diagnosis(Finding):
 
 @dataclass(frozen=True)
 class Situation:
-    """Situation is the job with the objects around it.
-
-    None means that an object wasn't read, because it isn't needed or the user may not read it (listed in `unread`).
-    """
+    """Situation is the job with the objects around it. None means not needed, or not readable (listed in `unread`)."""
 
     job: TrainingJob
     now: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -31,10 +31,7 @@ class FunctionSource:
     enclosed: Mapping[str, Any] = field(default_factory=dict)
 
     def module(self, imports: str = "") -> str:
-        """Returns the text of a module that defines the function. Raises InvalidRequest for undefined names.
-
-        `imports` are statements that precede the function.
-        """
+        """Returns the text of a module with `imports` and the function. Raises InvalidRequest for undefined names."""
         try:
             ast.parse(imports)
         except SyntaxError as error:

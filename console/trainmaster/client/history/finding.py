@@ -50,10 +50,7 @@ class NoWay(NotAllowed):
 
 @dataclass(frozen=True)
 class FoundHistory:
-    """FoundHistory is the connection of one viewer to a history.
-
-    If `is_announced`, the cluster at `server` announces the history's address, which is read before the first request.
-    """
+    """FoundHistory is a viewer's connection to a history, or to the cluster that announces its address."""
 
     server: Server
     is_announced: bool = False
@@ -176,10 +173,7 @@ class AccountToken:
 
 @dataclass(frozen=True)
 class HistoryErrors(Reader):
-    """HistoryErrors creates errors from a history's answers, which are `Status` objects like an API server's.
-
-    If `proxied`, the history is behind the API server at the address.
-    """
+    """HistoryErrors creates errors from a history's `Status` answers. `proxied` histories are behind the API server."""
 
     proxied: bool = False
     what: ClassVar[str] = "history"

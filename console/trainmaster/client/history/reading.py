@@ -43,11 +43,7 @@ Ask = Callable[[float, float], Awaitable[Mapping[str, Any]]]
 
 
 class HistoryReader:
-    """HistoryReader asks a history, directly or through the API server of the cluster that announces it.
-
-    The first request looks up the address of an announced history. After a minute, the next request looks it up again.
-    Each method can raise a ClientError.
-    """
+    """HistoryReader asks a history, directly or through the API server. Each method can raise a ClientError."""
 
     def __init__(self, transport: AsyncTransport, *, is_announced: bool = False, address: str = "this address") -> None:
         """`address` is the history's address, for error messages."""
@@ -150,10 +146,7 @@ async def history_beside(
 
 
 async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
-    """Returns a job's curves as columns of equal length, sorted by time. `pandas.DataFrame` accepts them.
-
-    Raises JobNotFound.
-    """
+    """Returns a job's curves as columns sorted by time, such as `pandas.DataFrame` accepts. Raises JobNotFound."""
     overview = await reader.series(namespace, name, uid=uid)
 
     async def ask(since: float, until: float) -> Mapping[str, Any]:
