@@ -35,10 +35,7 @@ MOST_REFUSAL = 65_536
 
 
 class AiohttpTransport:
-    """AiohttpTransport sends requests over aiohttp, in the event loop of the first request.
-
-    If a connector is given (`connector_to`), other clients of the same server share its connections.
-    """
+    """AiohttpTransport sends requests in the event loop of the first one. Transports of a server may share a connector."""
 
     # Session options, and the size limit of an answer (bytes). Subclasses that serve many users set them.
     session_options: Mapping[str, Any] = {}

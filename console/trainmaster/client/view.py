@@ -203,7 +203,7 @@ class JobView:
     @property
     def steps(self) -> str:
         """Returns the completed steps, and the total if it is known: 120/1000."""
-        return steps_text(self.step, self.total_steps)
+        return "" if self.step is None else f"{self.step}/{self.total_steps}" if self.total_steps else str(self.step)
 
     @property
     def share(self) -> float | None:
@@ -286,11 +286,6 @@ def recovery_sentence(times: Mapping[str, Any]) -> str:
 def first_line(message: str) -> str:
     """Returns the first line of a text, ignoring blank lines before it."""
     return message[:MAX_SENTENCE].strip().partition("\n")[0]
-
-
-def steps_text(step: int | None, total: int | None) -> str:
-    """Returns the completed steps, and the total if it is known. Empty before the first report."""
-    return "" if step is None else f"{step}/{total}" if total else str(step)
 
 
 def figure(value: float | None) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainmaster.client.code.archive import IGNORE_FILES, Archive, LeftOut
+from trainmaster.client.code.archive import IGNORE_FILES, Archive
 from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
 from trainmaster_operator.wire.names import is_python
@@ -32,7 +32,8 @@ def require_script(name: str, spec: Mapping[str, Any], archive: Archive) -> None
         return
     folder = archive.folder
     code = f"the code of {folder}" if folder else "the code"
-    if folder and (Path(folder) / script).is_file() and not _is_named(script, archive.left_out):
+    is_named = any(each.path == script and each.reason not in IGNORE_FILES for each in archive.left_out)
+    if folder and (Path(folder) / script).is_file() and not is_named:
         raise InvalidRequest(
             f"job {name} runs {script}, and {code} doesn't have it: .gitignore or .trainmasterignore leaves it out; "
             f"bring it back by a line !{script} in {posixpath.join(folder, '.trainmasterignore')}"
@@ -105,7 +106,3 @@ def _script_of_torchrun(words: Sequence[str]) -> str | None:
         elif option not in FLAGS - _NO_SCRIPT or has_value:
             return None
     return None
-
-
-def _is_named(script: str, left_out: Sequence[LeftOut]) -> bool:
-    return any(each.path == script and each.reason not in IGNORE_FILES for each in left_out)

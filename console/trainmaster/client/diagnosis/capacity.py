@@ -23,7 +23,7 @@ from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.wire.values import mapping
 
 _NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage", "pods": "places for pods"}
-_BEGINNING = re.compile(r"0/(\d+) nodes are (?:un)?available: ")
+_BEGINNING = re.compile(r"0/\d+ nodes are (?:un)?available: ")
 # A sentence ends with a dot before a blank or at the end. Other dots belong to names of resources and taints.
 _END = re.compile(r"\.(?= |$)")
 _COUNT = re.compile(r"(\d+) ")
@@ -65,18 +65,6 @@ class Exclusion:
     nodes: int | None
     text: str
     about: str = ""
-
-
-@dataclass(frozen=True)
-class SchedulerWords:
-    """SchedulerWords is a parsed message of the scheduler."""
-
-    nodes: int
-    exclusions: tuple[Exclusion, ...]
-
-    def of(self, *kinds: str) -> tuple[Exclusion, ...]:
-        """Returns the exclusions of some kinds."""
-        return tuple(one for one in self.exclusions if one.kind in kinds)
 
 
 def requests_of(pod: Object) -> Mapping[str, Decimal]:
@@ -143,7 +131,7 @@ def _amount(value: object) -> Decimal:
         return Decimal(0)
 
 
-def read_words(message: str) -> SchedulerWords | None:
+def read_exclusions(message: str) -> list[Exclusion] | None:
     """Parses a scheduler's message; returns None for any other message."""
     beginning = _BEGINNING.search(message)
     if beginning is None:
@@ -151,7 +139,7 @@ def read_words(message: str) -> SchedulerWords | None:
     rest = message[beginning.end() :]
     end = _END.search(rest)
     parts = re.split(r", (?=\d+ )", rest[: end.start()] if end else rest)
-    return SchedulerWords(int(beginning[1]), tuple(_exclusion(part.strip()) for part in parts if part.strip()))
+    return [_exclusion(part.strip()) for part in parts if part.strip()]
 
 
 def _exclusion(part: str) -> Exclusion:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster.client.diagnosis.capacity import read_words, resource_noun
+from trainmaster.client.diagnosis.capacity import read_exclusions, resource_noun
 from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.objects import Object, at, condition, has_condition, items, joined, name_of, text
 from trainmaster_operator.wire.values import whole
@@ -165,8 +165,8 @@ def gang_findings(situation: Situation) -> Iterator[Finding]:
             continue
         message = text(one, "message")
         origin = _ORIGIN.search(message)
-        words = read_words(origin[1] if origin else message)
-        lacking = sorted({resource_noun(part.about) for part in words.of("resource")}) if words else []
+        parts = read_exclusions(origin[1] if origin else message) or ()
+        lacking = sorted({resource_noun(part.about) for part in parts if part.kind == "resource"})
         scarce = f" (too few free {', '.join(lacking)})" if lacking else ""
         count = at(group, "spec", "minMember") or "all"
         clause = f"its gang needs nodes for {count} pods at once, and there aren't enough{scarce}"
