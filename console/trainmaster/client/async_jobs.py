@@ -24,7 +24,6 @@ from trainmaster.client.job import (
     require,
     require_count,
     require_name,
-    require_name_text,
     require_namespace,
     require_seconds,
     require_text,
@@ -162,10 +161,7 @@ class AsyncJobClient(Output):
         until: Callable[[TrainingJob], bool] = lambda job: job.finished,
         timeout: float | None = None,
     ) -> TrainingJob:
-        """Waits until a job has ended, or until `until` returns True, and returns the job.
-
-        Raises WaitTimeout after `timeout` seconds, and JobNotFound if the job is deleted meanwhile.
-        """
+        """Waits until a job has ended or `until` is True. Raises WaitTimeout, and JobNotFound if it is deleted."""
         require_name(name)
         require_seconds("timeout", timeout)
         if not callable(until):
@@ -188,7 +184,7 @@ class AsyncJobClient(Output):
         the operator kept is read. `follow` waits for new lines until the job has ended. `tail` limits the output to
         each worker's last lines.
         """
-        require_name_text(name)
+        require_name(name)
         require_count("worker", worker)
         require_count("tail", tail)
         return self._logs(name, worker, follow=follow, tail=tail)

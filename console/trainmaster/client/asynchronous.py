@@ -35,7 +35,7 @@ MOST_REFUSAL = 65_536
 
 
 class AiohttpTransport:
-    """AiohttpTransport sends requests in the event loop of the first one. Transports of a server may share a connector."""
+    """AiohttpTransport sends requests in the event loop of the first one. Transports may share a server's connector."""
 
     # Session options, and the size limit of an answer (bytes). Subclasses that serve many users set them.
     session_options: Mapping[str, Any] = {}

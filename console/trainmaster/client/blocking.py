@@ -71,10 +71,7 @@ class _BlockingEvent:
 
 
 class ThreadReaders(Readers):
-    """ThreadReaders reads each stream in a thread of its own.
-
-    After `close`, a thread ends when its stream's next line arrives.
-    """
+    """ThreadReaders reads each stream in a thread. After `close`, a thread ends when its stream's next line arrives."""
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
         super().__init__(ahead)

@@ -1,8 +1,7 @@
 """`gather` reads a job and the objects that explain its state, in two rounds of simultaneous requests.
 
-The first round reads the job's pods, StatefulSets and evidence. They decide whether the second round reads the queue,
-gang, nodes, claims, events and logs. Lists are bounded, and nothing is written. The situation names the objects that
-the user may not read.
+The first round's pods, StatefulSets and evidence decide whether the second reads the queue, gang, nodes, claims, events
+and logs. Lists are bounded, nothing is written, and the situation names objects that the user may not read.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ class Selection:
         return self.workers is None or worker in self.workers
 
 
+@dataclass
 class Filter:
     """Filter selects lines of one container's log, which must be read from its beginning.
 
@@ -71,16 +72,14 @@ class Filter:
     job's status determine the attempt.
     """
 
-    def __init__(self, selection: Selection, job: TrainingJob | None) -> None:
-        self._selection = selection
-        self._by_content = selection.by_content
-        self._job = job
-        self._attempt: int | None = None
+    selection: Selection
+    job: TrainingJob | None
+    _attempt: int | None = field(default=None, init=False)
 
     def __call__(self, line: WorkerLine) -> bool:
         """Returns whether the next line of the log is wanted."""
-        wanted = self._selection
-        if self._by_content:
+        wanted = self.selection
+        if wanted.by_content:
             begins = line.separates
             if begins is not None or self._attempt is None:
                 self._attempt = begins or self._attempt_at(line.time)
@@ -91,7 +90,7 @@ class Filter:
         return wanted.since is None or not line.time or line.time >= wanted.since
 
     def _attempt_at(self, time: float) -> int:
-        failures = () if self._job is None else self._job.status.failures
+        failures = () if self.job is None else self.job.status.failures
         ended = [each.attempt for each in failures if (at := to_seconds(each.failed_at)) is not None and at < time]
         return max(ended, default=0) + 1
 
@@ -173,10 +172,7 @@ class LogReader:
         return self._tail(_stream(self._kept_lines(worker, log)))
 
     async def _of_pod(self, pod: Mapping[str, Any], kept: KeptLog | None = None, *, follow: bool = False) -> Lines:
-        """Yields a worker's existing output: the kept output of earlier pods, then the logs of its containers.
-
-        With `follow`, the position in each container's log is at the end afterwards.
-        """
+        """Yields the kept output of earlier pods, then the containers' logs. Stores their positions if `follow`."""
         worker, containers, tail = worker_index(pod), containers_of(pod), self._cut_at
         if follow and tail is not None:
             # To follow a log, at least one line must be read, which determines the position.

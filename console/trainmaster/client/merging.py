@@ -31,10 +31,7 @@ _WORKER = re.compile(r"\[worker \d{1,9}\]: ?")
 
 
 class WorkerLine(NamedTuple):
-    """WorkerLine is a line of a worker's output. `time` is in seconds since the epoch, or 0 if it is unknown.
-
-    Agents put `[rank 3]: ` before a rank's lines, and mark the beginning of each attempt.
-    """
+    """WorkerLine is a line of output. Agents put `[rank 3]: ` before ranks' lines. An unknown `time` is 0."""
 
     time: float
     worker: int

@@ -110,10 +110,7 @@ class HttpTransport:
     """HttpTransport sends requests over urllib3."""
 
     def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS, reader: Reader | None = None) -> None:
-        """`seconds` limits the total time of an answer that isn't streamed. None means no limit.
-
-        `reader` creates the errors if the server isn't a Kubernetes API server.
-        """
+        """`seconds` limits the total time of answers that aren't streamed (None: no limit). `reader` creates errors."""
         self.server = server
         self._seconds = seconds
         self._reader = reader or Reader(server.address)

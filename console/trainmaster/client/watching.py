@@ -28,10 +28,7 @@ async def read_job(transport: AsyncTransport, namespace: str | None, name: str) 
 async def watch_job(
     transport: AsyncTransport, namespace: str, name: str, *, deadline: float = math.inf, must_exist: bool = False
 ) -> AsyncGenerator[TrainingJob, None]:
-    """Yields the job's state, then each change, until the job is deleted or the deadline (time.monotonic).
-
-    If `must_exist`, raises JobNotFound if there is no such job at the beginning.
-    """
+    """Yields the job at each change until it is deleted or the deadline. Raises JobNotFound if `must_exist`."""
     path, narrowed = collection_path(namespace), {"fieldSelector": f"metadata.name={name}"}
     while True:
         try:

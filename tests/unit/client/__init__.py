@@ -21,8 +21,7 @@
 | `diagnosis/scheduling` | `diagnosis/test_situations` |
 | `diagnosis/situation` | `diagnosis/test_situations` |
 | `errors` | `test_jobs`, `test_transport` |
-| `functions/source` | `functions/test_source` |
-| `functions/training` | `functions/test_training`, `cluster/test_sdk` |
+| `functions` | `test_functions`, `test_function_sources`, `cluster/test_sdk` |
 | `gathering` | `diagnosis/test_situations` |
 | `history/answers` | `history/test_reading` |
 | `history/finding` | `history/test_finding`, `history/test_errors`, `processes/client/test_history_place` |

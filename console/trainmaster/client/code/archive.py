@@ -14,7 +14,7 @@ import os
 import posixpath
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -122,12 +122,7 @@ def archive_folder(folder: str | Path) -> Archive:
             executables.add(name)
     if not any(isinstance(content, bytes) for content in files.values()):
         raise InvalidRequest(f"{folder} has no files, apart from what is ignored; give the folder that the code is in")
-    return _pack(files, executables, tuple(left_out), str(folder))
-
-
-def archive_files(files: Mapping[str, bytes]) -> Archive:
-    """Returns the archive of files, which are given by path. Raises InvalidRequest if they are too large."""
-    return _pack(dict(files), set(), (), "")
+    return archive_files(files, executables, left_out, str(folder))
 
 
 def size_text(count: int) -> str:
@@ -228,10 +223,13 @@ def _stays_inside(path: PurePosixPath, target: str) -> bool:
     return end != ".." and not end.startswith("../")
 
 
-def _pack(
-    files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[LeftOut, ...], folder: str
+def archive_files(
+    files: Mapping[str, bytes | str],
+    executables: Collection[str] = (),
+    left_out: Sequence[LeftOut] = (),
+    folder: str = "",
 ) -> Archive:
-    """Packs files, given as bytes, and links, given as their targets, into an archive."""
+    """Returns the archive of files (bytes) and links (their targets). Raises InvalidRequest if they are too large."""
     packed = io.BytesIO()
     # The archive records no archive name, times or owners, so that equal files make equal bytes.
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -251,7 +249,7 @@ def _pack(
             f"the code has {size_text(len(data))} compressed, and a job takes {size_text(MAX_CODE_BYTES)} at most; "
             f"leave data and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
         )
-    return Archive(data, sha256(data).hexdigest(), sizes, left_out, folder)
+    return Archive(data, sha256(data).hexdigest(), sizes, tuple(left_out), folder)
 
 
 def _sizes(files: Mapping[str, bytes | str]) -> dict[str, int]:

@@ -81,11 +81,7 @@ def submit_with_code(
 
 
 def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
-    """Uploads new code into a job, whose ranks save a checkpoint and restart with the code in the same pods.
-
-    Raises JobNotFound. Raises InvalidRequest if the job has ended or was submitted without code, or if the archive
-    lacks the job's script.
-    """
+    """Uploads new code into a job, whose ranks restart with it in their pods. Raises JobNotFound and InvalidRequest."""
     job = jobs.get(name)
     if job.finished:
         raise InvalidRequest(

@@ -1,8 +1,7 @@
 """Translates a failed program's last lines, as Python, torch, NCCL and Hugging Face print them, into plain sentences.
 
-Each ending consists of a pattern for the end of a log, the meaning and the remedy. Specific patterns come before
-general ones, because the last lines of a failed rank often match several (an NCCL error below the cause). If no pattern
-matches, the exception's own line is shown.
+Specific patterns come before general ones, because the last lines of a failed rank often match several (an NCCL error
+below the cause). If no pattern matches, the exception's own line is shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Explains pods that have a node but don't train: the node, volumes, images, containers, and ranks that don't start.
 
-The patterns match messages of the kubelet, the attach-detach controller, containerd (remotes/docker), CRI-O and
-registries.
+The patterns match messages of the kubelet, the attach-detach controller, containerd, CRI-O and registries.
 """
 
 from __future__ import annotations

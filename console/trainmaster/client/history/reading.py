@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.client.blocking import Blocking
@@ -42,15 +43,16 @@ Columns = dict[str, list[Any]]
 Ask = Callable[[float, float], Awaitable[Mapping[str, Any]]]
 
 
+@dataclass(eq=False)
 class HistoryReader:
     """HistoryReader asks a history, directly or through the API server. Each method can raise a ClientError."""
 
-    def __init__(self, transport: AsyncTransport, *, is_announced: bool = False, address: str = "this address") -> None:
-        """`address` is the history's address, for error messages."""
-        self._transport = transport
-        self._is_announced = is_announced
-        self._prefix, self._prefix_until = "", -math.inf
-        self._address = address
+    transport: AsyncTransport
+    is_announced: bool = False
+    # The history's address, for error messages.
+    address: str = "this address"
+    _prefix: str = field(default="", init=False)
+    _prefix_until: float = field(default=-math.inf, init=False)
 
     async def jobs(
         self, namespace: str | None = None, *, name: str | None = None, limit: int = answers.MOST_JOBS, after: str = ""
@@ -112,10 +114,10 @@ class HistoryReader:
 
     async def _get(self, kind: type[answers.HistoryAnswer], path: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
         given = {name: str(value) for name, value in query.items() if value is not None}
-        if self._is_announced and time.monotonic() >= self._prefix_until:
-            self._prefix = await announced_prefix(self._transport)
+        if self.is_announced and time.monotonic() >= self._prefix_until:
+            self._prefix = await announced_prefix(self.transport)
             self._prefix_until = time.monotonic() + ANNOUNCED_SECONDS
-        return kind.checked(await self._transport.request("GET", f"{self._prefix}{path}", query=given), self._address)
+        return kind.checked(await self.transport.request("GET", f"{self._prefix}{path}", query=given), self.address)
 
 
 def blocking_history(found: FoundHistory, *, seconds: float | None = READ_SECONDS) -> HistoryReader:
