@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.job import (
+    OPTIONAL_TEXT,
     TrainingJob,
     collection_path,
     items_of,
@@ -26,7 +27,6 @@ from trainmaster.client.job import (
     require_name,
     require_namespace,
     require_seconds,
-    require_text,
 )
 from trainmaster.client.logs import LogReader, Selection, labelled, may_have_several
 from trainmaster.client.metrics import JobMetrics, job_metrics
@@ -229,7 +229,7 @@ class AsyncJobClient(Output):
 
         require_name(name)
         for argument, value in (("uid", uid), ("history", history), ("token", token)):
-            require_text(argument, value, "text")
+            require(argument, value, OPTIONAL_TEXT, "text")
         async with history_beside(self.transport, history, token) as reader:
             return await curves(reader, self.namespace, name, uid=uid)
 

@@ -15,6 +15,8 @@ from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VE
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
 
+# The types of an optional argument that is text.
+OPTIONAL_TEXT = (str, type(None))
 # Maximum length of a name (RFC 1123).
 MAX_NAME = 253
 
@@ -101,7 +103,7 @@ def collection_path(namespace: str | None) -> str:
 
 def label_query(selector: str | None) -> dict[str, str]:
     """Returns the query parameter that restricts a list or a watch to jobs with some labels."""
-    require_text("selector", selector, "labels as text, such as 'team=vision'")
+    require("selector", selector, OPTIONAL_TEXT, "labels as text, such as 'team=vision'")
     return {} if selector is None else {"labelSelector": selector}
 
 
@@ -161,9 +163,3 @@ def require_seconds(argument: str, value: float | None) -> None:
     """Raises InvalidRequest for a value that is neither None nor a number."""
     if value is not None:
         require(argument, value, Real, "a number of seconds")
-
-
-def require_text(argument: str, value: str | None, remedy: str) -> None:
-    """Raises InvalidRequest for a value that is neither None nor text."""
-    if value is not None:
-        require(argument, value, str, remedy)

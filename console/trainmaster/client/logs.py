@@ -109,6 +109,7 @@ class Observer:
 class _Place:
     """_Place is a position in a container's log: the last line's time, and the number of lines with that time."""
 
+    keep: Filter
     time: float = 0.0
     lines: int = 0
 
@@ -144,7 +145,6 @@ class LogReader:
     # The selected workers' pods and kept output, as they were found first.
     pods: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, init=False)
     kept: Mapping[int, KeptLog] = field(default_factory=dict, init=False)
-    _filters: dict[Container, Filter] = field(default_factory=dict, init=False)
     _places: dict[Container, _Place] = field(default_factory=dict, init=False)
     # Workers whose pods have yielded a selected line.
     _seen: set[int] = field(default_factory=set, init=False)
@@ -180,7 +180,6 @@ class LogReader:
         is_first = True
         for container in containers:
             previous, place = container is not containers[-1], self._begin(container)
-            keep = self._filters[container]
             lines = self._read(container, previous=previous, tail=tail)
             try:
                 async with aclosing(lines):
@@ -191,7 +190,7 @@ class LogReader:
                         is_first = False
                         if follow:
                             place.pass_(line)
-                        if keep(line):
+                        if place.keep(line):
                             self._seen.add(worker)
                             yield line
             except (InvalidRequest, JobNotFound) as error:
@@ -328,8 +327,7 @@ class LogReader:
                 yield WorkerLine(at, container.worker, text)
 
     def _begin(self, container: Container) -> _Place:
-        self._filters.setdefault(container, Filter(self.selection, self.job))
-        return self._places.setdefault(container, _Place())
+        return self._places.setdefault(container, _Place(Filter(self.selection, self.job)))
 
     def _read_on(self, merger: Merger[Container], pod: Mapping[str, Any]) -> None:
         """Starts to follow the pod's containers that aren't followed yet."""
@@ -365,8 +363,9 @@ class LogReader:
                 return
             container, line = found
             if isinstance(line, WorkerLine):
-                self._places[container].pass_(line)
-                if self._filters[container](line):
+                place = self._places[container]
+                place.pass_(line)
+                if place.keep(line):
                     self._seen.add(container.worker)
                     yield line
             elif line.error is not None:

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
 from trainmaster.client.errors import NoCluster
-from trainmaster.client.job import require, require_text
+from trainmaster.client.job import OPTIONAL_TEXT, require
 from trainmaster_operator.kubeconfig import (
     Credentials,
     Kubeconfig,
@@ -110,7 +110,7 @@ def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -
     if kubeconfig is not None:
         require("kubeconfig", kubeconfig, (str, os.PathLike), "the path of a file")
         kubeconfig = os.fspath(kubeconfig)
-    require_text("context", context, "the name of a context as text")
+    require("context", context, OPTIONAL_TEXT, "the name of a context as text")
     try:
         return find_server(kubeconfig, context)
     except NoCluster as error:

@@ -65,16 +65,13 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """AsyncTransport is the interface of `AsyncJobClient`'s connection."""
+    """AsyncTransport is the interface of `AsyncJobClient`'s connection: `Transport`, as coroutines, and more."""
 
-    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
-        """Sends one request and returns the decoded JSON. Raises a ClientError."""
-
-    def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer (a watch, a log), until it ends."""
-
-    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON."""
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any: ...
+    def lines(
+        self, path: str, *, query: Mapping[str, str], read_seconds: float | None
+    ) -> AsyncGenerator[bytes, None]: ...
+    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes: ...
 
     async def sleep(self, seconds: float) -> None:
         """Waits for some seconds."""

@@ -18,7 +18,7 @@ from trainmaster.client.code.storing import CODE_LABEL, Objects, config_map
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound
 from trainmaster.client.job import TrainingJob, require_name
 from trainmaster.client.jobs import JobClient
-from trainmaster.client.objects import text
+from trainmaster.client.objects import at, text
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.wire.names import CODE_ARCHIVE
 
@@ -87,7 +87,7 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
         raise InvalidRequest(
             f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again with --code."
         )
-    code = (job.raw.get("spec") or {}).get("code")
+    code = at(job.raw, "spec", "code")
     if code is None:
         raise InvalidRequest(
             f"Job {name} has the code of its image: nothing can be pushed into it; submit it again with --code."

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from trainmaster.client.objects import Object, items, name_of, text
+from trainmaster.client.objects import Object, at, items, name_of, text
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.wire.values import mapping
 
@@ -89,7 +89,7 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str)
     found = []
     for node in nodes:
         name = name_of(node)
-        amount = _amount(mapping(mapping(node.get("status")).get("allocatable")).get(resource))
+        amount = _amount(at(node, "status", "allocatable", resource))
         found.append(Room(name, amount, None if pods is None else amount - used.get(name, Decimal(0))))
     return sorted(found, key=lambda room: (-(room.allocatable if room.free is None else room.free), room.node))
 

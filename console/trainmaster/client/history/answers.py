@@ -24,7 +24,6 @@ from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
 MOST_LINES = 1_000_000
 Item = TypeVar("Item")
-Kind = TypeVar("Kind", bound="HistoryAnswer")
 
 Whole = Annotated[int, Field(ge=0, lt=MAX_WHOLE)]
 Index = Annotated[int, Field(ge=0, lt=MAX_INDEX)]

@@ -30,8 +30,7 @@ from trainmaster.client.transport import READ_SECONDS, AsyncTransport, HttpTrans
 POINTS = 1000
 # How long a history's announced address is cached (seconds).
 ANNOUNCED_SECONDS = 60.0
-STEP_SECONDS, GRADIENT_NORM, LOSS = "stepSeconds", "gradNorm", "loss"
-FIGURES = (STEP_SECONDS, GRADIENT_NORM, LOSS)
+FIGURES = ("stepSeconds", "gradNorm", "loss")
 # The highest resolution of a history (--history-seconds is 2 by default).
 FINEST_SECONDS = 0.5
 # Maximum number of points in a piece, which makes about a megabyte.
@@ -55,10 +54,10 @@ class HistoryReader:
     _prefix_until: float = field(default=-math.inf, init=False)
 
     async def jobs(
-        self, namespace: str | None = None, *, name: str | None = None, limit: int = answers.MOST_JOBS, after: str = ""
+        self, namespace: str | None = None, *, limit: int = answers.MOST_JOBS, after: str = ""
     ) -> Mapping[str, Any]:
         """Returns recorded jobs, newest first. Pass the answer's `continue` as `after` of the next request."""
-        query = {"namespace": namespace, "name": name, "limit": limit, "continue": after or None}
+        query = {"namespace": namespace, "limit": limit, "continue": after or None}
         return await self._get(answers.RecordedJobList, "/v1/jobs", query)
 
     async def job(self, namespace: str, name: str, *, uid: str | None = None) -> Mapping[str, Any]:
@@ -88,7 +87,7 @@ class HistoryReader:
         since: float | None = None,
         until: float | None = None,
         columns: int = answers.MOST_COLUMNS,
-        figure: str = STEP_SECONDS,
+        figure: str = FIGURES[0],
     ) -> Mapping[str, Any]:
         """Returns the values of a figure (FIGURES) for each rank over time."""
         query = {"uid": uid, "from": since, "to": until, "columns": columns, "figure": figure}
