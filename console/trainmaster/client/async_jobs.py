@@ -25,6 +25,7 @@ from trainmaster.client.job import (
     require,
     require_count,
     require_name,
+    require_name_text,
     require_namespace,
     require_seconds,
 )
@@ -184,7 +185,7 @@ class AsyncJobClient(Output):
         the operator kept is read. `follow` waits for new lines until the job has ended. `tail` limits the output to
         each worker's last lines.
         """
-        require_name(name)
+        require_name_text(name)
         require_count("worker", worker)
         require_count("tail", tail)
         return self._logs(name, worker, follow=follow, tail=tail)

@@ -109,11 +109,16 @@ def label_query(selector: str | None) -> dict[str, str]:
 
 def require_name(name: str) -> None:
     """Raises InvalidRequest for a name that no job can have, because it becomes part of a request's path."""
-    require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
+    require_name_text(name)
     if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:
         raise InvalidRequest(
             f"{show(name)} is no name of a job: it has small letters, digits and '-', such as bert-mrpc"
         )
+
+
+def require_name_text(name: str) -> None:
+    """Raises InvalidRequest for a name that isn't text. Unlike `require_name`, it doesn't check the characters."""
+    require("name", name, str, "the name of a job as text, such as 'bert-mrpc'")
 
 
 def require_namespace(name: str) -> None:

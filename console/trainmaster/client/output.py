@@ -16,7 +16,7 @@ from trainmaster.client.job import (
     items_of,
     require,
     require_count,
-    require_name,
+    require_name_text,
     require_seconds,
     worker_index,
 )
@@ -36,7 +36,7 @@ class Output:
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
         """Returns the job's pods as raw objects, sorted by worker, without pods that have no worker's index."""
-        require_name(name)
+        require_name_text(name)
         path, query = f"/api/v1/namespaces/{self.namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}
         answer = await self.transport.request("GET", path, query=query)
         return sorted(filter(has_index, items_of(answer)), key=worker_index)
@@ -73,14 +73,14 @@ class Output:
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
         """Returns the output that the operator kept before the pods were removed, by worker."""
-        require_name(name)
+        require_name_text(name)
         data = await self._config_map(logs_name(name))
         logs = {worker: KeptLog.parse(data, worker) for worker in kept_workers(data)}
         return {worker: log for worker, log in logs.items() if log is not None}
 
     async def evidence(self, name: str) -> list[AttemptEvidence]:
         """Returns the evidence of failed attempts, oldest first, even after the pods are gone."""
-        require_name(name)
+        require_name_text(name)
         data = await self._config_map(evidence_name(name))
         parsed = (AttemptEvidence.parse(text) for key, text in data.items() if attempt_of(key) is not None)
         return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)
