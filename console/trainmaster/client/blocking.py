@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
@@ -111,18 +111,14 @@ def iterate(source: AsyncIterator[T]) -> Generator[T, None, None]:
     try:
         while True:
             try:
-                item = run(_next(source))
+                item = run(_awaited(anext(source)))
             except StopAsyncIteration:
                 return
             yield item
     finally:
         if isinstance(source, AsyncGenerator):
-            run(_close(source))
+            run(_awaited(source.aclose()))
 
 
-async def _next(source: AsyncIterator[T]) -> T:
-    return await anext(source)
-
-
-async def _close(source: AsyncGenerator[Any, None]) -> None:
-    await source.aclose()
+async def _awaited(what: Awaitable[T]) -> T:
+    return await what
