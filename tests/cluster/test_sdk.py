@@ -21,8 +21,7 @@ import yaml
 
 from tests.cluster.operator_under_test import running_operator, training_job
 from trainmaster import local
-from trainmaster.client import InvalidRequest, JobClient, JobNotFound, WaitTimeout, train
-from trainmaster.client.functions import training
+from trainmaster.client import InvalidRequest, JobClient, JobNotFound, WaitTimeout, functions, train
 from trainmaster.local import run_locally
 from trainmaster_local.testing.clusters import Cluster
 
@@ -61,7 +60,7 @@ def test_the_page_does_what_it_shows(jobs: JobClient) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", [train, run_locally])
 def test_a_docstring_does_what_it_shows(jobs: JobClient, example: Any) -> None:
-    module = training if example is train else local
+    module = functions if example is train else local
     [test] = doctest.DocTestFinder(recurse=False).find(example, example.__name__, globs=vars(module).copy())
     passes(test)
 

@@ -23,7 +23,7 @@ from trainmaster.cli.evidence import evidence_lines
 from trainmaster.cli.why import brief, why_lines, why_not_fine
 from trainmaster.cli.why import why as answer_why
 from trainmaster.client import ClientError, JobClient
-from trainmaster.client.diagnosis.situation import items, text
+from trainmaster.client.objects import items, text
 from trainmaster.client.transport import ReadOnlyTransport
 from trainmaster.client.view import JobView, view_of
 from trainmaster_operator import __version__

@@ -147,7 +147,7 @@ class Demo:
         """Saves the logs, and prints the result and the paths of logs, checkpoints and curves."""
         logs = self.folder / "logs"
         logs.mkdir()
-        for worker in jobs.kept_workers(job.name):
+        for worker in sorted(jobs.kept_logs(job.name)):
             (logs / f"worker-{worker}.log").write_text("\n".join(jobs.logs(job.name, worker)) + "\n", errors="replace")
         result = ", ".join(f"{name} {figure(value)}" for name, value in view_of(job.raw).result.items())
         self._say("result", f"{job.phase}: {result}" if result else job.phase)

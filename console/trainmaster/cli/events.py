@@ -23,8 +23,9 @@ from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.output import print_value, shown_object
 from trainmaster.cli.terminal import say, write
 from trainmaster.client import ClientError, JobClient, TrainingJob
-from trainmaster.client.view import parse_time, view_of
+from trainmaster.client.view import view_of
 from trainmaster_operator.api.printable import json_line, one_line
+from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.v1alpha1 import KIND
 from trainmaster_operator.api.v1alpha1.names import set_names
 from trainmaster_operator.wire.values import mapping, mappings
@@ -135,7 +136,7 @@ class Owners:
         job = self.sets.get((event.namespace, name)) if event.kind in _CHILDREN else None
         if job is None:
             return None
-        created = parse_time(job.raw["metadata"].get("creationTimestamp"))
+        created = to_datetime(job.raw["metadata"].get("creationTimestamp"))
         return None if created is not None and event.last < created else job
 
 
@@ -193,7 +194,7 @@ def _set_names(job: TrainingJob) -> list[str]:
 def _time(*candidates: object) -> datetime | None:
     """Returns the first valid time among the candidates, without microseconds."""
     for text in candidates:
-        if isinstance(text, str) and text and (time := parse_time(text)) is not None:
+        if isinstance(text, str) and text and (time := to_datetime(text)) is not None:
             return time.astimezone(UTC).replace(microsecond=0)
     return None
 

@@ -12,7 +12,7 @@ from trainmaster.client import JobNotFound, NotAllowed, TrainingJob, worker_inde
 from trainmaster.client.blocking import iterate, run
 from trainmaster.client.logs import LogReader
 from trainmaster.client.merging import WorkerLine
-from trainmaster.client.output import Output, has_started
+from trainmaster.client.output import Output, has_started, kept_logs_or_none
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.wire.values import whole
@@ -55,7 +55,7 @@ def _sources(
     for pod in run(reader.output.pods(name)):
         if worker_index(pod) == worker and has_started(pod):
             yield "", _while_there(iterate(reader.of_pod(pod)))
-    if (log := run(reader.output.kept_logs_or_none(name)).get(worker)) is not None:
+    if (log := run(kept_logs_or_none(reader.output, name)).get(worker)) is not None:
         cut = " It may begin in the middle: only the ends of logs are kept." if log.cut else ""
         yield f"Its pod is gone; this was kept of its log.{cut}", iterate(reader.of_kept(worker, log))
     if evidence is None:

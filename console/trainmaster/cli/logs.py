@@ -16,10 +16,10 @@ from trainmaster.cli.failed_logs import print_failed
 from trainmaster.cli.show import job_trouble, pod_trouble
 from trainmaster.cli.terminal import log_line, say, shows_colours
 from trainmaster.client import JobClient, JobNotFound, TrainingJob, worker_index
-from trainmaster.client.blocking import Blocking, iterate
+from trainmaster.client.blocking import iterate
 from trainmaster.client.logs import MAX_MERGED, LogReader, Observer, Selection
 from trainmaster.client.merging import WorkerLine
-from trainmaster.client.output import Output, has_started
+from trainmaster.client.output import has_started
 from trainmaster.client.view import view_of
 from trainmaster_operator.api.kept_logs import KeptLog, marked_attempt
 
@@ -63,8 +63,7 @@ def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
     )
     several = max(job.status.workers.desired, most_workers(job)) > 1 and len(options.workers) != 1
     printer = Printer(Style(several and not options.failed, options.prefix, options.timestamps, not options.ranks))
-    output = Output(Blocking(jobs.transport), jobs.namespace)
-    reader = LogReader(output, job, selection, _Sentences())
+    reader = LogReader(jobs.asynchronous, job, selection, _Sentences())
     if options.failed:
         print_failed(reader, printer)
     else:

@@ -15,7 +15,8 @@ from rich.text import Text
 from trainmaster.cli.console import columns
 from trainmaster.cli.terminal import called
 from trainmaster.client import TrainingJob
-from trainmaster.client.view import FailureView, JobView, duration, figure, parse_time, percent, rate, view_of
+from trainmaster.client.view import FailureView, JobView, duration, figure, percent, rate, view_of
+from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES, TimeSpent
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
 from trainmaster_operator.wire.values import is_number, mapping
@@ -130,7 +131,7 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collec
     rows = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
-        created = parse_time(metadata.get("creationTimestamp"))
+        created = to_datetime(metadata.get("creationTimestamp"))
         index = _index(pod)
         rows.append(
             [
@@ -197,7 +198,7 @@ def where_time_went(
     """
     # Users may have edited the status, and the bar needs valid shares.
     amounts = {name: seconds for name in TIME_CATEGORIES if is_number(seconds := getattr(spent, name)) and seconds > 0}
-    until = parse_time(spent.until)
+    until = to_datetime(spent.until)
     open_seconds = max((now - until).total_seconds(), 0.0) if until is not None and not job.finished else 0.0
     waits_in = _waits_in(job, pods)
     if open_seconds and waits_in is not None:

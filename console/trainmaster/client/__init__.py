@@ -8,7 +8,8 @@
 3. `functions` defines `train`, which makes a job from a function. `view` computes the figures and sentences of a job.
 4. `transport` sends the requests, and tests replace it; `asynchronous` sends them from coroutines. `server` finds the
    API server, its TLS settings, proxy and credentials. `answers` turns HTTP answers into results and errors.
-   `permission` asks whether a user may do something; `sentences` words messages about suspended jobs.
+   `objects` reads values of raw objects. `permission` asks whether a user may do something. `sentences` words messages
+   about suspended jobs.
 5. `history` reads recorded jobs.
 6. `code` uploads the user's code without an image.
 7. `gathering` reads a job and the objects around it, from which `diagnosis` explains the job's state.

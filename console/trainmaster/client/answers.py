@@ -6,7 +6,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from trainmaster.client.errors import (
     ClientError,
@@ -46,12 +46,22 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
+    @property
+    def status_object(self) -> dict[str, Any]:
+        """Returns the `Status` object in the body, or an empty one."""
+        try:
+            found = decode(self.body)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
+
 
 @dataclass(frozen=True)
 class Reader:
     """Reader interprets the answers of one address."""
 
     address: str
+    what: ClassVar[str] = "cluster"
 
     def decoded(self, answer: Answer) -> dict[str, Any]:
         """Returns an answer's JSON object, which contains `kind`. Raises NoCluster."""
@@ -65,14 +75,9 @@ class Reader:
 
     def refusal(self, answer: Answer, path: str) -> ClientError:
         """Returns the API server's Status as one of our errors, with its own message."""
-        status = answer.status
-        try:
-            found = decode(answer.body)
-        except ValueError:
-            found = None
-        is_status = isinstance(found, dict) and found.get("kind") == "Status"
-        message = _message(found, status) if is_status else ""
-        if not is_status and (proxied := _POD_PROXY.match(path)):
+        status, found = answer.status, answer.status_object
+        message = _message(found, status) if found else ""
+        if not found and (proxied := _POD_PROXY.match(path)):
             return InvalidRequest(f"Pod {proxied['pod']} answers {self.description(answer)}.")
         if status == 401:
             return NotKnown(
@@ -89,11 +94,11 @@ class Reader:
                 "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
                 f"({INSTALL_CRD})"
             )
-        if status == 404 and is_status and (job := _JOB.fullmatch(path)):
+        if status == 404 and found and (job := _JOB.fullmatch(path)):
             return JobNotFound(f"There is no job {job['name']} in namespace {job['namespace']}.")
         if status == 404 and path.startswith("/apis/") and answer.body.strip() == NO_SUCH_PATH:
             return JobNotFound(f"this cluster doesn't serve {'/'.join(path.split('/')[2:4])}")
-        if not is_status and status not in (429, *range(500, 600)):
+        if not found and status not in (429, *range(500, 600)):
             return self.no_such_server(answer)
         if status == 429 or status >= 500:
             reason = message or beginning(answer.body)
@@ -112,7 +117,7 @@ class Reader:
 
     def broken_off(self, error: BaseException) -> NoCluster:
         """Returns the error for an incomplete answer."""
-        return NoCluster(f"The answer of the cluster at {self.address} broke off: {innermost(error)}.")
+        return NoCluster(f"The answer of the {self.what} at {self.address} broke off: {innermost(error)}.")
 
     def untrusted(self, error: BaseException) -> NoCluster:
         """Returns the error for a failed TLS handshake."""

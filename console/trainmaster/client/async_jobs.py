@@ -13,32 +13,30 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Any, Self
 
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.job import (
+    OPTIONAL_TEXT,
     TrainingJob,
     collection_path,
     items_of,
     label_query,
     require,
     require_count,
-    require_manifest,
     require_name,
     require_name_text,
     require_namespace,
     require_seconds,
-    require_text,
 )
 from trainmaster.client.logs import LogReader, Selection, labelled, may_have_several
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.transport import AsyncTransport
-from trainmaster.client.watching import Watcher, list_events, read_job, watch_events
-from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
-from trainmaster_operator.api.kept_logs import KeptLog
+from trainmaster.client.watching import events_path, read_job, wait_for_job, watch_job, watch_jobs, watch_objects
+from trainmaster_operator.api.evidence import Stacks, stacks_name
 from trainmaster_operator.api.limits import check_size
+from trainmaster_operator.api.times import to_micro_text
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.wire.names import RESTART_ANNOTATION, STACKS_ANNOTATION
 
@@ -48,7 +46,7 @@ STACKS_POLL_SECONDS = 0.2
 _STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 
 
-class AsyncJobClient:
+class AsyncJobClient(Output):
     """AsyncJobClient reads and changes the jobs of one namespace.
 
     Its methods raise ClientErrors with a one-sentence message. It opens its own connections, so close it or use
@@ -73,10 +71,8 @@ class AsyncJobClient:
             namespace = namespace or server.namespace
             transport = own = AiohttpTransport(server)
             self._close = own.close
-        self.namespace = namespace or "default"
+        super().__init__(transport, namespace or "default")
         require_namespace(self.namespace)
-        self.transport = transport
-        self._output = Output(transport, self.namespace)
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,7 +87,7 @@ class AsyncJobClient:
 
     async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
         """Creates a job, or with `replace` applies it (server-side). Raises JobExists, InvalidRequest."""
-        require_manifest(manifest)
+        require("manifest", manifest, Mapping, "the job as a mapping, such as yaml.safe_load makes of a file's text")
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
         problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
         if problem is not None:
@@ -102,14 +98,7 @@ class AsyncJobClient:
             return TrainingJob.of(await self.transport.request("POST", path, query=_STRICT, body=body))
         metadata = body.get("metadata")
         path = self._path(str(metadata.get("name", "") if isinstance(metadata, Mapping) else ""))
-        return TrainingJob.of(
-            await self.transport.request(
-                *("PATCH", path),
-                query={**_STRICT, "force": "true"},
-                body=body,
-                content_type="application/apply-patch+yaml",
-            )
-        )
+        return await self._patch(path, body, "application/apply-patch+yaml", force="true")
 
     async def get(self, name: str) -> TrainingJob:
         """Returns one job. Raises JobNotFound."""
@@ -148,31 +137,23 @@ class AsyncJobClient:
                 f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again."
             )
         # A timestamp is readable, and microseconds make each request different.
-        moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: moment}}})
+        return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: to_micro_text(time.time())}}})
 
     async def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
         """Changes a job by a merge patch."""
         require("patch", patch, Mapping, "a mapping with the fields that change")
-        return TrainingJob.of(
-            await self.transport.request(
-                *("PATCH", self._path(name)),
-                query=_STRICT,
-                body=patch,
-                content_type="application/merge-patch+json",
-            )
-        )
+        return await self._patch(self._path(name), patch, "application/merge-patch+json")
 
     def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
         """Yields the job's state now and after each change, until the job is deleted. Reopens a broken watch."""
         require_name(name)
-        return Watcher(self.transport, self.namespace).one(name)
+        return watch_job(self.transport, self.namespace, name)
 
     def watch_all(
         self, *, all_namespaces: bool = False, selector: str | None = None
     ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
         """Yields all jobs, then each changed or deleted job, forever. The flag is True if the job was deleted."""
-        return Watcher(self.transport, None if all_namespaces else self.namespace, selector).all()
+        return watch_jobs(self.transport, None if all_namespaces else self.namespace, selector)
 
     async def wait(
         self,
@@ -181,15 +162,12 @@ class AsyncJobClient:
         until: Callable[[TrainingJob], bool] = lambda job: job.finished,
         timeout: float | None = None,
     ) -> TrainingJob:
-        """Waits until a job has ended, or until `until` returns True, and returns the job.
-
-        Raises WaitTimeout after `timeout` seconds, and JobNotFound if the job is deleted meanwhile.
-        """
+        """Waits until a job has ended or `until` is True. Raises WaitTimeout, and JobNotFound if it is deleted."""
         require_name(name)
         require_seconds("timeout", timeout)
         if not callable(until):
             raise InvalidRequest(f"until is of type {type(until).__name__}: give a function of a job, or leave it out")
-        return await Watcher(self.transport, self.namespace).until(name, until, timeout)
+        return await wait_for_job(self.transport, self.namespace, name, until, timeout)
 
     async def metrics(self, name: str) -> JobMetrics:
         """Returns each rank's current step, loss, samples per second and seconds per step. Raises JobNotFound."""
@@ -197,14 +175,6 @@ class AsyncJobClient:
         if not pods:
             await self.get(name)
         return await job_metrics(self.transport, self.namespace, pods)
-
-    async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
-        """Returns the job's pods as raw objects, sorted by worker.
-
-        Pods that have the job's label but no index are left out.
-        """
-        require_name_text(name)
-        return await self._output.pods(name)
 
     def logs(
         self, name: str, worker: int | None = None, *, follow: bool = False, tail: int | None = None
@@ -220,51 +190,16 @@ class AsyncJobClient:
         require_count("tail", tail)
         return self._logs(name, worker, follow=follow, tail=tail)
 
-    def pod_log(
-        self,
-        pod: str,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        previous: bool = False,
-        timestamps: bool = False,
-        since: float | None = None,
-    ) -> AsyncGenerator[str, None]:
-        """Yields the log of a worker's current or previous container line by line. Raises JobNotFound.
-
-        Raises InvalidRequest if the container hasn't started. A followed log ends when the container ends or the
-        connection breaks. With `timestamps`, each line begins with its time (api/kept_logs.py). Lines before `since`
-        (seconds since the epoch) are left out.
-        """
-        require("pod", pod, str, "the name of a pod as text")
-        require_count("tail", tail)
-        require_seconds("since", since)
-        return self._output.pod_log(
-            pod, follow=follow, tail=tail, previous=previous, timestamps=timestamps, since=since
-        )
-
-    async def kept_workers(self, name: str) -> builtins.list[int]:
-        """Returns the workers whose output the operator kept at the job's end."""
-        return sorted(await self.kept_logs(name))
-
-    async def kept_logs(self, name: str) -> dict[int, KeptLog]:
-        """Returns the output that the operator kept before the pods were removed, by worker."""
-        require_name_text(name)
-        return await self._output.kept_logs(name)
-
     async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
         """Returns the raw Events about all objects of the namespace, or of all namespaces."""
-        return await list_events(self.transport, None if all_namespaces else self.namespace)
+        return items_of(await self.transport.request("GET", events_path(None if all_namespaces else self.namespace)))
 
     def watch_events(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-        """Yields the existing raw Events as ADDED, then each added or changed Event, forever."""
-        return watch_events(self.transport, None if all_namespaces else self.namespace)
+        """Yields the existing raw Events as ADDED, then each added, changed or deleted Event, forever."""
+        return watch_objects(self.transport, events_path(None if all_namespaces else self.namespace))
 
     async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
-        """Asks all ranks of a running job for their stacks, without stopping the ranks, and returns the answers.
-
-        Raises InvalidRequest if no ranks are running, and WaitTimeout after `timeout` seconds.
-        """
+        """Returns the stacks of all running ranks, without stopping them. Raises InvalidRequest and WaitTimeout."""
         require_seconds("timeout", timeout)
         job = await self.get(name)
         if job.phase not in ("Starting", "Running"):
@@ -273,7 +208,7 @@ class AsyncJobClient:
         await self.merge(name, {"metadata": {"annotations": {STACKS_ANNOTATION: request}}})
         until = time.monotonic() + timeout
         while time.monotonic() < until:
-            found = await self._output.stacks(name)
+            found = Stacks.parse(await self._config_map(stacks_name(name)))
             if found is not None and found.request == request:
                 return found
             await self.transport.sleep(STACKS_POLL_SECONDS)
@@ -282,11 +217,6 @@ class AsyncJobClient:
             "watches the job's agents.",
             job.phase,
         )
-
-    async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
-        """Returns the evidence of failed attempts, oldest first, even after the pods are gone."""
-        require_name_text(name)
-        return await self._output.evidence(name)
 
     async def history(
         self, name: str, *, uid: str | None = None, history: str | None = None, token: str | None = None
@@ -300,7 +230,7 @@ class AsyncJobClient:
 
         require_name(name)
         for argument, value in (("uid", uid), ("history", history), ("token", token)):
-            require_text(argument, value, "text")
+            require(argument, value, OPTIONAL_TEXT, "text")
         async with history_beside(self.transport, history, token) as reader:
             return await curves(reader, self.namespace, name, uid=uid)
 
@@ -309,7 +239,7 @@ class AsyncJobClient:
     ) -> AsyncGenerator[str, None]:
         job = await read_job(self.transport, self.namespace, name)
         selection = Selection(workers=None if worker is None else frozenset([worker]), tail=tail)
-        reader = LogReader(self._output, job, selection)
+        reader = LogReader(self, job, selection)
         follows = follow and not reader.is_over
         several = worker is None and may_have_several(job)
         async with aclosing(labelled(reader.lines(follow=follow), several=several)) as lines:
@@ -327,6 +257,12 @@ class AsyncJobClient:
         if job.to_be_suspended == suspend:
             return job
         return await self.merge(name, {"spec": {"runPolicy": {"suspend": suspend}}})
+
+    async def _patch(self, path: str, body: Mapping[str, Any], content_type: str, **query: str) -> TrainingJob:
+        query = {**_STRICT, **query}
+        return TrainingJob.of(
+            await self.transport.request("PATCH", path, query=query, body=body, content_type=content_type)
+        )
 
     def _path(self, name: str) -> str:
         require_name(name)

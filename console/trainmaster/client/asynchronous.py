@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-import time
-from collections.abc import AsyncGenerator, Coroutine, Hashable, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, Unpack
 
 import aiohttp
 
 from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.errors import NoCluster
-from trainmaster.client.merging import MAX_AHEAD, MIN_AHEAD, Arrival, Ended, Lines, Readers, WorkerLine
+from trainmaster.client.merging import MAX_AHEAD, Arrival, Readers
 from trainmaster.client.server import Fixed, Server
 from trainmaster.client.transport import (
     CONNECT_SECONDS,
@@ -22,6 +21,7 @@ from trainmaster.client.transport import (
     MOST_CONNECTIONS,
     READ_SECONDS,
     LineSplitter,
+    RequestOptions,
     encoded,
     request_headers,
     url,
@@ -35,10 +35,7 @@ MOST_REFUSAL = 65_536
 
 
 class AiohttpTransport:
-    """AiohttpTransport sends requests over aiohttp, in the event loop of the first request.
-
-    If a connector is given (`connector_to`), other clients of the same server share its connections.
-    """
+    """AiohttpTransport sends requests in the event loop of the first one. Transports may share a server's connector."""
 
     # Session options, and the size limit of an answer (bytes). Subclasses that serve many users set them.
     session_options: Mapping[str, Any] = {}
@@ -63,24 +60,16 @@ class AiohttpTransport:
             await self._session.close()
             self._session = None
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends one request and returns the decoded JSON object, which contains `kind`."""
-        response = await self._send(method, path, query or {}, body, content_type, READ_SECONDS)
+        response = await self._send(method, path, READ_SECONDS, **options)
         return self._reader.decoded(await self._whole(response))
 
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
         """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
-        response = await self._send("GET", path, query, None, JSON, read_seconds)
+        response = await self._send("GET", path, read_seconds, query=query)
         splitter = LineSplitter(path)
         try:
             async for chunk in response.content.iter_any():
@@ -96,20 +85,15 @@ class AiohttpTransport:
 
     async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
-        found = b""
         try:
             async with asyncio.timeout(seconds):
-                response = await self._send("GET", path, {}, None, JSON, seconds)
+                response = await self._send("GET", path, seconds)
                 try:
-                    while len(found) < limit and (chunk := await response.content.readany()):
-                        found += chunk
+                    return (await self._whole(response, limit)).body
                 finally:
                     response.close()
         except TimeoutError as error:
             raise self._reader.broken_off(TimeoutError(f"not whole after {seconds:g} s")) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._reader.broken_off(error) from error
-        return found[:limit]
 
     async def sleep(self, seconds: float) -> None:
         """Waits without blocking the event loop."""
@@ -130,13 +114,7 @@ class AiohttpTransport:
         return TaskReaders()
 
     async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Any,
-        content_type: str,
-        read_seconds: float | None,
+        self, method: str, path: str, read_seconds: float | None, **options: Unpack[RequestOptions]
     ) -> aiohttp.ClientResponse:
         """Returns a successful answer whose body is still unread. Raises a ClientError."""
         from yarl import URL
@@ -148,12 +126,12 @@ class AiohttpTransport:
                 **self.session_options,
             )
         try:
-            headers = await self._headers(content_type)
+            headers = await self._headers(options.get("content_type", JSON))
             response = await self._session.request(
                 method,
-                URL(url(self.server, path, query), encoded=True),
+                URL(url(self.server, path, options.get("query")), encoded=True),
                 headers=headers,
-                data=None if body is None else encoded(body),
+                data=encoded(options.get("body")),
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=read_seconds),
                 allow_redirects=False,
                 proxy=self.server.proxy,
@@ -198,72 +176,41 @@ def connector_to(server: Server) -> aiohttp.TCPConnector:
     return aiohttp.TCPConnector(limit=0, ssl=server.tls if server.tls is not None else True)
 
 
-class TaskReaders:
+class TaskReaders(Readers):
     """TaskReaders reads each stream in a task of its own."""
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        """`ahead` limits the characters read ahead in all streams together. Each stream may read MIN_AHEAD."""
-        self._most_ahead = ahead
+        super().__init__(ahead)
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
-        # For each stream, the characters read ahead and the event that its reader waits for.
-        self._ahead: dict[Hashable, int] = {}
-        self._room: dict[Hashable, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def add(self, source: Hashable, stream: Lines) -> None:
-        """Starts to read a stream."""
-        self._ahead[source], self._room[source] = 0, asyncio.Event()
-        task = asyncio.create_task(self._read(source, stream))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
-        # The reading tasks run only while this coroutine waits.
-        await asyncio.sleep(0)
-        found = []
-        if self._arrivals.empty():
-            try:
-                async with asyncio.timeout(seconds):
-                    found.append(await self._arrivals.get())
-            except TimeoutError:
-                return []
-        while not self._arrivals.empty():
-            found.append(self._arrivals.get_nowait())
-        for source, item, _ in found:
-            if isinstance(item, Ended):
-                del self._ahead[source], self._room[source]
-        return found
-
-    def passed(self, source: Hashable, line: WorkerLine) -> None:
-        """Makes room for further lines of a source."""
-        if source in self._ahead:
-            self._ahead[source] -= len(line.text)
-            if self._ahead[source] <= self._share // 2:
-                self._room[source].set()
 
     async def close(self) -> None:
         """Cancels all readers."""
+        await super().close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    @property
-    def _share(self) -> int:
-        """Returns the limit of characters read ahead of one stream."""
-        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
+    def _new_room(self) -> asyncio.Event:
+        return asyncio.Event()
 
-    async def _read(self, source: Hashable, stream: Lines) -> None:
-        error: Exception | None = None
-        try:
-            async with aclosing(stream) as lines:
-                async for line in lines:
-                    while self._ahead[source] > self._share:
-                        self._room[source].clear()
-                        await self._room[source].wait()
-                    self._ahead[source] += len(line.text)
-                    self._arrivals.put_nowait(Arrival(source, line, time.monotonic()))
-        except Exception as found:
-            error = found
-        self._arrivals.put_nowait(Arrival(source, Ended(error), time.monotonic()))
+    def _start(self, reading: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(reading)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _put(self, arrival: Arrival) -> None:
+        self._arrivals.put_nowait(arrival)
+
+    async def _arrived(self, seconds: float | None) -> list[Arrival]:
+        # The reading tasks run only while this coroutine waits.
+        await asyncio.sleep(0)
+        found = []
+        if self._arrivals.empty():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    found.append(await self._arrivals.get())
+        while not self._arrivals.empty():
+            found.append(self._arrivals.get_nowait())
+        return found

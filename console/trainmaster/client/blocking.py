@@ -6,14 +6,16 @@ needn't import asyncio, and no event loop is nested in a notebook's own loop.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-from trainmaster.client.merging import MAX_AHEAD, MIN_AHEAD, Arrival, Ended, Lines, Readers, WorkerLine
-from trainmaster.client.transport import MOST_CONNECTIONS, Transport
+from trainmaster.client.merging import MAX_AHEAD, Arrival, Readers
+from trainmaster.client.transport import MOST_CONNECTIONS, RequestOptions, Transport
 
 T = TypeVar("T")
 
@@ -24,7 +26,7 @@ class Blocking:
 
     transport: Transport
 
-    async def request(self, method: str, path: str, **options: Any) -> Any:
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends one request and returns the decoded JSON. Raises a ClientError."""
         return self.transport.request(method, path, **options)
 
@@ -57,95 +59,40 @@ class Blocking:
         return ThreadReaders()
 
 
-@dataclass
-class _Ahead:
-    """_Ahead counts the characters read ahead of one stream."""
+class _BlockingEvent:
+    """_BlockingEvent is like asyncio.Event, for coroutines that may block."""
 
-    # Notifies the reader of new room. All streams share the lock.
-    room: threading.Condition
-    size: int = 0
-    # Whether the reader waits for room.
-    is_full: bool = False
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.set, self.clear = self._event.set, self._event.clear
+
+    async def wait(self) -> None:
+        self._event.wait()
 
 
-class ThreadReaders:
-    """ThreadReaders reads each stream in a thread of its own.
-
-    After `close`, a thread ends when its stream's next line arrives.
-    """
+class ThreadReaders(Readers):
+    """ThreadReaders reads each stream in a thread. After `close`, a thread ends when its stream's next line arrives."""
 
     def __init__(self, ahead: int = MAX_AHEAD) -> None:
-        self._most_ahead = ahead
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._arrivals: list[Arrival] = []
-        self._ahead: dict[Hashable, _Ahead] = {}
-        self._closed = False
+        super().__init__(ahead)
+        self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
 
-    def add(self, source: Hashable, stream: Lines) -> None:
-        """Starts to read a stream."""
-        self._ahead[source] = ahead = _Ahead(threading.Condition(self._lock))
-        threading.Thread(target=self._read, args=(source, iterate(stream), ahead), daemon=True).start()
+    def _new_room(self) -> _BlockingEvent:
+        return _BlockingEvent()
 
-    async def take(self, seconds: float | None) -> list[Arrival]:
-        """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
-        with self._changed:
-            if not self._arrivals and seconds != 0:
-                self._changed.wait(seconds)
-            found, self._arrivals = self._arrivals, []
-            for source, item, _ in found:
-                if isinstance(item, Ended):
-                    del self._ahead[source]
-        return found
-
-    def passed(self, source: Hashable, line: WorkerLine) -> None:
-        """Makes room for further lines of a source."""
-        with self._lock:
-            ahead = self._ahead.get(source)
-            if ahead is None:
-                # The stream has ended.
-                return
-            ahead.size -= len(line.text)
-            # Wakes the reader when the buffer is half empty. If it were empty, the other streams' lines would wait.
-            if ahead.is_full and ahead.size <= self._share // 2:
-                ahead.is_full = False
-                ahead.room.notify()
-
-    async def close(self) -> None:
-        """Makes all readers end."""
-        with self._lock:
-            self._closed = True
-            for ahead in self._ahead.values():
-                ahead.room.notify()
-
-    @property
-    def _share(self) -> int:
-        """Returns the limit of characters read ahead of one stream."""
-        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
-
-    def _read(self, source: Hashable, lines: Generator[WorkerLine, None, None], ahead: _Ahead) -> None:
-        error: Exception | None = None
-        try:
-            for line in lines:
-                with self._lock:
-                    while ahead.size > self._share and not self._closed:
-                        ahead.is_full = True
-                        ahead.room.wait()
-                    if self._closed:
-                        return
-                    ahead.size += len(line.text)
-                    self._put(Arrival(source, line, time.monotonic()))
-        except Exception as found:
-            error = found
-        finally:
-            lines.close()
-            with self._lock:
-                self._put(Arrival(source, Ended(error), time.monotonic()))
+    def _start(self, reading: Coroutine[Any, Any, None]) -> None:
+        threading.Thread(target=run, args=(reading,), daemon=True).start()
 
     def _put(self, arrival: Arrival) -> None:
-        self._arrivals.append(arrival)
-        if len(self._arrivals) == 1:
-            self._changed.notify()
+        self._arrivals.put(arrival)
+
+    async def _arrived(self, seconds: float | None) -> list[Arrival]:
+        found = []
+        with suppress(queue.Empty):
+            found.append(self._arrivals.get(timeout=seconds))
+            while True:
+                found.append(self._arrivals.get_nowait())
+        return found
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -164,18 +111,14 @@ def iterate(source: AsyncIterator[T]) -> Generator[T, None, None]:
     try:
         while True:
             try:
-                item = run(_next(source))
+                item = run(_awaited(anext(source)))
             except StopAsyncIteration:
                 return
             yield item
     finally:
         if isinstance(source, AsyncGenerator):
-            run(_close(source))
+            run(_awaited(source.aclose()))
 
 
-async def _next(source: AsyncIterator[T]) -> T:
-    return await anext(source)
-
-
-async def _close(source: AsyncGenerator[Any, None]) -> None:
-    await source.aclose()
+async def _awaited(what: Awaitable[T]) -> T:
+    return await what

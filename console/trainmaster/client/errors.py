@@ -1,16 +1,4 @@
-"""Defines the errors of this package.
-
-    ClientError
-    ├── NoCluster          no kubeconfig, or nothing answers at its address
-    ├── JobNotFound        no such job (or the custom resource isn't installed)
-    ├── JobExists          a job of that name exists already
-    ├── InvalidRequest     the API server refused it, or an argument has a wrong type
-    ├── NotAllowed         the user lacks a permission; the text names it
-    │   └── NotKnown       the API server doesn't know this token or certificate (any more)
-    └── WaitTimeout        the job hasn't reached the state in time; `.phase` is the phase it was in
-
-Every message is one sentence, written for people.
-"""
+"""Defines the errors of this package. Every message is one sentence, written for people."""
 
 from __future__ import annotations
 
@@ -20,11 +8,11 @@ class ClientError(Exception):
 
 
 class NoCluster(ClientError):
-    """No cluster can be reached."""
+    """There is no kubeconfig, or nothing answers at its address."""
 
 
 class JobNotFound(ClientError):
-    """There is no such job."""
+    """There is no such job, or the custom resource isn't installed."""
 
 
 class JobExists(ClientError):
@@ -32,11 +20,11 @@ class JobExists(ClientError):
 
 
 class InvalidRequest(ClientError):
-    """The API server refused the request, or a check refused it before it was sent."""
+    """The API server refused the request, or an argument has a wrong type."""
 
 
 class NotAllowed(ClientError):
-    """The user isn't allowed to make this request."""
+    """The user lacks a permission; the message names it."""
 
 
 class NotKnown(NotAllowed):
@@ -44,7 +32,7 @@ class NotKnown(NotAllowed):
 
 
 class WaitTimeout(ClientError):
-    """The job hasn't reached the state in time."""
+    """The job hasn't reached the state in time. `phase` is the phase that it was in."""
 
     def __init__(self, message: str, phase: str) -> None:
         super().__init__(message)

@@ -1,8 +1,7 @@
 """`gather` reads a job and the objects that explain its state, in two rounds of simultaneous requests.
 
-The first round reads the job's pods, StatefulSets and evidence. They decide whether the second round reads the queue,
-gang, nodes, claims, events and logs. Lists are bounded, and nothing is written. The situation names the objects that
-the user may not read.
+The first round's pods, StatefulSets and evidence decide whether the second reads the queue, gang, nodes, claims, events
+and logs. Lists are bounded, nothing is written, and the situation names objects that the user may not read.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from typing import Any
 from urllib.parse import quote
 
 from trainmaster.client.diagnosis.scheduling import claims_of
-from trainmaster.client.diagnosis.situation import Object, Situation, at, condition, containers, name_of, text
+from trainmaster.client.diagnosis.situation import Situation
 from trainmaster.client.errors import ClientError, JobNotFound, NotAllowed
 from trainmaster.client.job import TrainingJob, has_index, worker_index
 from trainmaster.client.metrics import parse_metrics, parse_worker_state
+from trainmaster.client.objects import Object, at, condition, containers, has_condition, items, name_of, text
 from trainmaster.client.transport import AsyncTransport
 from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster_operator.api.kept_logs import log_key, logs_name
@@ -36,8 +36,6 @@ MAX_STARTING_PODS = 8
 LOG_LINES = 40
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _POD_GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "coscheduling": "scheduling.x-k8s.io/v1alpha1"}
-# This field shows that a list was cut at its limit. Such a list can't be summed up.
-_CUT = "continue"
 
 
 async def gather(transport: AsyncTransport, job: TrainingJob) -> Situation:
@@ -62,7 +60,6 @@ class _Gathering:
     unread: list[str] = field(default_factory=list)
 
     async def situation(self) -> Situation:
-        """Runs both rounds and returns the situation."""
         selector = {"labelSelector": f"{JOB_NAME_LABEL}={self.job.name}"}
         first: list[Coroutine[Any, Any, Any]] = [
             self._list("pods", self._namespaced("/api/v1", "pods"), selector),
@@ -70,7 +67,7 @@ class _Gathering:
             self._evidence(),
         ]
         found_pods, found_sets, evidence = await self.transport.together(first)
-        pods = tuple(sorted(filter(has_index, found_pods or ()), key=worker_index))
+        pods = sorted(filter(has_index, found_pods or ()), key=worker_index)
         state = _State(self.job, pods)
         about = [*map(name_of, found_sets or ()), *state.troubled, *state.claims] if state.has_events else []
         parts, events = self._second_round(state), [self._events(name) for name in dict.fromkeys(about)]
@@ -80,13 +77,8 @@ class _Gathering:
         found |= found.pop("queue", None) or {}
         found["events"] = sorted((one for each in answers[: len(events)] for one in each or ()), key=_time_of_event)
         found |= self._said(zip(map(worker_index, state.talking), answers[len(events) :], strict=False))
-        changes: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in found.items()
-            if value is not None
-        }
-        unread = tuple(dict.fromkeys(self.unread))
-        return Situation(self.job, pods=pods, evidence=tuple(evidence), unread=unread, **changes)
+        known = {name: value for name, value in found.items() if value is not None}
+        return Situation(self.job, pods=pods, evidence=evidence, unread=list(dict.fromkeys(self.unread)), **known)
 
     def _said(self, pages: Iterable[tuple[int, str]]) -> dict[str, Any]:
         """Parses the agents' pages: the ranks' figures, or the workers' states while the job isn't running."""
@@ -110,7 +102,8 @@ class _Gathering:
             path = self._namespaced(f"/apis/{_POD_GROUPS[state.gang]}", "podgroups")
             asked["pod_group"] = self._get("the PodGroup", f"{path}/{_part(self.job.name)}")
         if self.job.status.phase is None:
-            asked["operators"] = self._operators()
+            operators = {"labelSelector": "app.kubernetes.io/name=trainmaster"}
+            asked["operators"] = self._list("the operator's Deployment", "/apis/apps/v1/deployments", operators)
         return asked
 
     def _namespaced(self, api: str, plural: str) -> str:
@@ -134,9 +127,8 @@ class _Gathering:
         """Returns the pods of all namespaces that use resources, or None if there are too many to sum up."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed", "limit": str(MAX_PODS)}
         answer = await self._get("the pods of other namespaces, and so what nodes have free,", "/api/v1/pods", query)
-        if answer is None or at(answer, "metadata", _CUT):
-            return None
-        return list(mappings(answer.get("items")))
+        # `continue` shows that the list was cut at its limit. Such a list can't be summed up.
+        return None if answer is None or at(answer, "metadata", "continue") else list(items(answer, "items"))
 
     async def _nodes(self, names: Sequence[str]) -> list[Object]:
         found = [await self._get(f"node {name}", f"/api/v1/nodes/{_part(name)}") for name in names]
@@ -147,19 +139,17 @@ class _Gathering:
         return await self._list("events", self._namespaced("/api/v1", "events"), query)
 
     async def _queue(self) -> dict[str, Any]:
-        """Returns the objects that decide the job's position in Kueue."""
         queue = text(self.job.raw, "spec", "scheduling", "queue")
         workloads = await self._list("Workloads", self._namespaced(KUEUE, "workloads"), {})
         local_queues = await self._list("LocalQueues", self._namespaced(KUEUE, "localqueues"), {})
         found: dict[str, Any] = {"local_queues": local_queues}
         if workloads is not None:
             found["workload"] = next((one for one in workloads if name_of(one) == self.job.name), None)
-            found["pending"] = [
-                one for one in workloads if text(one, "spec", "queueName") == queue and _is_pending(one)
-            ]
-        mine = next((one for one in local_queues or () if name_of(one) == queue), None)
-        if mine is not None:
-            cluster_queue = text(mine, "spec", "clusterQueue")
+            mine = [one for one in workloads if text(one, "spec", "queueName") == queue]
+            found["pending"] = list(filter(_is_pending, mine))
+        local_queue = next((one for one in local_queues or () if name_of(one) == queue), None)
+        if local_queue is not None:
+            cluster_queue = text(local_queue, "spec", "clusterQueue")
             path = f"{KUEUE}/clusterqueues/{_part(cluster_queue)}"
             found["cluster_queue"] = await self._get(f"ClusterQueue {cluster_queue}", path)
             found["position"] = await self._position(queue)
@@ -167,19 +157,14 @@ class _Gathering:
 
     async def _position(self, queue: str) -> int | None:
         """Returns the position from Kueue's visibility API, or None if the API isn't served or readable."""
-        path = self._namespaced(
-            "/apis/visibility.kueue.x-k8s.io/v1beta1", f"localqueues/{_part(queue)}/pendingworkloads"
-        )
+        api = "/apis/visibility.kueue.x-k8s.io/v1beta1"
+        path = self._namespaced(api, f"localqueues/{_part(queue)}/pendingworkloads")
         try:
             answer = mapping(await self.transport.request("GET", path))
         except ClientError:
             return None
         mine = next((one for one in mappings(answer.get("items")) if name_of(one) == self.job.name), None)
         return None if mine is None else whole(mine.get("positionInLocalQueue", 0))
-
-    async def _operators(self) -> list[Object] | None:
-        query = {"labelSelector": "app.kubernetes.io/name=trainmaster"}
-        return await self._list("the operator's Deployment", "/apis/apps/v1/deployments", query)
 
     async def _evidence(self) -> list[AttemptEvidence]:
         path = self._namespaced("/api/v1", f"configmaps/{_part(evidence_name(self.job.name))}")
@@ -227,21 +212,19 @@ class _State:
         status = job.status
         reasons = {each.reason for each in status.conditions if each.type in ("Running", "Failed")}
         unscheduled = [pod for pod in pods if condition(pod, "PodScheduled").get("status") == "False"]
-        unready = [
-            pod for pod in pods if condition(pod, "Ready").get("status") != "True" and text(pod, "spec", "nodeName")
-        ]
+        placed = [pod for pod in pods if text(pod, "spec", "nodeName")]
+        unready = [pod for pod in placed if not has_condition(pod, "Ready")]
         self.gang = text(job.raw, "spec", "scheduling", "gang", "scheduler")
         self.is_queued = any(each.reason == "Queued" and each.status == "True" for each in status.conditions)
         self.lacks_nodes = bool(unscheduled) or "Unschedulable" in reasons
-        self.suspect_nodes = (
-            [] if job.finished else list(dict.fromkeys(text(pod, "spec", "nodeName") for pod in unready))[:8]
-        )
+        suspects = dict.fromkeys(text(pod, "spec", "nodeName") for pod in unready)
+        self.suspect_nodes = [] if job.finished else list(suspects)[:8]
         is_starting = status.phase in ("Pending", "Starting", "Restarting") or status.training_with is not None
         self.has_events = is_starting or job.phase == "Failed"
         self.troubled = [name_of(pod) for pod in (*unscheduled, *unready)][:MAX_TROUBLED_PODS]
         self.claims = list(dict.fromkeys(claim for pod in unscheduled for claim in claims_of(pod)))[:MAX_TROUBLED_PODS]
+        # The pods whose agents are asked for their metrics pages.
         self.talking: list[Object] = []
-        """The pods whose agents are asked for their metrics pages."""
         if job.phase == "Running":
             self.talking = list(pods[:MAX_METRICS_PODS])
         elif job.phase == "Starting" and not unready:
@@ -256,15 +239,12 @@ def _part(name: str) -> str:
 
 
 def _ends_again(pod: Object) -> bool:
-    return any(
-        name == "worker" and text(status, "state", "waiting", "reason") == "CrashLoopBackOff"
-        for name, status in containers(pod)
-    )
+    reasons = {name: text(status, "state", "waiting", "reason") for name, status in containers(pod)}
+    return reasons.get("worker") == "CrashLoopBackOff"
 
 
 def _is_pending(workload: Object) -> bool:
-    ended = condition(workload, "Finished").get("status") == "True"
-    return not ended and condition(workload, "QuotaReserved").get("status") != "True"
+    return not has_condition(workload, "Finished") and not has_condition(workload, "QuotaReserved")
 
 
 def _time_of_event(event: Object) -> str:

@@ -15,6 +15,8 @@ from trainmaster_operator.api.v1alpha1 import GROUP, PLURAL, TERMINAL_PHASES, VE
 from trainmaster_operator.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
 from trainmaster_operator.wire.names import POD_INDEX_LABEL
 
+# The types of an optional argument that is text.
+OPTIONAL_TEXT = (str, type(None))
 # Maximum length of a name (RFC 1123).
 MAX_NAME = 253
 
@@ -101,7 +103,7 @@ def collection_path(namespace: str | None) -> str:
 
 def label_query(selector: str | None) -> dict[str, str]:
     """Returns the query parameter that restricts a list or a watch to jobs with some labels."""
-    require_text("selector", selector, "labels as text, such as 'team=vision'")
+    require("selector", selector, OPTIONAL_TEXT, "labels as text, such as 'team=vision'")
     return {} if selector is None else {"labelSelector": selector}
 
 
@@ -154,11 +156,6 @@ def require(argument: str, value: object, kind: type | tuple[type, ...], remedy:
         raise InvalidRequest(f"{argument} is of type {type(value).__name__}: give {remedy}")
 
 
-def require_manifest(value: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for a value that isn't a manifest."""
-    require("manifest", value, Mapping, "the job as a mapping, such as yaml.safe_load makes of a file's text")
-
-
 def require_count(argument: str, value: int | None) -> None:
     """Raises InvalidRequest for a value that is neither None nor an integer from 0."""
     if value is not None:
@@ -171,9 +168,3 @@ def require_seconds(argument: str, value: float | None) -> None:
     """Raises InvalidRequest for a value that is neither None nor a number."""
     if value is not None:
         require(argument, value, Real, "a number of seconds")
-
-
-def require_text(argument: str, value: str | None, remedy: str) -> None:
-    """Raises InvalidRequest for a value that is neither None nor text."""
-    if value is not None:
-        require(argument, value, str, remedy)

@@ -88,7 +88,6 @@ class JobClient:
     pods = _returns(AsyncJobClient.pods)
     logs = _yields(AsyncJobClient.logs)
     pod_log = _yields(AsyncJobClient.pod_log)
-    kept_workers = _returns(AsyncJobClient.kept_workers)
     kept_logs = _returns(AsyncJobClient.kept_logs)
     stacks = _returns(AsyncJobClient.stacks)
     events = _returns(AsyncJobClient.events)

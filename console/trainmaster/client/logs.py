@@ -10,18 +10,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from trainmaster.client.errors import InvalidRequest, JobNotFound
 from trainmaster.client.job import TrainingJob, worker_index
 from trainmaster.client.merging import Lines, Merger, WorkerLine, merged
-from trainmaster.client.output import Container, Output, container_of, containers_of, has_started, runs
+from trainmaster.client.output import (
+    Container,
+    Output,
+    container_of,
+    containers_of,
+    has_started,
+    kept_logs_or_none,
+    runs,
+)
 from trainmaster.client.watching import read_job
 from trainmaster_operator.api.kept_logs import KeptLog, stamped_line
 from trainmaster_operator.api.times import to_seconds
+
+T = TypeVar("T")
 
 # Interval between lists of the pods while output is missing, and while all workers' output is read (seconds).
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
@@ -53,6 +63,7 @@ class Selection:
         return self.workers is None or worker in self.workers
 
 
+@dataclass
 class Filter:
     """Filter selects lines of one container's log, which must be read from its beginning.
 
@@ -61,16 +72,14 @@ class Filter:
     job's status determine the attempt.
     """
 
-    def __init__(self, selection: Selection, job: TrainingJob | None) -> None:
-        self._selection = selection
-        self._by_content = selection.by_content
-        self._job = job
-        self._attempt: int | None = None
+    selection: Selection
+    job: TrainingJob | None
+    _attempt: int | None = field(default=None, init=False)
 
     def __call__(self, line: WorkerLine) -> bool:
         """Returns whether the next line of the log is wanted."""
-        wanted = self._selection
-        if self._by_content:
+        wanted = self.selection
+        if wanted.by_content:
             begins = line.separates
             if begins is not None or self._attempt is None:
                 self._attempt = begins or self._attempt_at(line.time)
@@ -81,7 +90,7 @@ class Filter:
         return wanted.since is None or not line.time or line.time >= wanted.since
 
     def _attempt_at(self, time: float) -> int:
-        failures = () if self._job is None else self._job.status.failures
+        failures = () if self.job is None else self.job.status.failures
         ended = [each.attempt for each in failures if (at := to_seconds(each.failed_at)) is not None and at < time]
         return max(ended, default=0) + 1
 
@@ -100,6 +109,7 @@ class Observer:
 class _Place:
     """_Place is a position in a container's log: the last line's time, and the number of lines with that time."""
 
+    keep: Filter
     time: float = 0.0
     lines: int = 0
 
@@ -135,7 +145,6 @@ class LogReader:
     # The selected workers' pods and kept output, as they were found first.
     pods: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, init=False)
     kept: Mapping[int, KeptLog] = field(default_factory=dict, init=False)
-    _filters: dict[Container, Filter] = field(default_factory=dict, init=False)
     _places: dict[Container, _Place] = field(default_factory=dict, init=False)
     # Workers whose pods have yielded a selected line.
     _seen: set[int] = field(default_factory=set, init=False)
@@ -146,12 +155,13 @@ class LogReader:
         attempt = self.selection.attempt
         return self.job.finished or (attempt is not None and self.job.status.attempt > attempt)
 
-    def lines(self, *, follow: bool) -> Lines:
-        """Yields the selected lines, sorted by time.
-
-        Raises ClientError, and JobNotFound if the job is deleted meanwhile.
-        """
-        return self._followed() if follow and not self.is_over else self._there()
+    async def lines(self, *, follow: bool) -> Lines:
+        """Yields the selected lines, sorted by time. Raises ClientError, and JobNotFound if the job is deleted."""
+        async with aclosing(self._parts(follow=follow and not self.is_over)) as parts:
+            async for part in parts:
+                async with aclosing(part) as lines:
+                    async for line in lines:
+                        yield line
 
     def of_pod(self, pod: Mapping[str, Any]) -> Lines:
         """Yields the selected lines of a pod's containers. Raises JobNotFound if the pod is gone."""
@@ -162,10 +172,7 @@ class LogReader:
         return self._tail(_stream(self._kept_lines(worker, log)))
 
     async def _of_pod(self, pod: Mapping[str, Any], kept: KeptLog | None = None, *, follow: bool = False) -> Lines:
-        """Yields a worker's existing output: the kept output of earlier pods, then the logs of its containers.
-
-        With `follow`, the position in each container's log is at the end afterwards.
-        """
+        """Yields the kept output of earlier pods, then the containers' logs. Stores their positions if `follow`."""
         worker, containers, tail = worker_index(pod), containers_of(pod), self._cut_at
         if follow and tail is not None:
             # To follow a log, at least one line must be read, which determines the position.
@@ -173,8 +180,7 @@ class LogReader:
         is_first = True
         for container in containers:
             previous, place = container is not containers[-1], self._begin(container)
-            keep = self._filters[container]
-            lines = self._read(container, previous=previous, tail=tail, since=self._since)
+            lines = self._read(container, previous=previous, tail=tail)
             try:
                 async with aclosing(lines):
                     async for line in lines:
@@ -184,17 +190,14 @@ class LogReader:
                         is_first = False
                         if follow:
                             place.pass_(line)
-                        if keep(line):
+                        if place.keep(line):
                             self._seen.add(worker)
                             yield line
-            except InvalidRequest:
-                # The older container's log may be gone, or the newer container may not have started.
+            except (InvalidRequest, JobNotFound) as error:
+                # The older container's log or the pod may be gone, or the newer container may not have started.
                 if not previous:
                     del self._places[container]
-            except JobNotFound:
-                if not previous:
-                    del self._places[container]
-                    if not follow and is_first:
+                    if isinstance(error, JobNotFound) and not follow and is_first:
                         raise
         if is_first and kept is not None:
             for earlier in self._kept_lines(worker, kept):
@@ -205,24 +208,17 @@ class LogReader:
         lines = (WorkerLine(time / 1_000, worker, text) for time, text in zip(times, log.lines, strict=True))
         return filter(Filter(self.selection, self.job), lines)
 
-    async def _there(self) -> Lines:
-        """Yields the existing output of the pods, and the kept output of former pods."""
+    async def _parts(self, *, follow: bool) -> AsyncGenerator[Lines, None]:
+        """Yields the existing output, then new lines until no more can follow. Read each stream before the next one."""
         pods = await self._list()
         self.pods = {worker_index(pod): pod for pod in pods}
-        self.kept = await self._now_kept(is_needed=not pods)
-        self.observer.listed(self.job, pods, is_idle=False)
-        async with aclosing(self._merged(self._streams(follow=False))) as lines:
-            async for line in lines:
-                yield line
-
-    async def _followed(self) -> Lines:
-        """Yields the existing output, then new lines until no more can follow."""
-        pods = await self._list()
-        self.pods = {worker_index(pod): pod for pod in pods}
-        self.kept = await self._now_kept()
-        async with aclosing(self._merged(self._streams(follow=True))) as lines:
-            async for line in lines:
-                yield line
+        self.kept = await self._now_kept(is_needed=not follow and not pods)
+        if not follow:
+            self.observer.listed(self.job, pods, is_idle=False)
+        for part in self._merged(self._streams(follow=follow)):
+            yield part
+        if not follow:
+            return
         if any(map(has_started, pods)):
             # Reading the existing output may have taken long, so read the pods again.
             pods = await self._reread()
@@ -235,25 +231,21 @@ class LogReader:
                 seconds = self._patience(merger) if not self.is_over else None if self.job.finished else POLL_SECONDS
                 if not self.is_over:
                     self.observer.listed(self.job, pods, is_idle=not merger.sources)
-                async with aclosing(self._taken(merger, seconds)) as lines:
-                    async for line in lines:
-                        yield line
+                yield self._taken(merger, seconds)
                 if self.is_over:
                     break
                 pods = await self._reread()
         finally:
             await merger.close()
         if self.job.finished:
-            async with aclosing(self._merged(await self._missed())) as lines:
-                async for line in lines:
-                    yield line
+            for part in self._merged(await self._missed()):
+                yield part
 
     async def _list(self) -> list[Mapping[str, Any]]:
         pods = await self.output.pods(self.job.name)
         return [pod for pod in pods if self.selection.wants(worker_index(pod))]
 
     async def _reread(self) -> list[Mapping[str, Any]]:
-        """Reads the job again, and returns its pods."""
         deleted = f"Job {self.job.name} was deleted while its output was followed"
         try:
             job = await read_job(self.output.transport, self.output.namespace, self.job.name)
@@ -265,12 +257,11 @@ class LogReader:
         return await self._list()
 
     async def _now_kept(self, *, is_needed: bool = False) -> dict[int, KeptLog]:
-        read = self.output.kept_logs if is_needed else self.output.kept_logs_or_none
-        kept = await read(self.job.name)
+        name = self.job.name
+        kept = await (self.output.kept_logs(name) if is_needed else kept_logs_or_none(self.output, name))
         return {worker: log for worker, log in kept.items() if self.selection.wants(worker)}
 
     def _streams(self, *, follow: bool) -> list[Lines]:
-        """Returns each worker's existing output."""
         started = {worker: pod for worker, pod in self.pods.items() if has_started(pod)}
         streams = [self._of_pod_or_kept(pod, follow=follow) for pod in started.values()]
         return streams + [self.of_kept(worker, log) for worker, log in self.kept.items() if worker not in started]
@@ -309,44 +300,34 @@ class LogReader:
         for line in last:
             yield line
 
-    async def _merged(self, streams: Sequence[Lines]) -> Lines:
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Opens several logs at once."""
+        return await self.output.transport.together(parts)
+
+    def _merged(self, streams: Sequence[Lines]) -> Iterator[Lines]:
         if len(streams) > MAX_MERGED:
             self.observer.too_many(len(streams))
         for first in range(0, len(streams), MAX_MERGED):
-            lines = merged(streams[first : first + MAX_MERGED], self.output.together)
-            async with aclosing(lines):
-                async for line in lines:
-                    yield line
+            yield merged(streams[first : first + MAX_MERGED], self.together)
 
     async def _read(
-        self,
-        container: Container,
-        *,
-        previous: bool,
-        follow: bool = False,
-        tail: int | None = None,
-        since: float | None = None,
+        self, container: Container, *, previous: bool, follow: bool = False, tail: int | None = None, after: float = 0.0
     ) -> Lines:
         """Yields the log of a container. Raises ClientError: JobNotFound, or InvalidRequest if there is no log."""
-        at = 0.0
-        raws = self.output.pod_log(
-            container.pod, follow=follow, tail=tail, previous=previous, timestamps=True, since=since
-        )
-        async with aclosing(raws):
+        at, since = 0.0, after or self.selection.since
+        if not after and self.selection.attempt is not None:
+            # An attempt's lines are found only from a log's beginning.
+            since = None
+        options: dict[str, Any] = {"previous": previous, "follow": follow, "tail": tail, "since": since}
+        async with aclosing(self.output.pod_log(container.pod, timestamps=True, **options)) as raws:
             async for raw in raws:
                 stamp, text = stamped_line(raw)
                 # A line without a timestamp continues the previous line.
                 at = at if stamp is None else stamp
                 yield WorkerLine(at, container.worker, text)
 
-    @property
-    def _since(self) -> float | None:
-        """Returns the time from which logs are read. An attempt's lines are found only from a log's beginning."""
-        return None if self.selection.attempt is not None else self.selection.since
-
     def _begin(self, container: Container) -> _Place:
-        self._filters.setdefault(container, Filter(self.selection, self.job))
-        return self._places.setdefault(container, _Place())
+        return self._places.setdefault(container, _Place(Filter(self.selection, self.job)))
 
     def _read_on(self, merger: Merger[Container], pod: Mapping[str, Any]) -> None:
         """Starts to follow the pod's containers that aren't followed yet."""
@@ -364,9 +345,7 @@ class LogReader:
         merger.add(container, self._rest(container, replace(self._begin(container)), previous=previous))
 
     async def _rest(self, container: Container, place: _Place, *, previous: bool) -> Lines:
-        """Yields a container's log after a position."""
-        since = place.time or self._since
-        lines = self._read(container, previous=previous, follow=not previous, since=since)
+        lines = self._read(container, previous=previous, follow=not previous, after=place.time)
         try:
             async with aclosing(lines), aclosing(place.rest(lines)) as rest:
                 async for line in rest:
@@ -384,8 +363,9 @@ class LogReader:
                 return
             container, line = found
             if isinstance(line, WorkerLine):
-                self._places[container].pass_(line)
-                if self._filters[container](line):
+                place = self._places[container]
+                place.pass_(line)
+                if place.keep(line):
                     self._seen.add(container.worker)
                     yield line
             elif line.error is not None:

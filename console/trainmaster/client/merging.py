@@ -11,6 +11,7 @@ import heapq
 import math
 import re
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -30,10 +31,7 @@ _WORKER = re.compile(r"\[worker \d{1,9}\]: ?")
 
 
 class WorkerLine(NamedTuple):
-    """WorkerLine is a line of a worker's output. `time` is in seconds since the epoch, or 0 if it is unknown.
-
-    Agents put `[rank 3]: ` before a rank's lines, and mark the beginning of each attempt.
-    """
+    """WorkerLine is a line of output. Agents put `[rank 3]: ` before ranks' lines. An unknown `time` is 0."""
 
     time: float
     worker: int
@@ -73,10 +71,7 @@ _Head = WorkerLine | Exception | None
 async def merged(
     streams: Sequence[Lines], together: Callable[[list[Coroutine[Any, Any, _Head]]], Awaitable[list[_Head]]]
 ) -> Lines:
-    """Yields the lines of all streams, sorted by time. Lines with the same time keep the streams' order.
-
-    `together`, a method of the transport, opens the streams simultaneously.
-    """
+    """Yields all lines by time, or in the streams' order. `together`, a transport's method, opens them at once."""
     async with AsyncExitStack() as stack:
         for stream in streams:
             await stack.enter_async_context(aclosing(stream))
@@ -112,20 +107,98 @@ class Arrival(NamedTuple):
     came: float
 
 
-class Readers(Protocol):
-    """Readers reads several streams at once, each in a separate thread or task."""
+class Room(Protocol):
+    """Room is the part of asyncio.Event that a reader waits with."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    async def wait(self) -> object: ...
+
+
+@dataclass
+class _Ahead:
+    """_Ahead counts the characters of one stream: only its reader changes `read`, and only the consumer `consumed`."""
+
+    room: Room
+    read: int = 0
+    consumed: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.read - self.consumed
+
+
+class Readers(ABC):
+    """Readers reads several streams at once. Subclasses read each in a thread or a task of its own."""
+
+    def __init__(self, ahead: int = MAX_AHEAD) -> None:
+        """`ahead` limits the characters read ahead in all streams together. Each stream may read MIN_AHEAD."""
+        self._most_ahead = ahead
+        self._ahead: dict[Hashable, _Ahead] = {}
+        self._closed = False
 
     def add(self, source: Hashable, stream: Lines) -> None:
         """Starts to read a stream."""
+        self._ahead[source] = ahead = _Ahead(self._new_room())
+        self._start(self._read(source, stream, ahead))
 
     async def take(self, seconds: float | None) -> list[Arrival]:
         """Returns all arrivals. If there are none, waits up to `seconds` for the first (None: forever)."""
+        found = await self._arrived(seconds)
+        for source, item, _ in found:
+            if isinstance(item, Ended):
+                del self._ahead[source]
+        return found
 
     def passed(self, source: Hashable, line: WorkerLine) -> None:
         """Makes room for further lines of a source after one of its lines was consumed."""
+        ahead = self._ahead.get(source)
+        if ahead is not None:
+            ahead.consumed += len(line.text)
+            # Wakes the reader when the buffer is half empty. If it were empty, the other streams' lines would wait.
+            if ahead.size <= self._share // 2:
+                ahead.room.set()
 
     async def close(self) -> None:
         """Ends all reading."""
+        self._closed = True
+        for ahead in self._ahead.values():
+            ahead.room.set()
+
+    @property
+    def _share(self) -> int:
+        """Returns the limit of characters read ahead of one stream."""
+        return max(MIN_AHEAD, self._most_ahead // max(1, len(self._ahead)))
+
+    async def _read(self, source: Hashable, stream: Lines, ahead: _Ahead) -> None:
+        error: Exception | None = None
+        try:
+            async with aclosing(stream) as lines:
+                async for line in lines:
+                    while ahead.size > self._share and not self._closed:
+                        ahead.room.clear()
+                        # The consumer may have made room before `clear`.
+                        if ahead.size > self._share // 2 and not self._closed:
+                            await ahead.room.wait()
+                    if self._closed:
+                        return
+                    ahead.read += len(line.text)
+                    self._put(Arrival(source, line, time.monotonic()))
+        except Exception as found:
+            error = found
+        self._put(Arrival(source, Ended(error), time.monotonic()))
+
+    @abstractmethod
+    def _new_room(self) -> Room: ...
+
+    @abstractmethod
+    def _start(self, reading: Coroutine[Any, Any, None]) -> None: ...
+
+    @abstractmethod
+    def _put(self, arrival: Arrival) -> None: ...
+
+    @abstractmethod
+    async def _arrived(self, seconds: float | None) -> list[Arrival]: ...
 
 
 @dataclass

@@ -50,10 +50,7 @@ class RankMetrics:
 
     @property
     def own_seconds(self) -> float | None:
-        """Returns the time by which ranks are compared: the computing time if known, or else the step's time.
-
-        A step takes all ranks equally long, because fast ranks wait for slow ones.
-        """
+        """Returns the computing time, or else the step's time, in which fast ranks wait for slow ones."""
         return self.step_seconds if self.compute_seconds is None else self.compute_seconds
 
 
@@ -80,10 +77,7 @@ class JobMetrics:
 async def job_metrics(
     transport: AsyncTransport, namespace: str, pods: list[Mapping[str, Any]], *, most: int | None = None
 ) -> JobMetrics:
-    """Asks the agents of all pods at once. An agent that doesn't answer raises no error.
-
-    `most` limits the total number of ranks. Each worker gets an equal share.
-    """
+    """Asks the agents of all pods at once, for at most `most` ranks. An agent that doesn't answer raises no error."""
     each = MAX_PROCESSES if most is None else min(MAX_PROCESSES, -(-most // max(1, len(pods))))
     answers = await transport.together([_worker(transport, namespace, pod, each) for pod in pods])
     ranks = sorted((rank for found, _ in answers for rank in found), key=lambda rank: (rank.worker, rank.rank))
@@ -94,7 +88,6 @@ async def job_metrics(
 async def _worker(
     transport: AsyncTransport, namespace: str, pod: Mapping[str, Any], most: int
 ) -> tuple[list[RankMetrics], str | None]:
-    """Returns the figures of a worker's ranks, or the reason why there are no figures."""
     phase = (pod.get("status") or {}).get("phase")
     if phase != "Running":
         return [], f"its pod is {phase or 'new'}"

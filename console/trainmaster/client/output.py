@@ -6,39 +6,42 @@ the ranks' output is in the previous container's log.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from trainmaster.client.errors import JobNotFound, NotAllowed
-from trainmaster.client.job import has_index, items_of, worker_index
+from trainmaster.client.job import (
+    has_index,
+    items_of,
+    require,
+    require_count,
+    require_name_text,
+    require_seconds,
+    worker_index,
+)
 from trainmaster.client.transport import AsyncTransport
-from trainmaster_operator.api.evidence import AttemptEvidence, Stacks, attempt_of, evidence_name, stacks_name
+from trainmaster_operator.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster_operator.api.kept_logs import KeptLog, kept_workers, logs_name
+from trainmaster_operator.api.times import to_whole_text
 from trainmaster_operator.wire.names import JOB_NAME_LABEL
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True)
 class Output:
-    """Output reads the pods of one namespace and the kept copies of their output."""
+    """Output reads the pods of a namespace and the kept copies of their output. It is the base of `AsyncJobClient`."""
 
-    transport: AsyncTransport
-    namespace: str
+    def __init__(self, transport: AsyncTransport, namespace: str) -> None:
+        self.transport = transport
+        self.namespace = namespace
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
-        """Returns the job's pods as raw objects, sorted by worker.
-
-        Pods that have the job's label but no index are left out.
-        """
+        """Returns the job's pods as raw objects, sorted by worker, without pods that have no worker's index."""
+        require_name_text(name)
         path, query = f"/api/v1/namespaces/{self.namespace}/pods", {"labelSelector": f"{JOB_NAME_LABEL}={name}"}
         answer = await self.transport.request("GET", path, query=query)
         return sorted(filter(has_index, items_of(answer)), key=worker_index)
 
-    async def pod_log(
+    def pod_log(
         self,
         pod: str,
         *,
@@ -48,7 +51,15 @@ class Output:
         timestamps: bool = False,
         since: float | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Yields the log of a worker's current or previous container line by line. Raises JobNotFound."""
+        """Yields the log of a worker's current or previous container line by line. Raises JobNotFound.
+
+        Raises InvalidRequest if the container hasn't started. A followed log ends when the container ends or the
+        connection breaks. With `timestamps`, each line begins with its time (api/kept_logs.py). Lines before `since`
+        (seconds since the epoch) are left out.
+        """
+        require("pod", pod, str, "the name of a pod as text")
+        require_count("tail", tail)
+        require_seconds("since", since)
         query = {"container": "worker"}
         for option, is_given in (("follow", follow), ("previous", previous), ("timestamps", timestamps)):
             if is_given:
@@ -57,38 +68,27 @@ class Output:
             query["tailLines"] = str(tail)
         if since is not None:
             # The kubelet accepts only whole seconds.
-            query["sinceTime"] = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
-        async with aclosing(self.transport.lines(path, query=query, read_seconds=None)) as lines:
-            async for line in lines:
-                yield line.decode("utf-8", "replace")
+            query["sinceTime"] = to_whole_text(since)
+        return self._decoded(f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log", query)
 
     async def kept_logs(self, name: str) -> dict[int, KeptLog]:
         """Returns the output that the operator kept before the pods were removed, by worker."""
+        require_name_text(name)
         data = await self._config_map(logs_name(name))
         logs = {worker: KeptLog.parse(data, worker) for worker in kept_workers(data)}
         return {worker: log for worker, log in logs.items() if log is not None}
 
-    async def kept_logs_or_none(self, name: str) -> dict[int, KeptLog]:
-        """Returns the kept output, or an empty dict if the user may read pods' logs but not ConfigMaps."""
-        try:
-            return await self.kept_logs(name)
-        except NotAllowed:
-            return {}
-
     async def evidence(self, name: str) -> list[AttemptEvidence]:
         """Returns the evidence of failed attempts, oldest first, even after the pods are gone."""
+        require_name_text(name)
         data = await self._config_map(evidence_name(name))
         parsed = (AttemptEvidence.parse(text) for key, text in data.items() if attempt_of(key) is not None)
         return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)
 
-    async def stacks(self, name: str) -> Stacks | None:
-        """Returns the stacks of the newest request, or None if there was no request."""
-        return Stacks.parse(await self._config_map(stacks_name(name)))
-
-    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Runs several coroutines at once."""
-        return await self.transport.together(parts)
+    async def _decoded(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[str, None]:
+        async with aclosing(self.transport.lines(path, query=query, read_seconds=None)) as lines:
+            async for line in lines:
+                yield line.decode("utf-8", "replace")
 
     async def _config_map(self, name: str) -> dict[str, str]:
         try:
@@ -96,6 +96,14 @@ class Output:
         except JobNotFound:
             return {}
         return dict(found.get("data") or {})
+
+
+async def kept_logs_or_none(output: Output, name: str) -> dict[int, KeptLog]:
+    """Returns the kept output, or an empty dict if the user may read pods' logs but not ConfigMaps."""
+    try:
+        return await output.kept_logs(name)
+    except NotAllowed:
+        return {}
 
 
 class Container(NamedTuple):

@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from trainmaster.client.errors import NoCluster, NotAllowed, NotKnown
@@ -52,29 +52,19 @@ async def is_allowed(transport: AsyncTransport, access: Access) -> bool:
     return mapping(answer.get("status")).get("allowed") is True
 
 
+@dataclass(eq=False)
 class Gate:
-    """Gate checks a viewer's actions, and caches the API server's answers for some seconds."""
+    """Gate checks a viewer's actions, and caches the API server's last `most` answers for some seconds."""
 
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        *,
-        allowed_seconds: float = 30.0,
-        refused_seconds: float = 30.0,
-        most: int = 256,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`most` limits the number of cached answers."""
-        self._transport = transport
-        self._seconds = {True: allowed_seconds, False: refused_seconds}
-        self._most, self._clock = most, clock
-        self._answers: OrderedDict[Access, tuple[float, bool]] = OrderedDict()
+    transport: AsyncTransport
+    allowed_seconds: float = 30.0
+    refused_seconds: float = 30.0
+    most: int = 256
+    clock: Callable[[], float] = time.monotonic
+    _answers: OrderedDict[Access, tuple[float, bool]] = field(default_factory=OrderedDict, init=False, repr=False)
 
     async def allows(self, *wanted: Access, fresh: bool = False) -> bool:
-        """Returns whether all actions are allowed; `fresh` bypasses the cache.
-
-        Raises NoCluster, or NotAllowed for an unknown user.
-        """
+        """Returns whether all actions are allowed; `fresh` bypasses the cache. Raises NoCluster and NotAllowed."""
         return all([await self._allows(access, fresh) for access in wanted])
 
     async def require(self, *wanted: Access, fresh: bool = False) -> None:
@@ -93,14 +83,15 @@ class Gate:
 
     async def _allows(self, access: Access, fresh: bool) -> bool:
         until, allowed = self._answers.get(access, (0.0, False))
-        if not fresh and self._clock() < until:
+        if not fresh and self.clock() < until:
             return allowed
         try:
-            allowed = await is_allowed(self._transport, access)
+            allowed = await is_allowed(self.transport, access)
         except NotKnown:
             self._answers.clear()
             raise
-        put_newest(self._answers, access, (self._clock() + self._seconds[allowed], allowed), self._most)
+        until = self.clock() + (self.allowed_seconds if allowed else self.refused_seconds)
+        put_newest(self._answers, access, (until, allowed), self.most)
         return allowed
 
 
@@ -113,10 +104,7 @@ def put_newest(remembered: OrderedDict[Key, Value], key: Key, value: Value, most
 
 
 def party_of(user: str) -> str:
-    """Returns the name under which a user's limits are counted. All service accounts of a namespace share one.
-
-    Otherwise, users could raise their limits by creating service accounts.
-    """
+    """Returns the name under which a user's limits are counted. A namespace's service accounts share one."""
     return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
 
 

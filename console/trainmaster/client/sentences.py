@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from trainmaster.client.job import TrainingJob
 from trainmaster_operator.wire.values import mapping, mappings, whole
 
@@ -27,7 +24,7 @@ def lost_checkpoints(job: TrainingJob) -> str | None:
             "is resumed"
         )
     volumes = mappings(mapping(mapping(spec.get("podTemplate")).get("spec")).get("volumes"))
-    if not all(map(_is_short_lived, volumes)):
+    if not all(volume.keys() - {"name"} <= _SHORT_LIVED for volume in volumes):
         return None
     return (
         f"{job.name} has no spec.checkpoint, and what it saves in its pods goes with them: it begins at step 0 when it "
@@ -47,7 +44,3 @@ def start_of_resumed(job: TrainingJob) -> str:
     return (
         f"It continues from its last checkpoint. The step of that isn't known here; the last reported step is {step:,}."
     )
-
-
-def _is_short_lived(volume: Mapping[str, Any]) -> bool:
-    return volume.keys() - {"name"} <= _SHORT_LIVED

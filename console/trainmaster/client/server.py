@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
 from trainmaster.client.errors import NoCluster
-from trainmaster.client.job import require, require_text
+from trainmaster.client.job import OPTIONAL_TEXT, require
 from trainmaster_operator.kubeconfig import (
     Credentials,
     Kubeconfig,
@@ -40,6 +40,11 @@ _OPTION = re.compile(r"--(kubeconfig|context)\b")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # In a pod without a service account, this variable names the file with the API server's certificate authority.
 AUTHORITY_VARIABLE = "TRAINMASTER_API_SERVER_CA"
+NO_CLUSTER = "No cluster is configured: set KUBECONFIG or --kubeconfig, or start one with `trainmaster local up`."
+# Provides the Authorization header of the next request, or None for a request without one. Raises KubeconfigError.
+Authorization = Callable[[], str | None]
+# Interval between readings of a token's file (seconds), as in client-go. The kubelet renews tokens in good time.
+REREAD_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -67,13 +72,10 @@ class Server:
 def find_server(
     kubeconfig: str | None = None, context: str | None = None, *, cluster: str | None = None, user: str | None = None
 ) -> Server:
-    """Returns the server of a kubeconfig's context, or else of the current pod. Raises NoCluster.
-
-    `cluster` and `user` name entries of the kubeconfig to use instead of the context's.
-    """
+    """Returns the server of a kubeconfig's context (or other entries), or else of the pod. Raises NoCluster."""
     try:
         found = read_kubeconfig(kubeconfig, context, cluster=cluster, user=user)
-        server = _of_pod() if found is None else _of_kubeconfig(found)
+        server = _with_account(_of_pod()) if found is None else _of_kubeconfig(found)
         place = "the proxy of the environment" if found is None else f"kubeconfig {found.path}: proxy-url"
         require_socks(place, server)
     except KubeconfigError as error:
@@ -85,14 +87,11 @@ def address_of(kubeconfig: str | None = None, context: str | None = None) -> Ser
     """Returns the API server without credentials, for programs that use their viewers' tokens. Raises NoCluster."""
     try:
         found = read_kubeconfig(kubeconfig, context)
-        if found is not None:
-            nobody = replace(found, user={}, plugin=None, has_provider=False)
-            return _of_kubeconfig(nobody)
-        address, authority = _pod_address()
-        tls = tls_context("the pod", {"certificate-authority": str(authority)}, {})
+        if found is None:
+            return _of_pod()
+        return _of_kubeconfig(replace(found, user={}, plugin=None, has_provider=False))
     except KubeconfigError as error:
         raise NoCluster(f"{error}.") from error
-    return Server(address, tls, None, environment_proxy(address), Fixed(None), "default")
 
 
 def for_viewer(server: Server, token: str) -> Server:
@@ -107,14 +106,11 @@ def require_socks(place: str, server: Server) -> None:
 
 
 def server_for(kubeconfig: str | os.PathLike[str] | None, context: str | None) -> Server:
-    """Returns the server for a program. Error messages name arguments instead of command-line options.
-
-    Raises NoCluster, or InvalidRequest if an argument has the wrong type.
-    """
+    """Returns the server for a program, whose errors name arguments. Raises NoCluster and InvalidRequest."""
     if kubeconfig is not None:
         require("kubeconfig", kubeconfig, (str, os.PathLike), "the path of a file")
         kubeconfig = os.fspath(kubeconfig)
-    require_text("context", context, "the name of a context as text")
+    require("context", context, OPTIONAL_TEXT, "the name of a context as text")
     try:
         return find_server(kubeconfig, context)
     except NoCluster as error:
@@ -128,9 +124,10 @@ def _of_kubeconfig(found: Kubeconfig) -> Server:
     tls = tls_context(f"kubeconfig {found.path}", found.cluster, user) if address.startswith("https") else None
     authorization: Authorization = Fixed.of(user)
     if found.has_provider:
-        authorization = ProviderToken.of(found)
+        authorization = _provider_token(found)
     elif found.user.get("tokenFile"):
-        authorization = TokenFile.of_user(found.user)
+        # As in kubectl, the file takes precedence over the kubeconfig's token.
+        authorization = TokenFile(Path(found.user["tokenFile"]), found.user.get("token", ""))
     elif found.plugin is not None and credentials is not None:
         authorization = PluginCredentials(found.plugin, credentials, tls)
     return Server(
@@ -145,29 +142,26 @@ def _of_kubeconfig(found: Kubeconfig) -> Server:
 
 
 def _of_pod() -> Server:
-    try:
-        address, authority = _pod_address()
-        authorization = TokenFile.of(SERVICE_ACCOUNT / "token")
-        namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise _no_cluster() from error
-    tls = tls_context("the pod's service account", {"certificate-authority": str(authority)}, {})
-    return Server(address, tls, None, environment_proxy(address), authorization, namespace)
-
-
-def _pod_address() -> tuple[str, Path]:
-    """Returns the API server's address inside a pod, and the file with its certificate authority. Raises NoCluster."""
+    """Returns the API server's address inside a pod, without credentials. Raises NoCluster and KubeconfigError."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     authority = Path(os.environ.get(AUTHORITY_VARIABLE) or SERVICE_ACCOUNT / "ca.crt")
     if not (host and port and authority.is_file()):
-        raise _no_cluster()
-    return (f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"), authority
+        raise NoCluster(NO_CLUSTER)
+    address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    tls = tls_context("the pod", {"certificate-authority": str(authority)}, {})
+    return Server(address, tls, None, environment_proxy(address), Fixed(None), "default")
 
 
-def _no_cluster() -> NoCluster:
-    return NoCluster(
-        "No cluster is configured: set KUBECONFIG or --kubeconfig, or start one with `trainmaster local up`."
-    )
+def _with_account(server: Server) -> Server:
+    """Returns the server with the pod's service account. Raises NoCluster."""
+    token = TokenFile(SERVICE_ACCOUNT / "token")
+    try:
+        namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise NoCluster(NO_CLUSTER) from error
+    if token() is None:
+        raise NoCluster(NO_CLUSTER)
+    return replace(server, authorization=token, namespace=namespace)
 
 
 def environment_proxy(address: str) -> str | None:
@@ -182,18 +176,19 @@ def environment_proxy(address: str) -> str | None:
 
 def _is_excepted(host: str, port: int | None, scheme: str, rules: str) -> bool:
     own_port = str(port or {"http": 80, "https": 443}[scheme])
-    number = _number(host)
+    number = _address(host)
     if host == "localhost" or (number is not None and number.is_loopback):
         return True
     for rule in filter(None, (rule.strip().lower() for rule in rules.split(","))):
         if rule == "*":
             return True
         if number is not None and "/" in rule:
-            if number in _network(rule):
-                return True
+            with suppress(ValueError):
+                if number in ipaddress.ip_network(rule, strict=False):
+                    return True
             continue
         name, separator, wanted = rule.rpartition(":")
-        if not separator or not wanted.isdigit() or _number(rule) is not None:
+        if not separator or not wanted.isdigit() or _address(rule) is not None:
             name, wanted = rule, own_port
         name = name.strip("[]").removeprefix("*")
         if wanted != own_port:
@@ -203,18 +198,11 @@ def _is_excepted(host: str, port: int | None, scheme: str, rules: str) -> bool:
     return False
 
 
-def _number(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
-
-
-def _network(rule: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | tuple[()]:
-    try:
-        return ipaddress.ip_network(rule, strict=False)
-    except ValueError:
-        return ()
 
 
 def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
@@ -223,53 +211,36 @@ def tls_context(place: str, cluster: Mapping[str, Any], user: Mapping[str, Any])
     # Clusters' own authorities omit these extensions, and kubectl accepts that.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    # `ssl` loads certificates only from files. Other users can't read this folder.
-    with TemporaryDirectory(prefix="trainmaster-") as folder:
-        authority = _file(folder, cluster, "certificate-authority")
-        certificate, key = _file(folder, user, "client-certificate"), _file(folder, user, "client-key")
-        check_certificates(place, authority, certificate, key)
-        if authority is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cafile=authority)
-        if certificate is not None:
-            context.load_cert_chain(certificate, key)
+    if not (cluster.get("certificate-authority") or cluster.get("certificate-authority-data")):
+        context.load_default_certs()
+    load_certificates(context, place, cluster, user)
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def load_certificate(context: ssl.SSLContext, place: str, certificate: str, key: str) -> None:
-    """Sets the certificate (PEM) for the context's new connections. Raises KubeconfigError."""
+def load_certificates(context: ssl.SSLContext, place: str, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> None:
+    """Loads the authority of a cluster's fields and the certificate of a user's. Raises KubeconfigError."""
+    # `ssl` loads certificates only from files. Other users can't read this folder.
     with TemporaryDirectory(prefix="trainmaster-") as folder:
-        named = (("certificate", certificate), ("key", key))
-        paths = [_written(folder, name, text.encode()) for name, text in named]
-        check_certificates(place, None, *paths)
-        context.load_cert_chain(*paths)
+        authority = _file(folder, cluster, "certificate-authority")
+        certificate, key = _file(folder, user, "client-certificate"), _file(folder, user, "client-key")
+        check_certificates(place, authority, certificate, key)
+        if authority is not None:
+            context.load_verify_locations(cafile=authority)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
 
 
 def _file(folder: str, fields: Mapping[str, Any], name: str) -> str | None:
     """Returns the path in the field `name`, or that of a new file with the content of the field `name`-data."""
     data = fields.get(f"{name}-data")
-    return _written(folder, name, base64.b64decode(data)) if data else fields.get(name)
-
-
-def _written(folder: str, name: str, content: bytes) -> str:
+    if not data:
+        return fields.get(name)
     path = Path(folder) / name
-    path.write_bytes(content)
+    path.write_bytes(base64.b64decode(data))
     return str(path)
-
-
-# Interval between readings (seconds), as in client-go. The kubelet renews a pod's token long before it expires.
-REREAD_SECONDS = 60.0
-
-
-class Authorization(Protocol):
-    """Authorization provides the header of the next request."""
-
-    def __call__(self) -> str | None:
-        """Returns the header's value, or None for a request without one. Raises KubeconfigError."""
 
 
 @dataclass(frozen=True)
@@ -298,24 +269,8 @@ class TokenFile:
     """TokenFile reads a token from a file that is renewed, for example by the kubelet for a service account."""
 
     path: Path
-    token: str
-    read_at: float
-
-    @classmethod
-    def of(cls, path: Path) -> TokenFile:
-        """Reads the file. Raises OSError, or ValueError if the file contains no token."""
-        token = path.read_text(encoding="utf-8").strip()
-        if not token:
-            raise ValueError(f"{path} is empty")
-        return cls(path, token, time.monotonic())
-
-    @classmethod
-    def of_user(cls, user: Mapping[str, Any]) -> TokenFile:
-        """Returns the token file of a kubeconfig's user.
-
-        As in kubectl, the file takes precedence over the kubeconfig's token.
-        """
-        return cls(Path(user["tokenFile"]), user.get("token", ""), -math.inf)
+    token: str = field(default="", repr=False)
+    read_at: float = -math.inf
 
     def __call__(self) -> str | None:
         if time.monotonic() - self.read_at >= REREAD_SECONDS:
@@ -339,41 +294,37 @@ class PluginCredentials:
         if self.credentials.expired:
             self.credentials = self.plugin.run()
             if self.context is not None and self.credentials.certificate:
-                load_certificate(self.context, self.plugin.place, self.credentials.certificate, self.credentials.key)
+                pair = {"client-certificate": self.credentials.certificate, "client-key": self.credentials.key}
+                user = {f"{name}-data": base64.b64encode(text.encode()) for name, text in pair.items()}
+                load_certificates(self.context, self.plugin.place, {}, user)
         return f"Bearer {self.credentials.token}" if self.credentials.token else None
 
 
-@dataclass(frozen=True)
-class ProviderToken:
-    """ProviderToken gets its token from an auth-provider. The official client renews the token."""
+def _provider_token(found: Kubeconfig) -> Authorization:
+    """Gets tokens from a kubeconfig's auth-provider. The official client renews them. Raises KubeconfigError."""
+    # The console doesn't require the official client, because few kubeconfigs need it and importing it takes longer
+    # than a whole command.
+    try:
+        from kubernetes.client import Configuration
+        from kubernetes.config import load_kube_config
+    except ImportError as error:
+        raise KubeconfigError(
+            f"kubeconfig {found.path}: the user has an auth-provider, which needs another package: "
+            "pip install kubernetes; or log in with an exec plugin"
+        ) from error
 
-    kubeconfig: Kubeconfig
-    token: Callable[[], str | None]
+    configuration = Configuration()
 
-    @classmethod
-    def of(cls, found: Kubeconfig) -> ProviderToken:
-        """Loads the kubeconfig with the official client. Raises KubeconfigError."""
-        # The console doesn't require the official client, because few kubeconfigs need it and importing it takes longer
-        # than a whole command.
+    def token() -> str | None:
         try:
-            from kubernetes.client import Configuration
-            from kubernetes.config import load_kube_config
-        except ImportError as error:
-            raise KubeconfigError(
-                f"kubeconfig {found.path}: the user has an auth-provider, which needs another package: "
-                "pip install kubernetes; or log in with an exec plugin"
-            ) from error
-
-        configuration = Configuration()
-        try:
-            load_kube_config(found.path, found.context, client_configuration=configuration)
+            value: str | None = configuration.get_api_key_with_prefix("BearerToken")
         except Exception as error:
-            # The loader asks an identity provider over HTTP, so it can raise any error.
             raise found.without_token(error) from error
-        return cls(found, lambda: configuration.get_api_key_with_prefix("BearerToken"))
+        return value
 
-    def __call__(self) -> str | None:
-        try:
-            return self.token()
-        except Exception as error:
-            raise self.kubeconfig.without_token(error) from error
+    try:
+        load_kube_config(found.path, found.context, client_configuration=configuration)
+    except Exception as error:
+        # The loader asks an identity provider over HTTP, so it can raise any error.
+        raise found.without_token(error) from error
+    return token

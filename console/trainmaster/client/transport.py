@@ -10,11 +10,9 @@ import math
 import os
 import ssl
 import time
-import warnings
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -45,18 +43,18 @@ MOST_CONNECTIONS = 16
 MOST_KEPT = 256
 
 
+class RequestOptions(TypedDict, total=False):
+    """RequestOptions contains the optional parts of a request. `content_type` is JSON by default."""
+
+    query: Mapping[str, str] | None
+    body: Any
+    content_type: str
+
+
 class Transport(Protocol):
     """Transport is the interface of `JobClient`'s connection. Tests replace it."""
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends one request and returns the decoded JSON. Raises a ClientError."""
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
@@ -67,24 +65,13 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """AsyncTransport is the interface of `AsyncJobClient`'s connection."""
+    """AsyncTransport is the interface of `AsyncJobClient`'s connection: `Transport`, as coroutines, and more."""
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
-        """Sends one request and returns the decoded JSON. Raises a ClientError."""
-
-    def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> AsyncGenerator[bytes, None]:
-        """Yields the lines of a streaming answer (a watch, a log), until it ends."""
-
-    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
-        """Returns the first bytes of an answer that isn't JSON."""
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any: ...
+    def lines(
+        self, path: str, *, query: Mapping[str, str], read_seconds: float | None
+    ) -> AsyncGenerator[bytes, None]: ...
+    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes: ...
 
     async def sleep(self, seconds: float) -> None:
         """Waits for some seconds."""
@@ -120,32 +107,21 @@ class HttpTransport:
     """HttpTransport sends requests over urllib3."""
 
     def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS, reader: Reader | None = None) -> None:
-        """`seconds` limits the total time of an answer that isn't streamed. None means no limit.
-
-        `reader` creates the errors if the server isn't a Kubernetes API server.
-        """
+        """`seconds` limits the total time of answers that aren't streamed (None: no limit). `reader` creates errors."""
         self.server = server
         self._seconds = seconds
         self._reader = reader or Reader(server.address)
         self._pool = _pool(server)
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends one request and returns the decoded JSON object, which contains `kind`."""
         limit = _Limit(self._seconds)
-        response = self._send(method, path, query or {}, body, content_type, limit)
+        response = self._send(method, path, limit, **options)
         return self._reader.decoded(self._whole(response, limit))
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
         """Yields the lines of a streaming answer, until the server ends it or is silent for `read_seconds`."""
-        response = self._send("GET", path, query, None, JSON, _Limit(None, read_seconds))
+        response = self._send("GET", path, _Limit(None, read_seconds), query=query)
         splitter = LineSplitter(path)
         try:
             for chunk in response.stream(CHUNK_BYTES, decode_content=True):
@@ -160,34 +136,22 @@ class HttpTransport:
     def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
         """Returns the first bytes of an answer that isn't JSON. Raises NoCluster if they don't arrive in time."""
         time_limit = _Limit(seconds)
-        response = self._send("GET", path, {}, None, JSON, time_limit)
-        found = b""
-        try:
-            for chunk in time_limit.chunks(response):
-                found += chunk
-                if len(found) >= limit:
-                    break
-        except (HTTPError, TimeoutError) as error:
-            raise self._reader.broken_off(error) from error
-        finally:
-            response.close()
-        return found[:limit]
+        return self._body(self._send("GET", path, time_limit), time_limit, limit)
 
     def _send(
-        self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str, limit: _Limit
+        self, method: str, path: str, limit: _Limit, **options: Unpack[RequestOptions]
     ) -> urllib3.BaseHTTPResponse:
         """Returns a successful answer whose body is still unread. Raises a ClientError."""
         try:
-            with self._silence():
-                response = self._pool.request(
-                    method,
-                    url(self.server, path, query),
-                    headers=request_headers(self.server, content_type),
-                    body=None if body is None else encoded(body),
-                    timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=limit.read_seconds, total=limit.seconds),
-                    preload_content=False,
-                    redirect=False,
-                )
+            response = self._pool.request(
+                method,
+                url(self.server, path, options.get("query")),
+                headers=request_headers(self.server, options.get("content_type", JSON)),
+                body=encoded(options.get("body")),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=limit.read_seconds, total=limit.seconds),
+                preload_content=False,
+                redirect=False,
+            )
         except KubeconfigError as error:
             # The exec plugin couldn't provide new credentials.
             raise NoCluster(f"{error}.") from error
@@ -201,19 +165,23 @@ class HttpTransport:
             raise self._reader.refusal(self._whole(response, limit), path)
         return response
 
-    def _silence(self) -> AbstractContextManager[object]:
-        """Suppresses urllib3's warning for insecure-skip-tls-verify, which the user has chosen."""
-        if self.server.tls is None or self.server.tls.verify_mode != ssl.CERT_NONE:
-            return nullcontext()
-        return warnings.catch_warnings(action="ignore", category=InsecureRequestWarning)
-
     def _whole(self, response: urllib3.BaseHTTPResponse, limit: _Limit) -> Answer:
+        return Answer(response.status, response.headers, self._body(response, limit))
+
+    def _body(self, response: urllib3.BaseHTTPResponse, limit: _Limit, most: int | None = None) -> bytes:
+        """Returns an answer's body, or its first `most` bytes. Raises NoCluster if they don't arrive in time."""
+        body = bytearray()
         try:
-            return Answer(response.status, response.headers, b"".join(limit.chunks(response)))
+            for chunk in limit.chunks(response):
+                body += chunk
+                if most is not None and len(body) >= most:
+                    response.close()
+                    break
         except (HTTPError, TimeoutError) as error:
             raise self._reader.broken_off(error) from error
         finally:
             response.release_conn()
+        return bytes(body[:most])
 
 
 class _Limit:
@@ -258,10 +226,10 @@ def request_headers(server: Server, content_type: str) -> dict[str, str]:
     return headers if authorization is None else {**headers, "Authorization": authorization}
 
 
-def encoded(body: Any) -> bytes:
-    """Encodes a request's body. Raises InvalidRequest for values that JSON can't represent, such as NumPy's numbers."""
+def encoded(body: Any) -> bytes | None:
+    """Encodes a request's body, unless it is None. Raises InvalidRequest for values that JSON can't represent."""
     try:
-        return encode(body)
+        return None if body is None else encode(body)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"what was given can't be JSON ({error}): give None, True, False, finite numbers, text, and lists and "
@@ -269,7 +237,7 @@ def encoded(body: Any) -> bytes:
         ) from error
 
 
-def url(server: Server, path: str, query: Mapping[str, str]) -> str:
+def url(server: Server, path: str, query: Mapping[str, str] | None) -> str:
     """Returns the address of a request."""
     return f"{server.address}{path}?{urlencode(query, quote_via=quote)}" if query else f"{server.address}{path}"
 
@@ -278,6 +246,9 @@ def _pool(server: Server) -> urllib3.PoolManager:
     options: dict[str, Any] = {"retries": False, "maxsize": MOST_KEPT}
     if server.tls is not None:
         options |= {"ssl_context": server.tls, "cert_reqs": server.tls.verify_mode}
+        if server.tls.verify_mode == ssl.CERT_NONE:
+            # The user has chosen insecure-skip-tls-verify.
+            urllib3.disable_warnings(InsecureRequestWarning)
     if server.certificate_name is not None:
         options["server_hostname"] = server.certificate_name
     if server.proxy is None:
@@ -303,9 +274,9 @@ class ReadOnlyTransport:
 
     transport: Transport
 
-    def request(self, method: str, path: str, *, body: Any = None, **options: Any) -> Any:
+    def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends a GET request. Raises NotAllowed for other methods."""
-        if method != "GET" or body is not None:
+        if method != "GET" or options.get("body") is not None:
             raise NotAllowed(f"{method} {path} was not sent: this connection only reads.")
         return self.transport.request("GET", path, **options)
 

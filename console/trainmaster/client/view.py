@@ -1,6 +1,6 @@
 """`JobView` contains a job's figures and sentences as every command, notebook, diagnosis and page shows them.
 
-`view_of` reads the raw object. Users may have edited it, so values of the wrong type become None or empty, and texts in
+`JobView` reads the raw object. Users may have edited it, so values of the wrong type become None or empty, and texts in
 lists are cut. Figures that only make sense while a job runs (speed, ETA) are otherwise None.
 
 A view is rendered by `job_text` and `job_html` for notebooks, by `cli/show` and `cli/top_picture` for terminals, and by
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
 from typing import Any
 
@@ -39,21 +38,21 @@ _COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
 _NOTEBOOK_FAILURES = 3
 
 
-@dataclass(frozen=True)
 class FailureView:
-    """FailureView describes the failure that ended an attempt."""
+    """FailureView describes the failure that ended an attempt, from a status or a history's record."""
 
-    attempt: int
-    reason: str
-    message: str
-    worker: int | None
-    rank: int | None
-    pod: str
-    node: str
-    exit_code: int | None
-    failed_at: str | None
-    not_continued: str
-    recovery_times: Mapping[str, Any]
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self.attempt = whole(raw.get("attempt")) or 0
+        self.reason = text(raw.get("reason"), 100)
+        self.message = text(raw.get("message"), None)
+        self.worker = whole(raw.get("worker"))
+        self.rank = whole(raw.get("rank"))
+        self.pod = text(raw.get("pod"), 253)
+        self.node = text(raw.get("node"), 253)
+        self.exit_code = whole(raw.get("exitCode"))
+        self.failed_at = _time(raw.get("failedAt"))
+        self.not_continued = text(raw.get("notContinued"))
+        self.recovery_times = mapping(raw.get("recovery"))
 
     @property
     def recovery(self) -> str:
@@ -85,46 +84,55 @@ class FailureView:
         return first[:MAX_SENTENCE] or self.reason
 
 
-@dataclass(frozen=True)
 class JobView:
     """JobView contains a job's figures and sentences at one time."""
 
-    namespace: str
-    name: str
-    uid: str
-    phase: str
-    is_accepted: bool
-    attempt: int
-    restarts: int
-    disruptions: int
-    running: int
-    desired: int
-    ended_workers: int
-    spares: int | None
-    step: int | None
-    total_steps: int | None
-    loss: float | None
-    samples_per_second: float | None
-    eta_seconds: float | None
-    section: str
-    goodput: float | None
-    result: Mapping[str, float]
-    created_at: str | None
-    started_at: str | None
-    attempt_started_at: str | None
-    completed_at: str | None
-    training_with: str
-    """The workers that train while others are missing ("3 of 4 workers"); empty if all ranks train."""
-    rest: str
-    """The operator's message about what the missing ranks wait for, or how they rejoined."""
-    end_reason: str
-    end_message: str
-    news_reason: str
-    news_message: str
-    """Reason and message of the newest condition, except for the acceptance of the spec."""
-    avoided_nodes: tuple[str, ...]
-    node_failures: Mapping[str, int]
-    failures: tuple[FailureView, ...]
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        metadata, status = mapping(raw.get("metadata")), mapping(raw.get("status"))
+        progress, workers = mapping(status.get("progress")), mapping(status.get("workers"))
+        conditions = mappings(status.get("conditions"))
+        by_type = {text(one.get("type")): one for one in reversed(conditions)}
+        running, failed, news = by_type.get("Running", {}), by_type.get("Failed", {}), _news(conditions)
+        self.namespace = text(metadata.get("namespace"), 253)
+        self.name = text(metadata.get("name"), 253)
+        self.uid = text(metadata.get("uid"), 64)
+        self.is_accepted = bool(text(status.get("phase"), 20))
+        self.phase = text(status.get("phase"), 20) or "Pending"
+        is_running = self.phase == "Running"
+        self.attempt = whole(status.get("attempt")) or 0
+        self.restarts = whole(status.get("restarts")) or 0
+        self.disruptions = whole(status.get("disruptions")) or 0
+        self.running = whole(workers.get("running")) or 0
+        self.desired = whole(workers.get("desired")) or 0
+        self.ended_workers = whole(workers.get("finished")) or 0
+        self.spares = whole(workers.get("spares"))
+        self.step, self.total_steps = whole(progress.get("step")), whole(progress.get("totalSteps"))
+        self.loss = number(progress.get("loss"))
+        self.samples_per_second = number(progress.get("samplesPerSecond")) if is_running else None
+        has_rest = is_running and (self.step is None or self.step != self.total_steps)
+        self.eta_seconds = number(progress.get("etaSeconds")) if has_rest else None
+        self.section = text(progress.get("section"), 40)
+        self.goodput = number(progress.get("goodput"))
+        self.result = _numbers(progress.get("result"))
+        self.created_at = _time(metadata.get("creationTimestamp"))
+        self.started_at = _time(status.get("startTime"))
+        self.attempt_started_at = _time(status.get("attemptStartTime"))
+        self.completed_at = _time(status.get("completionTime"))
+        # The workers that train while others are missing ("3 of 4 workers"); empty if all ranks train.
+        self.training_with = text(status.get("trainingWith")) if is_running else ""
+        # The operator's message about what the missing ranks wait for, or how they rejoined.
+        came = is_running and running.get("reason") in ("Continued", "Joined")
+        self.rest = text(running.get("message"), None).partition("; ")[2] if came else ""
+        self.end_reason = text(failed.get("reason"), 100)
+        self.end_message = text(failed.get("message"), None)
+        # Reason and message of the newest condition, except for the acceptance of the spec.
+        self.news_reason = text(news.get("reason"), 100)
+        self.news_message = text(news.get("message"), None)
+        avoided = status.get("avoidedNodes")
+        self.avoided_nodes = [text(one, 253) for one in avoided if text(one)] if isinstance(avoided, list) else []
+        blamed = mapping(status.get("nodeFailures")).items()
+        self.node_failures = {text(node, 253): whole(count) or 0 for node, count in blamed}
+        self.failures = [FailureView(one) for one in mappings(status.get("failures"))]
 
     @property
     def is_finished(self) -> bool:
@@ -143,10 +151,7 @@ class JobView:
         return first_line(self.news_message) if is_waiting else ""
 
     def obstacle(self, program: str = "kubectl dtj") -> str:
-        """Returns the obstacle that keeps the job from running or that ended the job.
-
-        `program` is used in suggested commands.
-        """
+        """Returns what keeps the job from running, or what ended it. Suggested commands begin with `program`."""
         if not self.is_accepted:
             return UNSEEN
         if self.phase == "Suspended" and self.news_reason == "Suspended":
@@ -198,7 +203,7 @@ class JobView:
     @property
     def steps(self) -> str:
         """Returns the completed steps, and the total if it is known: 120/1000."""
-        return steps_text(self.step, self.total_steps)
+        return "" if self.step is None else f"{self.step}/{self.total_steps}" if self.total_steps else str(self.step)
 
     @property
     def share(self) -> float | None:
@@ -236,64 +241,19 @@ class JobView:
 
     def age(self, now: datetime) -> str:
         """Returns the time since the job was created."""
-        created = parse_time(self.created_at)
+        created = api_times.to_datetime(self.created_at)
         return "" if created is None else duration((now - created).total_seconds())
 
     def elapsed(self, now: datetime) -> str:
         """Returns how long the job has run so far or in total. Empty before its start."""
-        start = parse_time(self.started_at)
-        return "" if start is None else duration(((parse_time(self.completed_at) or now) - start).total_seconds())
+        start = api_times.to_datetime(self.started_at)
+        end = api_times.to_datetime(self.completed_at) or now
+        return "" if start is None else duration((end - start).total_seconds())
 
 
 def view_of(raw: Mapping[str, Any]) -> JobView:
     """Returns the view of a job object from the API server."""
-    metadata, status = mapping(raw.get("metadata")), mapping(raw.get("status"))
-    progress, workers = mapping(status.get("progress")), mapping(status.get("workers"))
-    phase = text(status.get("phase"), 20)
-    is_running = phase == "Running"
-    step, total = whole(progress.get("step")), whole(progress.get("totalSteps"))
-    conditions = mappings(status.get("conditions"))
-    running = next((one for one in conditions if one.get("type") == "Running"), {})
-    came = is_running and running.get("reason") in ("Continued", "Joined")
-    end: Mapping[str, Any] = next((one for one in conditions if one.get("type") == "Failed"), {})
-    news = _news(conditions)
-    avoided = status.get("avoidedNodes")
-    blamed = mapping(status.get("nodeFailures")).items()
-    return JobView(
-        namespace=text(metadata.get("namespace"), 253),
-        name=text(metadata.get("name"), 253),
-        uid=text(metadata.get("uid"), 64),
-        phase=phase or "Pending",
-        is_accepted=bool(phase),
-        attempt=whole(status.get("attempt")) or 0,
-        restarts=whole(status.get("restarts")) or 0,
-        disruptions=whole(status.get("disruptions")) or 0,
-        running=whole(workers.get("running")) or 0,
-        desired=whole(workers.get("desired")) or 0,
-        ended_workers=whole(workers.get("finished")) or 0,
-        spares=whole(workers.get("spares")),
-        step=step,
-        total_steps=total,
-        loss=number(progress.get("loss")),
-        samples_per_second=number(progress.get("samplesPerSecond")) if is_running else None,
-        eta_seconds=number(progress.get("etaSeconds")) if is_running and (step is None or step != total) else None,
-        section=text(progress.get("section"), 40),
-        goodput=number(progress.get("goodput")),
-        result=_numbers(progress.get("result")),
-        created_at=_time(metadata.get("creationTimestamp")),
-        started_at=_time(status.get("startTime")),
-        attempt_started_at=_time(status.get("attemptStartTime")),
-        completed_at=_time(status.get("completionTime")),
-        training_with=text(status.get("trainingWith")) if is_running else "",
-        rest=text(running.get("message"), None).partition("; ")[2] if came else "",
-        end_reason=text(end.get("reason"), 100),
-        end_message=text(end.get("message"), None),
-        news_reason=text(news.get("reason"), 100),
-        news_message=text(news.get("message"), None),
-        avoided_nodes=tuple(text(one, 253) for one in avoided if text(one)) if isinstance(avoided, list) else (),
-        node_failures={text(node, 253): whole(count) or 0 for node, count in blamed},
-        failures=tuple(map(failure_of, mappings(status.get("failures")))),
-    )
+    return JobView(raw)
 
 
 def _news(conditions: Any) -> Mapping[str, Any]:
@@ -302,23 +262,6 @@ def _news(conditions: Any) -> Mapping[str, Any]:
         one for one in conditions if one.get("message") and (one.get("type"), one.get("status")) != ("Accepted", "True")
     ]
     return max(found, key=lambda one: text(one.get("lastTransitionTime"), 40), default={})
-
-
-def failure_of(raw: Mapping[str, Any]) -> FailureView:
-    """Returns the view of a failure in a status or in a history's record."""
-    return FailureView(
-        attempt=whole(raw.get("attempt")) or 0,
-        reason=text(raw.get("reason"), 100),
-        message=text(raw.get("message"), None),
-        worker=whole(raw.get("worker")),
-        rank=whole(raw.get("rank")),
-        pod=text(raw.get("pod"), 253),
-        node=text(raw.get("node"), 253),
-        exit_code=whole(raw.get("exitCode")),
-        failed_at=_time(raw.get("failedAt")),
-        not_continued=text(raw.get("notContinued")),
-        recovery_times=mapping(raw.get("recovery")),
-    )
 
 
 def _numbers(value: object) -> dict[str, float]:
@@ -343,11 +286,6 @@ def recovery_sentence(times: Mapping[str, Any]) -> str:
 def first_line(message: str) -> str:
     """Returns the first line of a text, ignoring blank lines before it."""
     return message[:MAX_SENTENCE].strip().partition("\n")[0]
-
-
-def steps_text(step: int | None, total: int | None) -> str:
-    """Returns the completed steps, and the total if it is known. Empty before the first report."""
-    return "" if step is None else f"{step}/{total}" if total else str(step)
 
 
 def figure(value: float | None) -> str:
@@ -375,15 +313,6 @@ def duration(seconds: float) -> str:
     if rounded < 86400:
         return f"{rounded // 3600}h{rounded % 3600 // 60}m"
     return f"{rounded // 86400}d{rounded % 86400 // 3600}h"
-
-
-def parse_time(value: str | None) -> datetime | None:
-    """Parses a time of the API (RFC 3339) into an aware datetime; returns None for any other text."""
-    try:
-        time = datetime.fromisoformat(value or "")
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def plural(count: int, noun: str) -> str:

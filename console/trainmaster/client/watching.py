@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -20,93 +20,85 @@ WATCH_SECONDS = 60
 REOPEN_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Watcher:
-    """Watcher watches a namespace's jobs. None means all namespaces."""
-
-    transport: AsyncTransport
-    namespace: str | None
-    # The label selector for `all`.
-    selector: str | None = None
-
-    @property
-    def _path(self) -> str:
-        return collection_path(self.namespace)
-
-    async def one(self, name: str) -> AsyncGenerator[TrainingJob, None]:
-        """Yields the job's state, then each change, until the job is deleted."""
-        while True:
-            try:
-                job = await read_job(self.transport, self.namespace, name)
-            except JobNotFound:
-                return
-            yield job
-            async with aclosing(self._events(job.version, name=name)) as events:
-                async for kind, changed in events:
-                    if kind == "DELETED":
-                        return
-                    yield changed
-
-    async def all(self) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
-        """Yields all jobs, then each changed or deleted job, forever. The flag is True if the job was deleted."""
-        known: dict[str, TrainingJob] = {}
-        while True:
-            answer = await self.transport.request("GET", self._path, query=label_query(self.selector))
-            listed = {job.uid: job for job in map(TrainingJob.of, items_of(answer))}
-            for uid in known.keys() - listed.keys():
-                yield known.pop(uid), True
-            for uid, job in sorted(listed.items(), key=lambda item: (item[1].namespace, item[1].name)):
-                if uid not in known or known[uid].version != job.version:
-                    yield job, False
-            known = listed
-            version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
-            async with aclosing(self._events(version)) as events:
-                async for kind, job in events:
-                    if kind == "DELETED":
-                        known.pop(job.uid, None)
-                    else:
-                        known[job.uid] = job
-                    yield job, kind == "DELETED"
-
-    async def until(self, name: str, reached: Callable[[TrainingJob], bool], seconds: float | None) -> TrainingJob:
-        """Waits until `reached` returns True for a job.
-
-        Raises WaitTimeout, and JobNotFound if the job is deleted meanwhile.
-        """
-        deadline = None if seconds is None else time.monotonic() + seconds
-        job = await read_job(self.transport, self.namespace, name)
-        while not reached(job):
-            left = WATCH_SECONDS if deadline is None else deadline - time.monotonic()
-            if seconds is not None and left <= 0:
-                waited = f"{seconds:.0f}" if seconds >= 1 else f"{seconds:g}"
-                raise WaitTimeout(f"timed out after {waited} s: job {name} is still {job.phase}", job.phase)
-            async with aclosing(self._events(job.version, name=name, seconds=min(left, WATCH_SECONDS))) as events:
-                async for kind, job in events:
-                    if kind == "DELETED":
-                        raise JobNotFound(f"Job {name} was deleted while it was waited for.")
-                    if reached(job):
-                        return job
-            try:
-                job = await read_job(self.transport, self.namespace, name)
-            except JobNotFound as error:
-                raise JobNotFound(f"Job {name} was deleted while it was waited for.") from error
-        return job
-
-    async def _events(
-        self, version: str, *, name: str | None = None, seconds: float = WATCH_SECONDS
-    ) -> AsyncGenerator[tuple[str, TrainingJob], None]:
-        """Yields the changes of jobs until the watch ends. The caller must then read the state again."""
-        narrowed = label_query(self.selector)
-        if name is not None:
-            narrowed["fieldSelector"] = f"metadata.name={name}"
-        async with aclosing(changes(self.transport, self._path, version, narrowed, seconds)) as found:
-            async for kind, changed in found:
-                yield kind, TrainingJob.of(changed)
-
-
 async def read_job(transport: AsyncTransport, namespace: str | None, name: str) -> TrainingJob:
     """Returns a job. Raises JobNotFound."""
     return TrainingJob.of(await transport.request("GET", f"{collection_path(namespace)}/{quote(name, safe='')}"))
+
+
+async def watch_job(
+    transport: AsyncTransport, namespace: str, name: str, *, deadline: float = math.inf, must_exist: bool = False
+) -> AsyncGenerator[TrainingJob, None]:
+    """Yields the job at each change until it is deleted or the deadline. Raises JobNotFound if `must_exist`."""
+    path, narrowed = collection_path(namespace), {"fieldSelector": f"metadata.name={name}"}
+    while True:
+        try:
+            job = await read_job(transport, namespace, name)
+        except JobNotFound:
+            if must_exist:
+                raise
+            return
+        yield job
+        must_exist, left = False, min(WATCH_SECONDS, deadline - time.monotonic())
+        if left <= 0:
+            return
+        async with aclosing(changes(transport, path, job.version, narrowed, left)) as events:
+            async for kind, changed in events:
+                if kind == "DELETED":
+                    return
+                yield TrainingJob.of(changed)
+
+
+async def wait_for_job(
+    transport: AsyncTransport, namespace: str, name: str, reached: Callable[[TrainingJob], bool], seconds: float | None
+) -> TrainingJob:
+    """Waits until `reached` returns True for a job. Raises WaitTimeout, and JobNotFound if the job is deleted."""
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    async with aclosing(watch_job(transport, namespace, name, deadline=deadline, must_exist=True)) as states:
+        async for job in states:
+            if reached(job):
+                return job
+    if seconds is None or time.monotonic() < deadline:
+        raise JobNotFound(f"Job {name} was deleted while it was waited for.")
+    waited = f"{seconds:.0f}" if seconds >= 1 else f"{seconds:g}"
+    raise WaitTimeout(f"timed out after {waited} s: job {name} is still {job.phase}", job.phase)
+
+
+async def watch_jobs(
+    transport: AsyncTransport, namespace: str | None, selector: str | None
+) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
+    """Yields all jobs, then each changed or deleted job, forever. The flag is True if the job was deleted."""
+    async with aclosing(watch_objects(transport, collection_path(namespace), label_query(selector))) as found:
+        async for kind, item in found:
+            yield TrainingJob.of(item), kind == "DELETED"
+
+
+def events_path(namespace: str | None) -> str:
+    """Returns the path of a namespace's Events. None means all namespaces."""
+    return "/api/v1/events" if namespace is None else f"/api/v1/namespaces/{namespace}/events"
+
+
+async def watch_objects(
+    transport: AsyncTransport, path: str, narrowed: Mapping[str, str] | None = None
+) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+    """Yields the existing objects as ADDED, then each added, changed or deleted object, forever."""
+    known: dict[str, Mapping[str, Any]] = {}
+    while True:
+        answer = await transport.request("GET", path, query=narrowed or {})
+        listed = {_metadata(item, "uid"): item for item in items_of(answer)}
+        for uid in known.keys() - listed.keys():
+            yield "DELETED", known[uid]
+        for uid, item in listed.items():
+            if uid not in known:
+                yield "ADDED", item
+            elif _metadata(known[uid], "resourceVersion") != _metadata(item, "resourceVersion"):
+                yield "MODIFIED", item
+        known = listed
+        async with aclosing(changes(transport, path, _metadata(answer, "resourceVersion"), narrowed)) as changed:
+            async for kind, item in changed:
+                known[_metadata(item, "uid")] = item
+                if kind == "DELETED":
+                    del known[_metadata(item, "uid")]
+                yield kind, item
 
 
 async def changes(
@@ -137,33 +129,5 @@ async def changes(
         await transport.sleep(REOPEN_SECONDS)
 
 
-async def list_events(transport: AsyncTransport, namespace: str | None) -> list[Mapping[str, Any]]:
-    """Returns a namespace's Events. None means all namespaces."""
-    return items_of(await transport.request("GET", _path(namespace)))
-
-
-async def watch_events(
-    transport: AsyncTransport, namespace: str | None
-) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
-    """Yields the existing Events as ADDED, then each added or changed Event, forever."""
-    path = _path(namespace)
-    known: dict[str, str] = {}
-    while True:
-        answer = await transport.request("GET", path)
-        listed = {str(item["metadata"].get("uid")): item for item in items_of(answer)}
-        for uid, item in listed.items():
-            if known.get(uid) != _version(item):
-                yield ("MODIFIED" if uid in known else "ADDED"), item
-        known = {uid: _version(item) for uid, item in listed.items()}
-        async with aclosing(changes(transport, path, _version(answer))) as changed:
-            async for kind, item in changed:
-                known[str(mapping(item.get("metadata")).get("uid"))] = _version(item)
-                yield kind, item
-
-
-def _path(namespace: str | None) -> str:
-    return "/api/v1/events" if namespace is None else f"/api/v1/namespaces/{namespace}/events"
-
-
-def _version(found: Mapping[str, Any]) -> str:
-    return str(mapping(found.get("metadata")).get("resourceVersion") or "")
+def _metadata(found: Mapping[str, Any], name: str) -> str:
+    return str(mapping(found.get("metadata")).get(name) or "")

@@ -19,7 +19,7 @@ from trainmaster.client.job import TrainingJob
 from trainmaster.client.logs import Selection
 from trainmaster.client.permission import Access, seeing
 from trainmaster.client.server import Server
-from trainmaster.client.view import failure_of
+from trainmaster.client.view import FailureView
 from trainmaster.dashboard.figures import Figures
 from trainmaster.dashboard.guards import Launch, add_headers, body_of, guard, viewer_of
 from trainmaster.dashboard.job_answers import JobAnswers
@@ -147,7 +147,7 @@ class Dashboard:
         history = viewer.history
         found = await viewer.tenant.heavy(lambda: history.jobs(namespace))
         for job in found["items"]:
-            job["failure"] = failure_of(mapping(job["lastFailure"])).last_line or None
+            job["failure"] = FailureView(mapping(job["lastFailure"])).last_line or None
         return answer({"items": found["items"]})
 
     async def _nodes(self, request: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ from typing import Any
 from trainmaster.client.errors import ClientError, NoCluster, NotAllowed
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.sentences import KEEPING, lost_checkpoints, start_of_resumed
-from trainmaster.client.watching import Watcher
+from trainmaster.client.watching import watch_job
 from trainmaster.dashboard.board import row_of
 from trainmaster.dashboard.figures import Figures, seconds_between
 from trainmaster.dashboard.objects import PodRow, asked_pods, events_of, pods_of
@@ -96,7 +96,7 @@ class JobPage:
             self.viewer.tenant.all.bytes.take(self.viewer.tenant.name, -self._weight)
 
     async def _follow(self) -> None:
-        async with aclosing(Watcher(self.viewer.transport, self.namespace).one(self.name)) as jobs:
+        async with aclosing(watch_job(self.viewer.transport, self.namespace, self.name)) as jobs:
             async for job in jobs:
                 if self.uid not in (None, job.uid):
                     break

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, repeat
 from typing import Any, TypeVar
 
@@ -36,12 +36,14 @@ MOST_KEPT_LINES = 20_000
 MOST_CHARACTERS = 10_000
 
 
-@dataclass(frozen=True)
 class _BoundedOutput(Output):
     """_BoundedOutput reads only the pods and kept logs of the selected workers."""
 
     transport: ViewerTransport
-    workers: frozenset[int] = frozenset()
+
+    def __init__(self, transport: ViewerTransport, namespace: str, workers: frozenset[int]) -> None:
+        super().__init__(transport, namespace)
+        self.workers = workers
 
     async def pods(self, name: str) -> list[Mapping[str, Any]]:
         """Returns the selected workers' pods."""
@@ -63,8 +65,12 @@ class _BoundedOutput(Output):
 
         return await self.transport.tenant.heavy(read)
 
+
+class _PageReader(LogReader):
+    """_PageReader opens all logs at once, so that a stuck kubelet doesn't delay the tenant's other requests."""
+
     async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Opens all logs at once, so that a stuck kubelet doesn't delay the tenant's other requests."""
+        """Opens several logs at once."""
         return list(await asyncio.gather(*parts))
 
 
@@ -95,7 +101,7 @@ async def send_logs(stream: EventStream, viewer: Viewer, job: TrainingJob, wante
     tail = None if wanted.by_content else wanted.tail
     output = _BoundedOutput(viewer.transport, job.namespace, read)
     with tenant.all.logs.taking(tenant.name, most):
-        reader = LogReader(output, job, replace(wanted, workers=read, tail=tail))
+        reader = _PageReader(output, job, replace(wanted, workers=read, tail=tail))
         await _send(stream, reader.lines(follow=follow))
 
 

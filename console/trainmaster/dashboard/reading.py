@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import aiohttp
 
@@ -21,7 +21,7 @@ from trainmaster.client.answers import Answer, Reader
 from trainmaster.client.asynchronous import AiohttpTransport, TaskReaders
 from trainmaster.client.merging import Readers
 from trainmaster.client.server import Server
-from trainmaster.client.transport import JSON, READ_SECONDS
+from trainmaster.client.transport import READ_SECONDS, RequestOptions
 from trainmaster.dashboard.shapes import RECORDED_JOB, Fields, answer_shape, item_shape
 from trainmaster.dashboard.streams import dumps
 from trainmaster.dashboard.tenants import Tenant
@@ -87,21 +87,13 @@ class ViewerTransport(BoundedTransport):
         found._left = MOST_DIAGNOSED
         return found
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-    ) -> Any:
+    async def request(self, method: str, path: str, **options: Unpack[RequestOptions]) -> Any:
         """Sends one request and returns the kept part of the answer. Raises a ClientError."""
         if method == "POST":
-            return await super().request(method, path, query=query, body=body, content_type=content_type)
+            return await super().request(method, path, **options)
         items = Items(min(self._left, MOST_KEPT))
-        shape = answer_shape(path, query or {}, items.take)
-        response = await self._send(method, path, query or {}, body, content_type, READ_SECONDS)
+        shape = answer_shape(path, options.get("query") or {}, items.take)
+        response = await self._send(method, path, READ_SECONDS, **options)
         found = await self._trimmed(response, shape)
         if "items" in found:
             found["items"] = items.kept
@@ -129,14 +121,14 @@ class ViewerTransport(BoundedTransport):
 
     async def trimmed(self, path: str, shape: Fields, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Returns the part of an object that a shape keeps. Raises a ClientError."""
-        response = await self._send("GET", path, query or {}, None, JSON, READ_SECONDS)
+        response = await self._send("GET", path, READ_SECONDS, query=query)
         return await self._trimmed(response, shape)
 
     async def lines(
         self, path: str, *, query: Mapping[str, str], read_seconds: float | None
     ) -> AsyncGenerator[bytes, None]:
         """Yields a log's lines, long ones cut, or a watch's events, with trimmed objects."""
-        response = await self._send("GET", path, query, None, JSON, read_seconds)
+        response = await self._send("GET", path, read_seconds, query=query)
         read = self._log_lines if path.endswith("/log") else self._events
         try:
             async with aclosing(read(response, item_shape(path, query))) as lines:

@@ -9,6 +9,7 @@
 | `code/archive` | `code/test_archive` |
 | `code/claims` | `unit/cli/test_dtj_uploads`, `processes/client/test_uploaded_code`, `cluster/test_code` |
 | `code/scripts` | `code/test_scripts` |
+| `code/storing` | `unit/cli/test_dtj_uploads`, `cluster/test_code` |
 | `code/submitting` | `unit/cli/test_dtj_uploads`, `cluster/test_code` |
 | `diagnosis/capacity` | `diagnosis/test_capacity` |
 | `diagnosis/endings` | `diagnosis/test_endings` |
@@ -20,8 +21,7 @@
 | `diagnosis/scheduling` | `diagnosis/test_situations` |
 | `diagnosis/situation` | `diagnosis/test_situations` |
 | `errors` | `test_jobs`, `test_transport` |
-| `functions/source` | `functions/test_source` |
-| `functions/training` | `functions/test_training`, `cluster/test_sdk` |
+| `functions` | `test_functions`, `test_function_sources`, `cluster/test_sdk` |
 | `gathering` | `diagnosis/test_situations` |
 | `history/answers` | `history/test_reading` |
 | `history/finding` | `history/test_finding`, `history/test_errors`, `processes/client/test_history_place` |
@@ -31,6 +31,7 @@
 | `logs` | `test_logs`, `unit/cli/test_following`, `cluster/test_logs` |
 | `merging` | `test_merging` |
 | `metrics` | `test_metrics`, `test_transport` |
+| `objects` | `diagnosis/test_situations`, `unit/cli/test_dtj_uploads` |
 | `output` | `test_jobs`, `test_logs` |
 | `permission` | `test_permission` |
 | `sentences` | `test_sentences`, `unit/cli/test_dtj_suspend`, `unit/cli/test_dtj_status` |

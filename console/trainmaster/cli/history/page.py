@@ -16,8 +16,9 @@ from trainmaster.cli.show import PHASE_STYLES, where_time_went
 from trainmaster.cli.terminal import called, wrapped
 from trainmaster.cli.top_picture import BLOCKS, step_time
 from trainmaster.client import ClientError, TrainingJob
-from trainmaster.client.view import duration, parse_time
+from trainmaster.client.view import duration
 from trainmaster_operator.api.printable import one_line
+from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.wire.values import is_number, mapping, text
 
 DELETED = " (deleted)"
@@ -50,7 +51,7 @@ def job_table(
 
 
 def _cells(job: Mapping[str, Any], now: datetime) -> list[str]:
-    started = parse_time(job["startedAt"])
+    started = to_datetime(job["startedAt"])
     ran = ran_for(job["startedAt"], job["endedAt"] or job["deletedAt"], now)
     return [
         job["name"],
@@ -79,8 +80,8 @@ def steps_of(job: Mapping[str, Any]) -> str:
 
 def ran_for(started: str | None, ended: str | None, now: datetime) -> str:
     """Returns the time from the start to the end or until now. Before the start, the text is empty."""
-    begin = parse_time(started)
-    return "" if begin is None else duration(((parse_time(ended) or now) - begin).total_seconds())
+    begin = to_datetime(started)
+    return "" if begin is None else duration(((to_datetime(ended) or now) - begin).total_seconds())
 
 
 def failure_words(failure: Mapping[str, Any] | None) -> str:
@@ -149,13 +150,13 @@ def _facts(job: Mapping[str, Any], width: int | None, now: datetime) -> Iterator
         yield from _lines("  ".join(progress), width)
     life = [f"namespace {job['namespace']}", f"uid {job['uid']}"]
     for name in ("created", "deleted"):
-        at = parse_time(job[f"{name}At"])
+        at = to_datetime(job[f"{name}At"])
         if at is not None:
             life.append(f"{name} {_moment(at)} ({duration((now - at).total_seconds())} ago)")
     yield from _lines("  ".join(life), width, "dim")
     for other in job["lives"]:
         if other["uid"] != job["uid"]:
-            created = parse_time(other["createdAt"])
+            created = to_datetime(other["createdAt"])
             when = f", created {_moment(created)}" if created is not None else ""
             yield from _lines(f"another job of this name{when}: --uid {other['uid']}", width, "dim")
 
@@ -165,7 +166,7 @@ def _attempts(job: Mapping[str, Any], width: int | None, now: datetime) -> Itera
     shown = job["attempts"][-MOST_ATTEMPTS:]
     rows = []
     for attempt in shown:
-        started = parse_time(attempt["startedAt"])
+        started = to_datetime(attempt["startedAt"])
         ended = attempt["endedAt"] or job["endedAt"] or job["deletedAt"]
         first, last = attempt["firstStep"], attempt["lastStep"]
         rows.append(
@@ -199,7 +200,7 @@ def _time(job: Mapping[str, Any], now: datetime) -> list[RenderableType]:
         # The object wasn't recorded, or was written by another release, so the page omits it.
         return []
     spent = last.status.time_spent
-    return [] if spent is None else where_time_went(last, spent, (), parse_time(job["deletedAt"]) or now)
+    return [] if spent is None else where_time_went(last, spent, (), to_datetime(job["deletedAt"]) or now)
 
 
 def _lines(sentence: str, width: int | None, style: str = "", indent: str = "") -> Iterator[Text]:

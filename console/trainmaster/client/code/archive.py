@@ -14,7 +14,8 @@ import os
 import posixpath
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -27,28 +28,14 @@ from trainmaster_operator.wire.limits import MAX_CODE_BYTES, MAX_CODE_FILES, MAX
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-# The label of all objects that contain a job's code.
-CODE_LABEL = "trainmaster.dev/code-of"
 # Size limit (bytes). Encoded in base64, an archive stays below etcd's 1.5 MB, and a pod's start below a second.
 MAX_CONFIG_MAP_BYTES = 700_000
 OWN_IGNORE_FILE = ".trainmasterignore"
 # If a folder contains both files, the later one takes precedence.
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 ALWAYS_LEFT_OUT = frozenset(
-    {
-        ".git",
-        ".hg",
-        ".svn",
-        ".venv",
-        ".trainmaster",
-        "__pycache__",
-        "node_modules",
-        ".ipynb_checkpoints",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".tox",
-    }
+    {".git", ".hg", ".svn", ".venv", ".trainmaster", "__pycache__", "node_modules", ".ipynb_checkpoints"}
+    | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
 )
 # Number of files that a message names.
 NAMED_FILES = 5
@@ -78,6 +65,11 @@ class Archive:
     sizes: Mapping[str, int]
     left_out: tuple[LeftOut, ...] = ()
     folder: str = field(default="", compare=False)
+
+    @property
+    def fits_config_map(self) -> bool:
+        """Returns whether the archive fits into a ConfigMap."""
+        return len(self.data) <= MAX_CONFIG_MAP_BYTES
 
     def largest(self) -> str:
         """Returns the largest files with their sizes, for a message."""
@@ -120,10 +112,8 @@ def archive_folder(folder: str | Path) -> Archive:
                 f"{folder} has more than {MAX_CODE_FILES} files or {size_text(MAX_UNPACKED_CODE_BYTES)}; leave data "
                 f"and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
             )
-        try:
+        with _readable(place):
             content = place.read_bytes()
-        except OSError as error:
-            raise InvalidRequest(f"{place} can't be read: {error.strerror}; make it readable, or ignore it") from error
         if is_private_key(content) and not is_named:
             left_out.append(LeftOut(name, SECRET))
             continue
@@ -132,12 +122,7 @@ def archive_folder(folder: str | Path) -> Archive:
             executables.add(name)
     if not any(isinstance(content, bytes) for content in files.values()):
         raise InvalidRequest(f"{folder} has no files, apart from what is ignored; give the folder that the code is in")
-    return _pack(files, executables, tuple(left_out), str(folder))
-
-
-def archive_files(files: Mapping[str, bytes]) -> Archive:
-    """Returns the archive of files, which are given by path. Raises InvalidRequest if they are too large."""
-    return _pack(dict(files), set(), (), "")
+    return archive_files(files, executables, left_out, str(folder))
 
 
 def size_text(count: int) -> str:
@@ -163,12 +148,8 @@ def _walk(
     # Imported here, because no other command needs it.
     from pathspec import GitIgnoreSpec
 
-    try:
+    with _readable(root / folder):
         entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-    except OSError as error:
-        raise InvalidRequest(
-            f"{root / folder} can't be read: {error.strerror}; make it readable, or ignore it"
-        ) from error
     names = {entry.name for entry in entries}
     if "pyvenv.cfg" in names:
         return
@@ -200,10 +181,7 @@ def _walk(
 
 
 def _ignored(path: PurePosixPath, ignores: tuple[_Ignore, ...], *, is_folder: bool) -> tuple[bool, str | None]:
-    """Returns whether `.trainmasterignore` includes a path, and the reason for leaving it out, or None.
-
-    The nearest ignore file with a pattern for the path decides.
-    """
+    """Returns whether the nearest `.trainmasterignore` includes a path, and the reason for leaving it out, or None."""
     slash = "/" if is_folder else ""
     decisions = [
         (ignore.name, ignore.patterns.check_file(f"{path.relative_to(ignore.folder)}{slash}").include)
@@ -217,11 +195,17 @@ def _ignored(path: PurePosixPath, ignores: tuple[_Ignore, ...], *, is_folder: bo
     return is_named, name if include else None
 
 
-def _lines(path: Path) -> list[str]:
+@contextmanager
+def _readable(place: Path, remedy: str = "ignore it") -> Iterator[None]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        yield
     except OSError as error:
-        raise InvalidRequest(f"{path} can't be read: {error.strerror}; make it readable, or remove it") from error
+        raise InvalidRequest(f"{place} can't be read: {error.strerror}; make it readable, or {remedy}") from error
+
+
+def _lines(path: Path) -> list[str]:
+    with _readable(path, "remove it"):
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _is_portable(name: str) -> bool:
@@ -239,10 +223,13 @@ def _stays_inside(path: PurePosixPath, target: str) -> bool:
     return end != ".." and not end.startswith("../")
 
 
-def _pack(
-    files: Mapping[str, bytes | str], executables: set[str], left_out: tuple[LeftOut, ...], folder: str
+def archive_files(
+    files: Mapping[str, bytes | str],
+    executables: Collection[str] = (),
+    left_out: Sequence[LeftOut] = (),
+    folder: str = "",
 ) -> Archive:
-    """Packs files, given as bytes, and links, given as their targets, into an archive."""
+    """Returns the archive of files (bytes) and links (their targets). Raises InvalidRequest if they are too large."""
     packed = io.BytesIO()
     # The archive records no archive name, times or owners, so that equal files make equal bytes.
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -262,7 +249,7 @@ def _pack(
             f"the code has {size_text(len(data))} compressed, and a job takes {size_text(MAX_CODE_BYTES)} at most; "
             f"leave data and checkpoints out by a .trainmasterignore: the largest are {_largest(sizes)}"
         )
-    return Archive(data, sha256(data).hexdigest(), sizes, left_out, folder)
+    return Archive(data, sha256(data).hexdigest(), sizes, tuple(left_out), folder)
 
 
 def _sizes(files: Mapping[str, bytes | str]) -> dict[str, int]:
@@ -287,27 +274,11 @@ SECRET_FILES = (
     *("*.key", "*.pem", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx", ".ssh/", ".gnupg/"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
     # Clouds, clusters and registries.
-    *(
-        ".aws/",
-        ".azure/",
-        ".gcloud/",
-        "**/.config/gcloud/",
-        ".boto",
-        ".s3cfg",
-        ".oci/",
-        "application_default_credentials.json",
-    ),
+    *(".aws/", ".azure/", ".gcloud/", "**/.config/gcloud/", ".boto", ".s3cfg", ".oci/"),
+    "application_default_credentials.json",
     *("credentials.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
-    *(
-        "**/.kube/config",
-        "kubeconfig",
-        "*.kubeconfig",
-        ".docker/",
-        ".dockercfg",
-        ".vault-token",
-        "*.tfstate",
-        "*.tfvars",
-    ),
+    *("**/.kube/config", "kubeconfig", "*.kubeconfig", ".docker/", ".dockercfg"),
+    *(".vault-token", "*.tfstate", "*.tfvars"),
     # Tokens of package indexes, hubs and databases.
     *(".netrc", "_netrc", ".git-credentials", ".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd"),
     *(".huggingface/", "**/huggingface/token", "**/huggingface/stored_tokens", "**/.kaggle/", "kaggle.json"),

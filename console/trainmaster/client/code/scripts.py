@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainmaster.client.code.archive import IGNORE_FILES, Archive, LeftOut
+from trainmaster.client.code.archive import IGNORE_FILES, Archive
 from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.api.command_words import FLAGS, VALUES, option_of
 from trainmaster_operator.wire.names import is_python
@@ -32,7 +32,8 @@ def require_script(name: str, spec: Mapping[str, Any], archive: Archive) -> None
         return
     folder = archive.folder
     code = f"the code of {folder}" if folder else "the code"
-    if folder and (Path(folder) / script).is_file() and not _is_named(script, archive.left_out):
+    is_named = any(each.path == script and each.reason not in IGNORE_FILES for each in archive.left_out)
+    if folder and (Path(folder) / script).is_file() and not is_named:
         raise InvalidRequest(
             f"job {name} runs {script}, and {code} doesn't have it: .gitignore or .trainmasterignore leaves it out; "
             f"bring it back by a line !{script} in {posixpath.join(folder, '.trainmasterignore')}"
@@ -68,44 +69,35 @@ def _words(value: Any) -> list[str]:
 def _script(words: Sequence[str]) -> str | None:
     """Returns the script of a Python or torchrun command, or None if the script is unknown or missing."""
     program = posixpath.basename(words[0]) if words else ""
-    if program == "torchrun":
-        return _script_of_torchrun(words[1:])
-    return _script_of_python(words[1:]) if is_python(program) else None
-
-
-def _script_of_python(words: Sequence[str]) -> str | None:
-    rest = list(words)
+    if program != "torchrun" and not is_python(program):
+        return None
+    takes_next = _takes_next_in_torchrun if program == "torchrun" else _takes_next_in_python
+    rest = list(words[1:])
     while rest:
         word = rest.pop(0)
         if not word.startswith("-"):
             return word or None
-        if not word[1:]:
+        takes = takes_next(word)
+        if takes is None:
             return None
-        for at, letter in enumerate(word[1:], 1):
-            if letter in _PYTHON_FLAGS_WITH_VALUE:
-                if not word[at + 1 :]:
-                    del rest[:1]
-                break
-            if letter not in _PYTHON_FLAGS:
-                return None
+        if takes:
+            del rest[:1]
     return None
 
 
-def _script_of_torchrun(words: Sequence[str]) -> str | None:
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-"):
-            return word or None
-        name, has_value, _ = word.partition("=")
-        option = option_of(name)
-        if option in VALUES | {"shutdown_timeout"}:
-            if not has_value:
-                del rest[:1]
-        elif option not in FLAGS - _NO_SCRIPT or has_value:
+def _takes_next_in_python(word: str) -> bool | None:
+    """Returns whether the next word is the value of an option, or None if the command's script is unknown."""
+    for at, letter in enumerate(word[1:], 2):
+        if letter in _PYTHON_FLAGS_WITH_VALUE:
+            return at == len(word)
+        if letter not in _PYTHON_FLAGS:
             return None
-    return None
+    return False if word[1:] else None
 
 
-def _is_named(script: str, left_out: Sequence[LeftOut]) -> bool:
-    return any(each.path == script and each.reason not in IGNORE_FILES for each in left_out)
+def _takes_next_in_torchrun(word: str) -> bool | None:
+    name, has_value, _ = word.partition("=")
+    option = option_of(name)
+    if option in VALUES | {"shutdown_timeout"}:
+        return not has_value
+    return None if option not in FLAGS - _NO_SCRIPT or has_value else False

@@ -6,18 +6,19 @@ The code is stored in the ConfigMap `<job>-code`, which the job owns once it exi
 from __future__ import annotations
 
 import copy
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.client.async_jobs import FIELD_MANAGER
-from trainmaster.client.code.archive import CODE_LABEL, MAX_CONFIG_MAP_BYTES, Archive, size_text
+from trainmaster.client.code.archive import MAX_CONFIG_MAP_BYTES, Archive, size_text
 from trainmaster.client.code.claims import upload_to_claim
 from trainmaster.client.code.scripts import require_script
+from trainmaster.client.code.storing import CODE_LABEL, Objects, config_map
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound
 from trainmaster.client.job import TrainingJob, require_name
 from trainmaster.client.jobs import JobClient
+from trainmaster.client.objects import at, text
 from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND
 from trainmaster_operator.wire.names import CODE_ARCHIVE
 
@@ -33,10 +34,7 @@ class Pushed:
 
 
 def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None = None) -> dict[str, Any]:
-    """Returns a job's manifest with `spec.code`.
-
-    Raises InvalidRequest if there is no place for the archive, or if the archive lacks the job's script.
-    """
+    """Returns a manifest with `spec.code`. Raises InvalidRequest if the archive has no place or lacks the script."""
     body: dict[str, Any] = copy.deepcopy(dict(manifest))
     name = str((body.get("metadata") or {}).get("name") or "")
     require_name(name)
@@ -47,11 +45,11 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
         raise InvalidRequest("spec.code is in the manifest and code is given beside it; remove one of the two")
     require_script(name, spec, archive)
     spec["code"] = {"digest": archive.digest}
-    if claim is None and fits_config_map(archive):
+    if claim is None and archive.fits_config_map:
         spec["code"]["configMap"] = config_map_name(name)
         return body
-    claim = claim or _checkpoint_claim(spec)
-    if claim is None:
+    claim = claim or text(spec, "checkpoint", "volume", "claimName")
+    if not claim:
         raise InvalidRequest(
             f"the code has {size_text(len(archive.data))} compressed, and a ConfigMap holds "
             f"{MAX_CONFIG_MAP_BYTES // 1000} KB: name a claim for it by --code-claim, set "
@@ -64,10 +62,7 @@ def with_code(manifest: Mapping[str, Any], archive: Archive, claim: str | None =
 def submit_with_code(
     jobs: JobClient, manifest: Mapping[str, Any], archive: Archive, *, claim: str | None = None
 ) -> TrainingJob:
-    """Creates a job that runs the archive's code. `claim` names a volume to use instead of a ConfigMap.
-
-    Raises JobExists, InvalidRequest, NotAllowed.
-    """
+    """Creates a job that runs the archive's code, from `claim` or a ConfigMap. Raises JobExists and others."""
     body = with_code(manifest, archive, claim)
     name = body["metadata"]["name"]
     if "claim" in body["spec"]["code"]:
@@ -79,24 +74,20 @@ def submit_with_code(
     try:
         job = jobs.submit(body)
     except ClientError:
-        remove_config_map(jobs, name)
+        Objects(jobs, "configmaps").delete(config_map_name(name))
         raise
     give_to_job(jobs, job)
     return job
 
 
 def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
-    """Uploads new code into a job, whose ranks save a checkpoint and restart with the code in the same pods.
-
-    Raises JobNotFound. Raises InvalidRequest if the job has ended or was submitted without code, or if the archive
-    lacks the job's script.
-    """
+    """Uploads new code into a job, whose ranks restart with it in their pods. Raises JobNotFound and InvalidRequest."""
     job = jobs.get(name)
     if job.finished:
         raise InvalidRequest(
             f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it again with --code."
         )
-    code = (job.raw.get("spec") or {}).get("code")
+    code = at(job.raw, "spec", "code")
     if code is None:
         raise InvalidRequest(
             f"Job {name} has the code of its image: nothing can be pushed into it; submit it again with --code."
@@ -106,7 +97,7 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
     require_script(name, job.raw["spec"], archive)
     if code.get("claim") is not None:
         upload_to_claim(jobs, name, job.raw["spec"], archive, beside=job)
-    elif fits_config_map(archive):
+    elif archive.fits_config_map:
         replace_archive(jobs, job, code["configMap"], archive)
     else:
         raise InvalidRequest(
@@ -115,12 +106,6 @@ def push_code(jobs: JobClient, name: str, archive: Archive) -> Pushed:
             f"--code-claim; the largest are {archive.largest()}"
         )
     return Pushed(jobs.merge(name, {"spec": {"code": {"digest": archive.digest}}}), changed=True)
-
-
-def _checkpoint_claim(spec: Mapping[str, Any]) -> str | None:
-    volume = (spec.get("checkpoint") or {}).get("volume") or {}
-    claim = volume.get("claimName")
-    return claim if isinstance(claim, str) else None
 
 
 # Size limit of a ConfigMap's data in bytes (k8s.io/kubernetes pkg/apis/core/types.go, MaxSecretSize: 1 MiB).
@@ -132,25 +117,15 @@ def config_map_name(job: str) -> str:
     return f"{job}-code"
 
 
-def fits_config_map(archive: Archive) -> bool:
-    """Returns whether the archive fits into a ConfigMap."""
-    return len(archive.data) <= MAX_CONFIG_MAP_BYTES
-
-
 def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
     """Creates a new job's ConfigMap, or replaces the one of a deleted job of this name. Raises JobExists."""
-    name = config_map_name(job)
-    body = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": {CODE_LABEL: job}},
-        "binaryData": {CODE_ARCHIVE: b64encode(archive.data).decode()},
-    }
+    maps, name = Objects(jobs, "configmaps"), config_map_name(job)
+    body = config_map(name, job, CODE_ARCHIVE, archive.data)
     try:
-        _create_map(jobs, body)
+        maps.create(body)
         return
     except JobExists:
-        present = _get_map(jobs, name)
+        present = maps.get(name)
     if present is not None:
         if ((present["metadata"].get("labels")) or {}).get(CODE_LABEL) != job:
             raise InvalidRequest(
@@ -158,8 +133,8 @@ def create_config_map(jobs: JobClient, job: str, archive: Archive) -> None:
             )
         require_free(jobs, job)
         # The garbage collector may be about to remove the previous job's ConfigMap, so that one is replaced.
-        _delete_map(jobs, name, present["metadata"].get("uid"))
-    _create_map(jobs, body)
+        maps.delete(name, present["metadata"].get("uid"))
+    maps.create(body)
 
 
 def require_free(jobs: JobClient, job: str) -> None:
@@ -174,67 +149,21 @@ def require_free(jobs: JobClient, job: str) -> None:
 def give_to_job(jobs: JobClient, job: TrainingJob) -> None:
     """Makes the job the owner of the ConfigMap, so that both are deleted together."""
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}
-    _patch_map(jobs, config_map_name(job.name), {"metadata": {"ownerReferences": [owner]}})
-
-
-def remove_config_map(jobs: JobClient, job: str) -> None:
-    """Removes the ConfigMap of a refused job."""
-    _delete_map(jobs, config_map_name(job), None)
+    Objects(jobs, "configmaps").merge(config_map_name(job.name), {"metadata": {"ownerReferences": [owner]}})
 
 
 def replace_archive(jobs: JobClient, job: TrainingJob, name: str, archive: Archive) -> None:
     """Adds new code beside the current code, which replacement pods need until the job names the new code."""
-    present = _get_map(jobs, name)
-    data: dict[str, str | None] = {CODE_ARCHIVE: b64encode(archive.data).decode()}
+    maps, body = Objects(jobs, "configmaps"), config_map(name, job.name, CODE_ARCHIVE, archive.data)
+    present = maps.get(name)
     if present is None:
-        create_body = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name, "labels": {CODE_LABEL: job.name}},
-            "binaryData": data,
-        }
-        _create_map(jobs, create_body)
+        maps.create(body)
         if name == config_map_name(job.name):
             give_to_job(jobs, job)
         return
     known = present.get("binaryData") or {}
-    data |= dict.fromkeys((key for key in known if key != CODE_ARCHIVE), None)
+    data = body["binaryData"] | dict.fromkeys((key for key in known if key != CODE_ARCHIVE), None)
     digest, before = job.raw["spec"]["code"]["digest"], known.get(CODE_ARCHIVE)
     if before is not None and len(b64decode(before)) + len(archive.data) <= MAX_DATA_BYTES:
         data[f"{digest}.tar.gz"] = before
-    _patch_map(jobs, name, {"binaryData": data})
-
-
-def _map_path(jobs: JobClient, name: str = "") -> str:
-    return f"/api/v1/namespaces/{jobs.namespace}/configmaps" + (f"/{name}" if name else "")
-
-
-def _create_map(jobs: JobClient, body: Mapping[str, Any]) -> None:
-    jobs.transport.request("POST", _map_path(jobs), query={"fieldManager": FIELD_MANAGER}, body=body)
-
-
-def _patch_map(jobs: JobClient, name: str, body: Mapping[str, Any]) -> None:
-    jobs.transport.request(
-        "PATCH",
-        _map_path(jobs, name),
-        query={"fieldManager": FIELD_MANAGER},
-        body=body,
-        content_type="application/merge-patch+json",
-    )
-
-
-def _get_map(jobs: JobClient, name: str) -> Mapping[str, Any] | None:
-    try:
-        found: Mapping[str, Any] = jobs.transport.request("GET", _map_path(jobs, name))
-    except JobNotFound:
-        return None
-    return found
-
-
-def _delete_map(jobs: JobClient, name: str, uid: str | None) -> None:
-    body = {"preconditions": {"uid": uid}} if uid else None
-    try:
-        jobs.transport.request("DELETE", _map_path(jobs, name), body=body)
-    except JobNotFound:
-        # Another client has already deleted it.
-        return
+    maps.merge(name, {"binaryData": data})

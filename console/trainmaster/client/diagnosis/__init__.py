@@ -49,14 +49,11 @@ def diagnose(situation: Situation) -> Diagnosis:
     if members := situation.view.members(situation.now):
         beginning += f", {members}"
     return Diagnosis(
+        **vars(cause),
         namespace=job.namespace,
         name=job.name,
         phase=job.phase,
-        cause=cause.cause,
         sentence=f"{beginning}{' ' if cause.cause == 'Healthy' else ': '}{cause.clause}.",
-        evidence=cause.evidence,
-        steps=cause.steps,
-        is_certain=cause.is_certain,
         others=tuple(other.clause for other in others[:MAX_OTHERS] if other.cause not in _ORDINARY),
         unread=situation.unread,
     )

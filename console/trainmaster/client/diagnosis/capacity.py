@@ -18,42 +18,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from trainmaster.client.diagnosis.situation import Object, condition, items, name_of, text
+from trainmaster.client.objects import Object, at, items, name_of, text
 from trainmaster_operator.api.kubernetes_syntax import quantity
 from trainmaster_operator.wire.values import mapping
 
 _NOUNS = {"cpu": "CPU", "memory": "memory", "ephemeral-storage": "local storage", "pods": "places for pods"}
-_BEGINNING = re.compile(r"0/(\d+) nodes are (?:un)?available: ")
+_BEGINNING = re.compile(r"0/\d+ nodes are (?:un)?available: ")
 # A sentence ends with a dot before a blank or at the end. Other dots belong to names of resources and taints.
 _END = re.compile(r"\.(?= |$)")
-_PART = re.compile(r"(?:(\d+) )?(.+)", re.DOTALL)
+_COUNT = re.compile(r"(\d+) ")
 # Pairs of a kind and its message's pattern. The first match is used.
-_KINDS = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("claim missing", r'persistentvolumeclaim "([^"]+)" (?:not found|is being deleted)'),
-        (
-            "claim unbound",
-            r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind|"
-            r"bound to non-existent pv|did not have enough free storage",
-        ),
-        (
-            "volume zone",
-            r"volume node affinity conflict|didn't match PersistentVolume's node affinity|no available volume zone",
-        ),
-        ("volume limit", r"exceed max volume count|max volume count"),
-        ("resource", r"Insufficient (\S+)"),
-        ("resource", r"(Too many pods)"),
-        ("device", r"cannot allocate all claims|resourceclaim|claim .* not (?:found|available)|DeviceClass"),
-        ("port", r"free ports for the requested pod ports"),
-        ("spread", r"pod topology spread constraints"),
-        ("pod affinity", r"pod (?:anti-)?affinity|pods anti-affinity"),
-        ("cordoned", r"were unschedulable|taint \{node\.kubernetes\.io/unschedulable"),
-        ("not ready", r"taint \{node\.kubernetes\.io/(?:not-ready|unreachable)|were not ready"),
-        ("taint", r"untolerated taint(?: \{([^}]*)\})?|had taint \{([^}]*)\}"),
-        ("selector", r"node affinity|node selector|didn't match the requested node name"),
-    )
-)
+_KINDS = (
+    ("claim missing", r'persistentvolumeclaim "([^"]+)" (?:not found|is being deleted)'),
+    ("claim unbound", r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind|"
+                      r"bound to non-existent pv|did not have enough free storage"),
+    ("volume zone", r"volume node affinity conflict|didn't match PersistentVolume's node affinity|"
+                    r"no available volume zone"),
+    ("volume limit", r"exceed max volume count|max volume count"),
+    ("resource", r"Insufficient (\S+)"),
+    ("resource", r"(Too many pods)"),
+    ("device", r"cannot allocate all claims|resourceclaim|claim .* not (?:found|available)|DeviceClass"),
+    ("port", r"free ports for the requested pod ports"),
+    ("spread", r"pod topology spread constraints"),
+    ("pod affinity", r"pod (?:anti-)?affinity|pods anti-affinity"),
+    ("cordoned", r"were unschedulable|taint \{node\.kubernetes\.io/unschedulable"),
+    ("not ready", r"taint \{node\.kubernetes\.io/(?:not-ready|unreachable)|were not ready"),
+    ("taint", r"untolerated taint(?: \{([^}]*)\})?|had taint \{([^}]*)\}"),
+    ("selector", r"node affinity|node selector|didn't match the requested node name"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,18 +65,6 @@ class Exclusion:
     nodes: int | None
     text: str
     about: str = ""
-
-
-@dataclass(frozen=True)
-class SchedulerWords:
-    """SchedulerWords is a parsed message of the scheduler."""
-
-    nodes: int
-    exclusions: tuple[Exclusion, ...]
-
-    def of(self, *kinds: str) -> tuple[Exclusion, ...]:
-        """Returns the exclusions of some kinds."""
-        return tuple(one for one in self.exclusions if one.kind in kinds)
 
 
 def requests_of(pod: Object) -> Mapping[str, Decimal]:
@@ -109,14 +89,9 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str)
     found = []
     for node in nodes:
         name = name_of(node)
-        amount = _amount(mapping(mapping(node.get("status")).get("allocatable")).get(resource))
+        amount = _amount(at(node, "status", "allocatable", resource))
         found.append(Room(name, amount, None if pods is None else amount - used.get(name, Decimal(0))))
     return sorted(found, key=lambda room: (-(room.allocatable if room.free is None else room.free), room.node))
-
-
-def is_ready(node: Object) -> bool:
-    """Returns whether the kubelet reports that the node is ready."""
-    return text(condition(node, "Ready"), "status") == "True"
 
 
 def shown(amount: Decimal, resource: str) -> str:
@@ -156,7 +131,7 @@ def _amount(value: object) -> Decimal:
         return Decimal(0)
 
 
-def read_words(message: str) -> SchedulerWords | None:
+def read_exclusions(message: str) -> list[Exclusion] | None:
     """Parses a scheduler's message; returns None for any other message."""
     beginning = _BEGINNING.search(message)
     if beginning is None:
@@ -164,15 +139,14 @@ def read_words(message: str) -> SchedulerWords | None:
     rest = message[beginning.end() :]
     end = _END.search(rest)
     parts = re.split(r", (?=\d+ )", rest[: end.start()] if end else rest)
-    return SchedulerWords(int(beginning[1]), tuple(_exclusion(part.strip()) for part in parts if part.strip()))
+    return [_exclusion(part.strip()) for part in parts if part.strip()]
 
 
 def _exclusion(part: str) -> Exclusion:
-    found = _PART.fullmatch(part)
-    count, words = (found[1], found[2]) if found else (None, part)
-    nodes = int(count) if count else None
+    count = _COUNT.match(part)
+    nodes, words = (int(count[1]), part[count.end() :]) if count else (None, part)
     for kind, pattern in _KINDS:
-        if match := pattern.search(words):
+        if match := re.search(pattern, words):
             about = next((group for group in match.groups() if group), "")
             return Exclusion(kind, nodes, words, "pods" if about == "Too many pods" else about)
     return Exclusion("other", nodes, words)

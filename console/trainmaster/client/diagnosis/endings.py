@@ -1,8 +1,7 @@
 """Translates a failed program's last lines, as Python, torch, NCCL and Hugging Face print them, into plain sentences.
 
-Each ending consists of a pattern for the end of a log, the meaning and the remedy. Specific patterns come before
-general ones, because the last lines of a failed rank often match several (an NCCL error below the cause). If no pattern
-matches, the exception's own line is shown.
+Specific patterns come before general ones, because the last lines of a failed rank often match several (an NCCL error
+below the cause). If no pattern matches, the exception's own line is shown.
 """
 
 from __future__ import annotations
@@ -122,9 +121,6 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
     (r"(NCCL error in: [^\n]+)", "NcclError", "failed in NCCL: {0}",
      "let NCCL say more: interconnect: {{debug: INFO}}"),
 )  # fmt: skip
-_COMPILED = tuple(
-    (re.compile(pattern, re.MULTILINE), cause, clause, remedy) for pattern, cause, clause, remedy in _ENDINGS
-)
 # A traceback's last line, which contains the exception's name (perhaps dotted) and message.
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?:: .*)?)$"
@@ -137,9 +133,9 @@ MAX_LOG = 64_000
 def read_ending(log: str) -> Ending | None:
     """Returns the meaning of a log's end, or None if it shows no known error."""
     log = log[-MAX_LOG:]
-    for pattern, cause, clause, remedy in _COMPILED:
+    for pattern, cause, clause, remedy in _ENDINGS:
         # The last match is used.
-        for found in reversed(list(pattern.finditer(log))):
+        for found in reversed(list(re.finditer(pattern, log, re.MULTILINE))):
             about, *others = [group.strip() for group in found.groups() if group] or [""]
             words = [about or "that it wants", *map(str.lower, others), "that it wants"]
             meaning = clause.format(*words).replace(": that it wants", "")

@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from trainmaster.client.diagnosis.endings import Ending, read_ending
-from trainmaster.client.diagnosis.situation import Finding, Situation, Step, at, items, short, text
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.objects import at, items, short, text
 from trainmaster.client.view import plural
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.reasons import Strength, known_reason
@@ -33,7 +34,7 @@ _LIBRARIES = ("/site-packages/", "/lib/python", "/dist-packages/", "<frozen ")
 
 def failure_findings(situation: Situation) -> Iterator[Finding]:
     """Yields why the newest attempt ended, and what ended the job if that differs."""
-    job, reason = situation.job, situation.failed_reason
+    job, reason = situation.job, situation.view.end_reason
     message = situation.shown_message.rstrip(".")
     if reason == "DeadlineExceeded":
         raised = Step("raise runPolicy.activeDeadlineSeconds, or ask for less, and apply the job again")
@@ -55,7 +56,7 @@ def _finding(situation: Situation, failure: Failure) -> Finding:
     evidence = next((one for one in situation.evidence if one.attempt == failure.attempt), None)
     log = _log(situation, failure, evidence)
     reason, message, who = failure.reason, short(failure.message), _who(failure)
-    job = f"{situation.name} {situation.where}"
+    job = f"{situation.job.name} {situation.where}"
     worker = "" if failure.worker is None else f" --worker {failure.worker}"
     more = (
         Step("the evidence of this attempt", f"kubectl dtj evidence {job} --attempt {failure.attempt}"),
@@ -161,13 +162,12 @@ def _log(situation: Situation, failure: Failure, evidence: AttemptEvidence | Non
 
 
 def _budget(situation: Situation) -> tuple[str, ...]:
-    """Returns the earlier failures and the number of counted restarts."""
     status = situation.job.status
     limit = at(situation.job.raw, "spec", "failurePolicy", "maxRestarts")
     counted = plural(status.restarts, "restart") + (f" of {limit}" if isinstance(limit, int) else "")
     before = [f"attempt {one.attempt}: {one.reason}" for one in status.failures[1:4]]
     lines = [f"earlier failures: {', '.join(before)}"] if before else []
-    if situation.failed_reason == "MaxRestartsExceeded":
+    if situation.view.end_reason == "MaxRestartsExceeded":
         lines.append(f"no restart was left: {counted} counted (failurePolicy.maxRestarts)")
     elif situation.job.phase != "Failed":
         lines.append(f"it tries again: {counted} counted so far")
@@ -212,7 +212,6 @@ def _last(log: str) -> str:
 
 
 def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | None) -> Finding:
-    """Returns the finding on a hang: which rank stopped, and the position of its main thread."""
     ranks: Mapping[int, Mapping[str, Any]] = {} if evidence is None else evidence.ranks
     rank = failure.rank if failure.rank is not None else _behind(ranks)
     state = {} if rank is None else ranks.get(rank, {})
@@ -232,7 +231,7 @@ def _hang(situation: Situation, failure: Failure, evidence: AttemptEvidence | No
     lines += [f"  {line}" for line in stacks.splitlines()[:8]]
     lines += [_rank_line(number, other) for number, other in sorted(ranks.items()) if number != rank][:6]
     option = f" --attempt {failure.attempt}" + ("" if rank is None else f" --rank {rank}")
-    command = f"kubectl dtj evidence {situation.name} {situation.where}{option}"
+    command = f"kubectl dtj evidence {situation.job.name} {situation.where}{option}"
     raised = "if steps really take that long, raise failurePolicy.hang.progressSeconds"
     return Finding("Hang", clause, tuple(lines), (Step("all stacks of that rank", command), Step(raised)))
 

@@ -1,7 +1,6 @@
 """Explains pods that have a node but don't train: the node, volumes, images, containers, and ranks that don't start.
 
-The patterns match messages of the kubelet, the attach-detach controller, containerd (remotes/docker), CRI-O and
-registries.
+The patterns match messages of the kubelet, the attach-detach controller, containerd, CRI-O and registries.
 """
 
 from __future__ import annotations
@@ -9,23 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster.client.diagnosis.capacity import is_ready
-from trainmaster.client.diagnosis.situation import (
-    Finding,
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.job import worker_index
+from trainmaster.client.metrics import WorkerState
+from trainmaster.client.objects import (
     Object,
-    Situation,
-    Step,
     at,
     condition,
     containers,
+    has_condition,
     items,
     joined,
     name_of,
     short,
     text,
 )
-from trainmaster.client.job import worker_index
-from trainmaster.client.metrics import WorkerState
 from trainmaster.client.view import plural
 from trainmaster_operator.api.times import since
 from trainmaster_operator.wire.values import mapping
@@ -85,7 +82,6 @@ def waiting_pods(situation: Situation) -> Iterator[tuple[Object, str, str]]:
 
 
 def _waiting(status: Object) -> tuple[str, str]:
-    """Returns the reason and message of a waiting container, or empty texts."""
     return text(status, "state", "waiting", "reason"), text(status, "state", "waiting", "message")
 
 
@@ -99,7 +95,7 @@ def node_findings(situation: Situation) -> Iterator[Finding]:
         name = name_of(node)
         pods = [name_of(pod) for pod in situation.pods if text(pod, "spec", "nodeName") == name]
         ready = condition(node, "Ready")
-        if not pods or not ready or is_ready(node):
+        if not pods or not ready or has_condition(node, "Ready"):
             continue
         began = text(ready, "lastTransitionTime") or "unknown"
         evidence = (f"node {name}: {text(ready, 'reason')}: {text(ready, 'message')} (since {began})",)
@@ -149,7 +145,6 @@ def _mount(situation: Situation, pod: str, node: str, message: str) -> Finding:
 
 
 def _absent(situation: Situation, found: re.Match[str], evidence: tuple[str, ...], need: str) -> Finding:
-    """Returns the finding on a missing Secret or ConfigMap."""
     kind = {"secret": "Secret", "configmap": "ConfigMap"}[found[1].lower()]
     step = Step(
         "create it in the job's namespace; the pods then continue by themselves",
@@ -171,10 +166,10 @@ def image_findings(situation: Situation) -> Iterator[Finding]:
             if any(_FORMAT in each for each in (message, *ends, situation.logs.get(name, ""))):
                 yield _format(name, node, text(status, "image"))
                 return
-    if situation.failed_reason in ("ImagePull", "InvalidImageName"):
+    if situation.view.end_reason in ("ImagePull", "InvalidImageName"):
         message = situation.shown_message
         image = _named(message) or text(situation.job.raw, "spec", "image")
-        yield _pull("the operator", image, "of the pod", situation.failed_reason, message)
+        yield _pull("the operator", image, "of the pod", situation.view.end_reason, message)
 
 
 def _pull(source: str, image: str, node: str, reason: str, message: str) -> Finding:
@@ -219,8 +214,8 @@ def container_findings(situation: Situation) -> Iterator[Finding]:
             if finding is not None:
                 yield finding
                 return
-    if situation.failed_reason in ("CreateContainer", "InitFailed"):
-        yield _created(situation, situation.name, situation.shown_message, "the operator")
+    if situation.view.end_reason in ("CreateContainer", "InitFailed"):
+        yield _created(situation, situation.job.name, situation.shown_message, "the operator")
     yield from _starting(situation)
 
 
@@ -270,7 +265,7 @@ def _sandbox(pod: str, node: str, message: str) -> Finding:
 
 def _starting(situation: Situation) -> Iterator[Finding]:
     """Yields a finding on what a starting job waits for, or has waited for until its deadline."""
-    if situation.job.phase != "Starting" and situation.failed_reason != "StartupDeadlineExceeded":
+    if situation.job.phase != "Starting" and situation.view.end_reason != "StartupDeadlineExceeded":
         return
     workers = situation.job.status.workers
     waiting = [name for _, name, _ in waiting_pods(situation)]
@@ -281,8 +276,8 @@ def _starting(situation: Situation) -> Iterator[Finding]:
             yield Finding("Starting", clause, (f"pod {name}: {text(event, 'message')}",))
             return
     up = f"{workers.running} of {plural(workers.desired, 'worker')} have their ranks up"
-    log = Step("the workers' output", f"kubectl dtj logs {situation.name} {situation.where}")
-    if situation.failed_reason:
+    log = Step("the workers' output", f"kubectl dtj logs {situation.job.name} {situation.where}")
+    if situation.view.end_reason:
         clause = f"its ranks weren't all up in time: {situation.shown_message}"
         raised = Step("if the image or the volumes are only slow, raise failurePolicy.startupSeconds")
         yield Finding("StartupDeadline", clause, (up,), (log, raised))
@@ -294,7 +289,6 @@ def _starting(situation: Situation) -> Iterator[Finding]:
 
 
 def _not_up(situation: Situation, up: str, log: Step) -> Finding:
-    """Returns the finding on workers whose ranks haven't started although all containers run."""
     status = situation.job.status
     late = [one for one in situation.worker_states if _is_late(situation, one)]
     pods = {worker_index(pod): pod for pod in situation.pods}

@@ -8,19 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster.client.diagnosis.capacity import read_words, resource_noun
-from trainmaster.client.diagnosis.situation import (
-    Finding,
-    Object,
-    Situation,
-    Step,
-    at,
-    condition,
-    items,
-    joined,
-    name_of,
-    text,
-)
+from trainmaster.client.diagnosis.capacity import read_exclusions, resource_noun
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.objects import Object, at, condition, has_condition, items, joined, name_of, text
 from trainmaster_operator.wire.values import whole
 
 _MORE = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")
@@ -57,7 +47,6 @@ def queue_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _held(situation: Situation, workload: Object, queue: str, message: str) -> Finding:
-    """Returns the finding on why Kueue doesn't admit a Workload."""
     evidence = (f"Kueue: {message}",)
     look = Step("the whole Workload", f"kubectl describe workload {name_of(workload)} {situation.where}")
     evicted = condition(workload, "Evicted")
@@ -69,7 +58,7 @@ def _held(situation: Situation, workload: Object, queue: str, message: str) -> F
         return _missing(situation, "LocalQueue", queue, evidence, look)
     if found := _INACTIVE.search(message):
         return _inactive(situation, found[1], found[2], evidence, look)
-    if text(condition(workload, "QuotaReserved"), "status") == "True":
+    if has_condition(workload, "QuotaReserved"):
         return _checks(workload, evidence, look)
     if found := _NEVER.search(message):
         asked = f"{found[3]} {resource_noun(found[1])}" if found[3] else resource_noun(found[1])
@@ -80,7 +69,7 @@ def _held(situation: Situation, workload: Object, queue: str, message: str) -> F
     if found := _UNKNOWN.search(message):
         clause = f"the ClusterQueue of {queue} has no quota for {found[1]}, which the job asks for"
         return Finding("QueueTooSmall", clause, evidence, (Step(f"have {found[1]} added to the ClusterQueue"), look))
-    if evicted.get("status") == "True" or message.startswith("Preempted"):
+    if has_condition(workload, "Evicted") or message.startswith("Preempted"):
         reason, said = text(evicted, "reason") or "Preempted", text(evicted, "message") or message
         return _evicted(situation, queue, reason, said, look)
     return _waits(situation, queue, message, look)
@@ -176,8 +165,8 @@ def gang_findings(situation: Situation) -> Iterator[Finding]:
             continue
         message = text(one, "message")
         origin = _ORIGIN.search(message)
-        words = read_words(origin[1] if origin else message)
-        lacking = sorted({resource_noun(part.about) for part in words.of("resource")}) if words else []
+        parts = read_exclusions(origin[1] if origin else message) or ()
+        lacking = sorted({resource_noun(part.about) for part in parts if part.kind == "resource"})
         scarce = f" (too few free {', '.join(lacking)})" if lacking else ""
         count = at(group, "spec", "minMember") or "all"
         clause = f"its gang needs nodes for {count} pods at once, and there aren't enough{scarce}"

@@ -9,18 +9,8 @@ import re
 from collections.abc import Iterator
 
 from trainmaster.client.diagnosis.capacity import resource_noun
-from trainmaster.client.diagnosis.situation import (
-    Finding,
-    Object,
-    Situation,
-    Step,
-    at,
-    items,
-    joined,
-    name_of,
-    short,
-    text,
-)
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.objects import Object, at, items, joined, name_of, short, text
 
 # A message's pattern, the cause, the clause with the pattern's groups, the remedy, and a command with its description.
 _POLICY = "change what it names, or ask the policy's owner"
@@ -71,7 +61,7 @@ def unserved_findings(situation: Situation) -> Iterator[Finding]:
     if (job.to_be_suspended and not job.finished) or held_by_user:
         resume = Step("resume it", f"kubectl dtj resume {job.name} {situation.where}")
         yield Finding("Suspended", "a user has suspended it (runPolicy.suspend is true)", (), (resume,))
-    if situation.failed_reason == "InvalidSpec":
+    if situation.view.end_reason == "InvalidSpec":
         again = Step(
             "correct the file (trainmaster validate FILE checks it), delete the job and apply it again",
             f"kubectl delete dtj {job.name} {situation.where}",
@@ -81,7 +71,7 @@ def unserved_findings(situation: Situation) -> Iterator[Finding]:
         clause = f"an object of another owner has a name that it needs: {message}"
         yield Finding("NameTaken", clause, (), (Step("rename the job, or delete that object"),))
     accepted = situation.condition("Accepted")
-    if accepted is not None and accepted.status == "False" and situation.failed_reason != "InvalidSpec":
+    if accepted is not None and accepted.status == "False" and situation.view.end_reason != "InvalidSpec":
         cause = "Unreadable" if accepted.reason == "Unreadable" else "InvalidSpec"
         yield Finding(cause, f"the operator doesn't accept its present spec: {accepted.message.rstrip('.')}")
 

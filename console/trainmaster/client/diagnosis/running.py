@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from trainmaster.client.diagnosis.situation import Finding, Situation, Step, name_of, text
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step
 from trainmaster.client.job import worker_index
-from trainmaster.client.metrics import RankMetrics
+from trainmaster.client.objects import name_of, text
 from trainmaster.client.view import percent, plural
 from trainmaster_operator.api.v1alpha1 import TIME_CATEGORIES
 
@@ -34,10 +34,10 @@ _ONCE = ("load", "rendezvous", "pull", "schedule")
 
 def continuing_findings(situation: Situation) -> Iterator[Finding]:
     """Yields a finding on what the missing ranks wait for. Rules about their pods come earlier."""
-    if situation.lacks_ranks:
+    if situation.view.training_with:
         failures = situation.job.status.failures[:1]
         evidence = tuple(f"attempt {one.attempt} ended: {one.reason}: {one.message[:200]}" for one in failures)
-        look = Step("the output of the absent workers", f"kubectl dtj logs {situation.name} {situation.where}")
+        look = Step("the output of the absent workers", f"kubectl dtj logs {situation.job.name} {situation.where}")
         yield Finding("Continued", situation.view.rest.rstrip(".") or "the others are starting", evidence, (look,))
 
 
@@ -54,30 +54,26 @@ def progress_findings(situation: Situation) -> Iterator[Finding]:
 
 def _straggler(situation: Situation) -> Iterator[Finding]:
     """Yields a finding on a rank whose own time per step is much longer than the others'."""
-    ranks = {rank.rank: rank for rank in situation.ranks if rank.own_seconds is not None}
-    if len(ranks) < 2:
+    measured = {one.rank: (one.own_seconds, one) for one in situation.ranks if one.own_seconds is not None}
+    if len(measured) < 2:
         return
-    slowest, *others = sorted(ranks.values(), key=_own_seconds, reverse=True)
-    typical = median(map(_own_seconds, others))
-    if typical <= 0 or _own_seconds(slowest) < STRAGGLES * typical:
+    ordered = sorted(measured.values(), key=lambda each: each[0], reverse=True)
+    seconds, slowest = ordered[0]
+    typical = median(each for each, _ in ordered[1:])
+    if typical <= 0 or seconds < STRAGGLES * typical:
         return
     pod = next((one for one in situation.pods if worker_index(one) == slowest.worker), {})
     node = text(pod, "spec", "nodeName")
     where = f" on node {node}" if node else f" of worker {slowest.worker}"
-    times = f"{_own_seconds(slowest):.3g} s for its part of a step, the others {typical:.3g} s"
+    times = f"{seconds:.3g} s for its part of a step, the others {typical:.3g} s"
     clause = f"rank {slowest.rank}{where} needs {times}, and all wait for it"
-    shown = [slowest, *others][:8]
-    evidence = tuple(f"rank {one.rank}, worker {one.worker}: {_own_seconds(one):.3g} s per step" for one in shown)
+    evidence = tuple(f"rank {one.rank}, worker {one.worker}: {each:.3g} s per step" for each, one in ordered[:8])
     move = f"kubectl cordon {node} && kubectl delete pod {name_of(pod)} {situation.where}"
     steps = (
         Step("check that node: clocks, temperature, other pods, a throttled CPU", f"kubectl describe node {node}"),
         Step("move the pod to another node", move),
     )
     yield Finding("Straggler", clause, evidence, steps if node else (_status(situation),))
-
-
-def _own_seconds(rank: RankMetrics) -> float:
-    return rank.own_seconds or 0.0
 
 
 def _losses(situation: Situation) -> Iterator[Finding]:
@@ -115,4 +111,4 @@ def _well(situation: Situation) -> Finding:
 
 
 def _status(situation: Situation) -> Step:
-    return Step("its status", f"kubectl dtj status {situation.name} {situation.where}")
+    return Step("its status", f"kubectl dtj status {situation.job.name} {situation.where}")

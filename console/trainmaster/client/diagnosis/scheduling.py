@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from trainmaster.client.diagnosis.capacity import (
     Exclusion,
     Room,
-    SchedulerWords,
     is_counted,
-    is_ready,
-    read_words,
+    read_exclusions,
     requests_of,
     resource_noun,
     rooms,
     shown,
     too_little,
 )
-from trainmaster.client.diagnosis.situation import (
-    Finding,
-    Object,
-    Situation,
-    Step,
-    at,
-    condition,
-    items,
-    joined,
-    name_of,
-    text,
-)
+from trainmaster.client.diagnosis.situation import Finding, Situation, Step
+from trainmaster.client.objects import Object, at, condition, has_condition, items, joined, name_of, text
 from trainmaster.client.view import plural
 from trainmaster_operator.wire.values import mapping
 
@@ -69,9 +58,9 @@ def scheduling_findings(situation: Situation) -> Iterator[Finding]:
     if not situation.is_starting:
         return
     pod, message = _unscheduled(situation)
-    words = read_words(message)
-    if words is not None:
-        yield _Reading(situation, pod, message, words).finding()
+    exclusions = read_exclusions(message)
+    if exclusions is not None:
+        yield _Reading(situation, pod, message, exclusions).finding()
     elif message and situation.shown_reason == "Unschedulable":
         yield Finding("Unschedulable", f"its pods find no node: {message.rstrip('.')}", (f"the scheduler: {message}",))
 
@@ -82,7 +71,7 @@ def _unscheduled(situation: Situation) -> tuple[Object, str]:
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False" and not text(pod, "spec", "nodeName"):
             message = text(scheduled, "message")
-            if read_words(message) is not None or text(scheduled, "reason") == "Unschedulable":
+            if read_exclusions(message) is not None or text(scheduled, "reason") == "Unschedulable":
                 return pod, message
     return {}, situation.shown_message if situation.shown_reason == "Unschedulable" else ""
 
@@ -90,20 +79,20 @@ def _unscheduled(situation: Situation) -> tuple[Object, str]:
 class _Reading:
     """_Reading contains a pod, the scheduler's message about it, and the nodes if they could be read."""
 
-    def __init__(self, situation: Situation, pod: Object, message: str, words: SchedulerWords) -> None:
-        self.situation, self.pod, self.message, self.words = situation, pod, message, words
+    def __init__(self, situation: Situation, pod: Object, message: str, exclusions: Sequence[Exclusion]) -> None:
+        self.situation, self.pod, self.message, self.exclusions = situation, pod, message, exclusions
         self.asked = requests_of(pod) if pod else _asked(situation)
         self.nodes = situation.nodes
-        self.name = name_of(pod) or f"{situation.name}-0"
+        self.name = name_of(pod) or f"{situation.job.name}-0"
         self.labels = mapping(at(pod, "spec", "nodeSelector"))
 
     def finding(self) -> Finding:
         """Returns the constraint to change first, with the scheduler's message as evidence."""
         found = self._constraint()
         lines = [f"the scheduler about pod {self.name}: {self.message}"]
-        lines += [f"{plural(one.nodes, 'node')} {_meaning(one)}" for one in self.words.exclusions if one.nodes]
+        lines += [f"{plural(one.nodes, 'node')} {_meaning(one)}" for one in self.exclusions if one.nodes]
         events = Step("the scheduler's words on each pod", self._kubectl(f"events --for pod/{self.name}"))
-        return Finding(found.cause, found.clause, (*found.evidence, *lines), (*found.steps, events), found.is_certain)
+        return replace(found, evidence=(*found.evidence, *lines), steps=(*found.steps, events))
 
     def _constraint(self) -> Finding:
         """Returns the finding without the scheduler's message.
@@ -113,30 +102,32 @@ class _Reading:
         """
         if claim := self._claim():
             return claim
-        lacking = self.words.of("resource")
-        zone = max(self.words.of("volume zone"), key=_count, default=None)
+        lacking = self._of("resource")
+        zone = max(self._of("volume zone"), key=_count, default=None)
         if zone is not None and _count(zone) >= max(map(_count, lacking), default=0):
             return self._volume_zone()
         if lacking:
             ruled_out = self._that_rules_out_large_nodes({one.about for one in lacking})
             return self._excluded(ruled_out) if ruled_out else self._no_room(lacking)
         for kind, (cause, clause, remedy, command) in _CONSTRAINTS.items():
-            if self.words.of(kind):
+            if self._of(kind):
                 step = Step(remedy, command.format(where=self.situation.where))
                 return Finding(cause, clause.format(port=self._ports()), (), (step,))
         kinds = ("taint", "selector", "cordoned", "not ready")
-        news = [one for one in self.words.of(*kinds) if not one.about.startswith(_CONTROL_PLANE)]
+        news = [one for one in self._of(*kinds) if not one.about.startswith(_CONTROL_PLANE)]
         if news:
             return self._excluded(max(news, key=_count).kind)
         return Finding("Unschedulable", f"no node takes pod {self.name}: {self.message}")
+
+    def _of(self, *kinds: str) -> list[Exclusion]:
+        return [one for one in self.exclusions if one.kind in kinds]
 
     def _kubectl(self, words: str) -> str:
         return f"kubectl {words} {self.situation.where}"
 
     def _claim(self) -> Finding | None:
-        """Returns the finding on claims that don't exist or aren't bound to a volume."""
         claims = self.situation.claims
-        for missing in self.words.of("claim missing"):
+        for missing in self._of("claim missing"):
             others = ", ".join(map(name_of, claims or ())) or "none"
             steps = (
                 Step(f"create the claim {missing.about} in the job's namespace first, or correct its name in the job"),
@@ -144,7 +135,7 @@ class _Reading:
             )
             clause = f"the PersistentVolumeClaim {missing.about} doesn't exist in the job's namespace"
             return Finding("ClaimMissing", clause, () if claims is None else (f"existing claims: {others}",), steps)
-        if not self.words.of("claim unbound"):
+        if not self._of("claim unbound"):
             return None
         pending = [claim for claim in claims or () if text(claim, "status", "phase") == "Pending"]
         used = [name for pod in self.situation.pods for name in claims_of(pod)]
@@ -166,13 +157,13 @@ class _Reading:
         if not large or not self.pod:
             return ""
         excluded = {"cordoned": _is_cordoned, "taint": self._taints_of, "selector": self._lacks_labels}
-        found = (kind for kind, rules_out in excluded.items() if all(map(rules_out, large)) and self.words.of(kind))
+        found = (kind for kind, rules_out in excluded.items() if all(map(rules_out, large)) and self._of(kind))
         return next(found, "")
 
     def _could_hold(self, node: Object, resource: str) -> bool:
         return rooms([node], None, resource)[0].allocatable >= self.asked.get(resource, Decimal(0))
 
-    def _no_room(self, lacking: tuple[Exclusion, ...]) -> Finding:
+    def _no_room(self, lacking: Sequence[Exclusion]) -> Finding:
         """Returns the finding on the resource that most nodes lack. Accelerators come before CPU and memory."""
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
         resource = max(lacking, key=lambda one: (one.about not in ordinary, _count(one))).about
@@ -221,7 +212,6 @@ class _Reading:
         ] or nodes
 
     def _scale_up(self) -> tuple[str, ...]:
-        """Returns the cluster autoscaler's message about the pod."""
         for event in self.situation.events_about("Pod"):
             if event.get("reason") in ("NotTriggerScaleUp", "TriggeredScaleUp"):
                 return (f"the cluster autoscaler: {text(event, 'message')}",)
@@ -249,7 +239,9 @@ class _Reading:
         if kind == "selector":
             return self._unmatched()
         is_cordon = kind == "cordoned"
-        nodes = [name_of(one) for one in self.nodes or () if (_is_cordoned(one) if is_cordon else not is_ready(one))]
+        known = self.nodes or ()
+        away = filter(_is_cordoned, known) if is_cordon else (one for one in known if not has_condition(one, "Ready"))
+        nodes = list(map(name_of, away))
         names = f" ({joined(nodes)})" if nodes else ""
         step = Step("the nodes", "kubectl get nodes")
         if is_cordon:
@@ -259,7 +251,7 @@ class _Reading:
 
     def _tainted(self) -> Finding:
         found = list(dict.fromkeys(taint for node in self.nodes or () for taint in self._taints_of(node)))
-        named = [one.about.rstrip(": ") for one in self.words.of("taint") if one.about]
+        named = [one.about.rstrip(": ") for one in self._of("taint") if one.about]
         taints = [one for one in (*found, *named) if not one.startswith(_CONTROL_PLANE)] or found or named
         what = f"the taint {joined(list(dict.fromkeys(taints)))}" if taints else "a taint"
         clause = f"the nodes that could take the pod have {what}, which the job doesn't tolerate"

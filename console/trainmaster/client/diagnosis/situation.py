@@ -1,8 +1,4 @@
-"""Defines the rules' input, a situation of raw objects, and output, findings with evidence and next steps.
-
-A situation is the readable state of a job and of everything that the job depends on. The functions at the end read raw
-objects. They return an empty value if a value is missing or has the wrong type.
-"""
+"""Defines the rules' input, a situation of raw objects, and output, findings with evidence and next steps."""
 
 from __future__ import annotations
 
@@ -14,12 +10,10 @@ from typing import Any
 
 from trainmaster.client.job import TrainingJob
 from trainmaster.client.metrics import RankMetrics, WorkerState
+from trainmaster.client.objects import Object, text
 from trainmaster.client.view import JobView, view_of
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.v1alpha1 import Condition
-from trainmaster_operator.wire.values import mapping, mappings
-
-Object = Mapping[str, Any]
 
 # A job that failed for one of these reasons never had all its ranks up, so an obstacle to its start is the cause.
 START_REASONS = frozenset(
@@ -49,23 +43,16 @@ class Finding:
     """False if another cause could explain the same observations."""
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """Diagnosis is the answer to "why": one cause with its evidence and next steps.
-
-    `others` are further findings. `unread` names objects that couldn't be read, so the answer ignores them.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Finding):
+    """Diagnosis is the main finding in a sentence, with others, and the names of objects that couldn't be read."""
 
     namespace: str
     name: str
     phase: str
-    cause: str
     sentence: str
-    evidence: tuple[str, ...] = ()
-    steps: tuple[Step, ...] = ()
-    is_certain: bool = True
     others: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
+    unread: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns the diagnosis as JSON for programs."""
@@ -81,38 +68,35 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Situation:
-    """Situation is the job with the objects around it.
-
-    None means that an object wasn't read, because it isn't needed or the user may not read it (listed in `unread`).
-    """
+    """Situation is the job with the objects around it. None means not needed, or not readable (listed in `unread`)."""
 
     job: TrainingJob
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    pods: tuple[Object, ...] = ()
-    events: tuple[Object, ...] = ()
+    pods: Sequence[Object] = ()
+    events: Sequence[Object] = ()
     """Events about the job, its StatefulSets, pods and claims, oldest first."""
-    nodes: tuple[Object, ...] | None = None
-    pods_on_nodes: tuple[Object, ...] | None = None
+    nodes: Sequence[Object] | None = None
+    pods_on_nodes: Sequence[Object] | None = None
     """Pods of all namespaces that use a node's resources."""
-    claims: tuple[Object, ...] | None = None
+    claims: Sequence[Object] | None = None
     workload: Object | None = None
-    pending: tuple[Object, ...] | None = None
+    pending: Sequence[Object] | None = None
     """The namespace's Workloads that wait in the same LocalQueue, including the job's own."""
     position: int | None = None
     """Number of Workloads ahead in the LocalQueue, according to Kueue's visibility API."""
-    local_queues: tuple[Object, ...] | None = None
+    local_queues: Sequence[Object] | None = None
     cluster_queue: Object | None = None
     pod_group: Object | None = None
-    operators: tuple[Object, ...] | None = None
+    operators: Sequence[Object] | None = None
     """Trainmaster's Deployments in all namespaces."""
-    evidence: tuple[AttemptEvidence, ...] = ()
+    evidence: Sequence[AttemptEvidence] = ()
     logs: Mapping[str, str] = field(default_factory=dict)
     """The ends of the pods' logs, by pod name."""
-    ranks: tuple[RankMetrics, ...] = ()
+    ranks: Sequence[RankMetrics] = ()
     """The ranks' current figures, as far as their agents answered."""
-    worker_states: tuple[WorkerState, ...] = ()
+    worker_states: Sequence[WorkerState] = ()
     """The workers' states while the job starts, as far as their agents answered."""
-    unread: tuple[str, ...] = ()
+    unread: Sequence[str] = ()
 
     @cached_property
     def view(self) -> JobView:
@@ -120,43 +104,27 @@ class Situation:
         return view_of(self.job.raw)
 
     @property
-    def name(self) -> str:
-        """Returns the job's name."""
-        return self.job.name
-
-    @property
     def where(self) -> str:
         """Returns the option that selects the job's namespace in a command."""
         return f"-n {self.job.namespace}" if self.job.namespace else ""
 
     @property
-    def failed_reason(self) -> str:
-        """Returns the reason for the job's failure, or an empty text if it hasn't failed."""
-        failed = self.condition("Failed")
-        return "" if failed is None else failed.reason
-
-    @property
     def is_starting(self) -> bool:
         """Returns whether an obstacle may keep the ranks from starting, or kept them from it until the job failed."""
         if self.job.phase == "Failed":
-            return self.failed_reason in START_REASONS
-        return self.job.status.phase in ("Pending", "Starting", "Restarting") or self.lacks_ranks
-
-    @property
-    def lacks_ranks(self) -> bool:
-        """Returns whether the job trains while some of its ranks are missing. They are expected to join."""
-        return self.job.phase == "Running" and self.job.status.training_with is not None
+            return self.view.end_reason in START_REASONS
+        return self.job.status.phase in ("Pending", "Starting", "Restarting") or bool(self.view.training_with)
 
     @property
     def shown_reason(self) -> str:
         """Returns the operator's reason why the job has failed, or else why it isn't running."""
         running = self.condition("Running")
-        return self.failed_reason or (running.reason if running is not None and running.status != "True" else "")
+        return self.view.end_reason or (running.reason if running is not None and running.status != "True" else "")
 
     @property
     def shown_message(self) -> str:
         """Returns the operator's message for `shown_reason`."""
-        found = self.condition("Failed" if self.failed_reason else "Running")
+        found = self.condition("Failed" if self.view.end_reason else "Running")
         return "" if found is None else found.message
 
     def condition(self, kind: str) -> Condition | None:
@@ -169,50 +137,3 @@ class Situation:
             about = event.get("involvedObject")
             if text(about, "kind") == kind and name in (None, text(about, "name")):
                 yield event
-
-
-def at(value: object, *path: str) -> Any:
-    """Returns the value at a path of keys, or None."""
-    for key in path:
-        value = mapping(value).get(key)
-    return value
-
-
-def text(value: object, *path: str) -> str:
-    """Returns the text at a path, or an empty one."""
-    found = at(value, *path)
-    return found if isinstance(found, str) else ""
-
-
-def items(value: object, *path: str) -> Sequence[Object]:
-    """Returns the objects in the list at a path."""
-    return mappings(at(value, *path))
-
-
-def name_of(item: Object) -> str:
-    """Returns metadata.name."""
-    return text(item, "metadata", "name")
-
-
-def condition(item: Object, kind: str) -> Object:
-    """Returns an object's condition of a type, or an empty mapping."""
-    return next((one for one in items(item, "status", "conditions") if one.get("type") == kind), {})
-
-
-def containers(pod: Object) -> Iterator[tuple[str, Object]]:
-    """Yields the names and statuses of a pod's containers, the init containers first."""
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for status in items(pod, "status", kind):
-            yield text(status, "name"), status
-
-
-def joined(names: Sequence[str], most: int = 3) -> str:
-    """Joins names for a sentence. Only the first few are named."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def short(message: str, most: int = 300) -> str:
-    """Returns a message as one line, without its final period."""
-    return " ".join(message.split()).rstrip(".; ")[:most]

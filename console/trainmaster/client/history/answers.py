@@ -24,7 +24,6 @@ from trainmaster_operator.wire.values import MAX_TIME, MAX_WHOLE, shown
 MOST_JOBS, MOST_POINTS, MOST_COLUMNS, MOST_RANKS, MOST_ITEMS = 500, 10_000, 240, 1_024, 20_000
 MOST_LINES = 1_000_000
 Item = TypeVar("Item")
-Kind = TypeVar("Kind", bound="HistoryAnswer")
 
 Whole = Annotated[int, Field(ge=0, lt=MAX_WHOLE)]
 Index = Annotated[int, Field(ge=0, lt=MAX_INDEX)]
@@ -32,21 +31,6 @@ Time = Annotated[float, Field(ge=0, le=MAX_TIME)]
 Listed = Annotated[list[Item], Field(fail_fast=True)]
 Items = Annotated[Listed[Item], Field(max_length=MOST_ITEMS)]
 Column = Annotated[list[Item | None], Field(fail_fast=True, max_length=MOST_POINTS)]
-_WANTED = {
-    "string_type": "text",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "greater_than_equal": "a number of at least {ge}",
-    "less_than": "a number below {lt}",
-    "less_than_equal": "a number of at most {le}",
-    "float_type": "a finite number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "list_type": "a list",
-    "literal_error": "{expected}",
-}
 
 
 class _Part(BaseModel):
@@ -168,7 +152,7 @@ class _Timed(HistoryAnswer):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if any(later < earlier for earlier, later in pairwise(self.at)):
-            raise PydanticCustomError("order", "at: is not in the order of time")
+            raise PydanticCustomError("place", "at: is not in the order of time")
         for name in self.columns:
             setattr(self, name, _filled(getattr(self, name), to_camel(name), len(self.at)))
         return self
@@ -273,19 +257,14 @@ def _filled(values: list[Any] | None, place: str, length: int) -> list[Any]:
         return [None] * length
     if len(values) != length:
         problem = f"{place}: has {len(values)} items where there have to be {length}"
-        raise PydanticCustomError("length", "{problem}", {"problem": problem})
+        raise PydanticCustomError("place", "{problem}", {"problem": problem})
     return values
 
 
 def _problem(error: ValidationError) -> str:
-    """Describes the first validation error."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    wanted = _WANTED.get(first["type"])
-    if first["type"] == "length":
+    if first["type"] == "place":
         return f"{place}.{first['msg']}".lstrip(".")
-    if wanted is None:
-        problem = "is missing" if first["type"] == "missing" else first["msg"]
-        return f"{place}: {problem}" if place else problem
-    words = wanted.format(**{name: str(value).strip("'") for name, value in first.get("ctx", {}).items()})
-    return f"{place}: {shown(first['input'])} is not {words}"
+    given = "" if first["type"] == "missing" else f" is {shown(first['input'])}"
+    return f"{place}{given}: {first['msg']}"

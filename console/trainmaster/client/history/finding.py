@@ -4,16 +4,14 @@ The history's address comes from the first of these:
 
 1. `--history`, or else TRAINMASTER_HISTORY: the address of a history;
 2. the extension `trainmaster.dev/history` of the kubeconfig's cluster, `{url: https://…}`;
-3. the service that the cluster announces, through the API server's proxy. That service receives viewers' tokens, but a
-   fixed name isn't safe, because any user who may create namespaces and services could own it. So an annotation of a
-   cluster role announces the service: only administrators write cluster roles. The chart creates the role, and every
-   authenticated user can read it.
+3. the service that the cluster announces, through the API server's proxy. It receives viewers' tokens, so an annotation
+   of a cluster role announces it: only administrators write cluster roles, but any user who may create namespaces and
+   services could own a fixed name.
 
-A history identifies viewers by a bearer token of the API server, and asks the API server what the token may see. The
-client sends the kubeconfig's token. Through the proxy, it uses a separate header, because the proxy removes
-Authorization. Users without a bearer token (with a certificate, for example) ask as a service account. The API server
-creates the account's token (TokenRequest) for users who may create `serviceaccounts/token`. Tokens with a separate
-audience aren't used: the history would need rights to check them, and an identity provider's users couldn't get one.
+A history identifies viewers by a bearer token of the API server: the kubeconfig's, or a service account's for users
+without one (with a certificate, for example). The API server creates the account's token (TokenRequest) for users who
+may create `serviceaccounts/token`. Tokens with a separate audience aren't used: the history would need rights to check
+them, and an identity provider's users couldn't get one.
 """
 
 from __future__ import annotations
@@ -24,13 +22,12 @@ import ssl
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from trainmaster.client.answers import Answer, Reader, beginning, innermost
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, NoCluster, NotAllowed
 from trainmaster.client.server import Authorization, Fixed, Server, environment_proxy, require_socks, tls_context
 from trainmaster.client.transport import AsyncTransport, HttpTransport
-from trainmaster_operator.api.json_codec import decode
 from trainmaster_operator.kubeconfig import KubeconfigError, require_address
 from trainmaster_operator.wire.values import mapping, shown
 
@@ -53,10 +50,7 @@ class NoWay(NotAllowed):
 
 @dataclass(frozen=True)
 class FoundHistory:
-    """FoundHistory is the connection of one viewer to a history.
-
-    If `is_announced`, the cluster at `server` announces the history's address, which is read before the first request.
-    """
+    """FoundHistory is a viewer's connection to a history, or to the cluster that announces its address."""
 
     server: Server
     is_announced: bool = False
@@ -86,23 +80,14 @@ def find_history(
     if token is not None and account is not None:
         raise InvalidRequest("--token and --service-account both name who asks; give one of them.")
     account = account or (None if token is not None else os.environ.get(ACCOUNT_VARIABLE)) or None
-    bearer: Authorization = BearerToken(_fixed(token) or server.authorization)
-    if account is not None:
-        bearer = AccountToken.of(server, account)
+    bearer = _bearer(_fixed(token) or server.authorization) if account is None else AccountToken.of(server, account)
     try:
         address = _address(given, server)
         if address is None:
             return FoundHistory(replace(server, passed_on=bearer), is_announced=True)
         # The address may lead through an API server's proxy, so both headers contain the token.
-        found = Server(
-            address.rstrip("/"),
-            _tls(address, authority),
-            None,
-            environment_proxy(address),
-            bearer,
-            server.namespace,
-            passed_on=bearer,
-        )
+        tls, proxy = _tls(address, authority), environment_proxy(address)
+        found = Server(address.rstrip("/"), tls, None, proxy, bearer, server.namespace, passed_on=bearer)
         require_socks("the proxy of the environment", found)
     except KubeconfigError as error:
         raise NoCluster(f"{error}.") from error
@@ -122,22 +107,20 @@ async def announced_prefix(transport: AsyncTransport) -> str:
     return f"/api/v1/namespaces/{found['namespace']}/services/{found['service']}:{found['port']}/proxy"
 
 
-@dataclass(frozen=True)
-class BearerToken:
-    """BearerToken forwards a user's bearer token, and refuses other kinds of authorization."""
+def _bearer(authorization: Authorization) -> Authorization:
+    """Forwards a user's bearer token. Raises NoWay for other kinds of authorization, and KubeconfigError."""
 
-    authorization: Authorization
-
-    def __call__(self) -> str:
-        """Returns the header. Raises NoWay if the user has no token, and KubeconfigError."""
-        header = self.authorization()
-        if header is None or not header.startswith("Bearer "):
+    def header() -> str:
+        found = authorization()
+        if found is None or not found.startswith("Bearer "):
             raise NoWay(
                 "A history knows you by a bearer token, and the kubeconfig's user has none (a certificate or a "
                 "password stays with the API server). Ask as a service account that may see the jobs: "
                 f'--service-account NAME ({ACCOUNT_VARIABLE}), or --token "$(kubectl create token NAME)".'
             )
-        return header
+        return found
+
+    return header
 
 
 @dataclass
@@ -169,11 +152,8 @@ class AccountToken:
     def _request(self) -> str:
         whose = f"service account {self.name} in namespace {self.namespace}"
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.name}/token"
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": TOKEN_SECONDS},
-        }
+        spec = {"expirationSeconds": TOKEN_SECONDS}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         try:
             answer = HttpTransport(self.server).request("POST", path, body=body)
         except NotAllowed as error:
@@ -193,16 +173,14 @@ class AccountToken:
 
 @dataclass(frozen=True)
 class HistoryErrors(Reader):
-    """HistoryErrors creates errors from a history's answers, which are `Status` objects like an API server's.
-
-    If `proxied`, the history is behind the API server at the address.
-    """
+    """HistoryErrors creates errors from a history's `Status` answers. `proxied` histories are behind the API server."""
 
     proxied: bool = False
+    what: ClassVar[str] = "history"
 
     def refusal(self, answer: Answer, path: str) -> ClientError:
         """Returns a Status as one of our errors, with its own message."""
-        status, found = answer.status, self._status(answer)
+        status, found = answer.status, answer.status_object
         message = str(found.get("message") or f"HTTP {status}")
         if status == 401:
             return NotAllowed(
@@ -235,10 +213,6 @@ class HistoryErrors(Reader):
         """Returns the error for a history that refuses the connection or doesn't answer."""
         return NoCluster(f"{self._who} doesn't answer: {innermost(error)}; is that its address, and is it up?")
 
-    def broken_off(self, error: BaseException) -> NoCluster:
-        """Returns the error for an incomplete answer."""
-        return NoCluster(f"The answer of the history at {self.address} broke off: {innermost(error)}.")
-
     def untrusted(self, error: BaseException) -> NoCluster:
         """Returns the error for a failed TLS handshake."""
         if self.proxied or "CERTIFICATE" not in str(error):
@@ -255,14 +229,6 @@ class HistoryErrors(Reader):
     @property
     def _who(self) -> str:
         return f"The history {'of the cluster ' * self.proxied}at {self.address}"
-
-    @staticmethod
-    def _status(answer: Answer) -> dict[str, Any]:
-        try:
-            found = decode(answer.body)
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
 
 
 def _address(given: str | None, server: Server) -> str | None:

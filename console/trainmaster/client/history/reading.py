@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainmaster.client.blocking import Blocking
@@ -29,8 +30,7 @@ from trainmaster.client.transport import READ_SECONDS, AsyncTransport, HttpTrans
 POINTS = 1000
 # How long a history's announced address is cached (seconds).
 ANNOUNCED_SECONDS = 60.0
-STEP_SECONDS, GRADIENT_NORM, LOSS = "stepSeconds", "gradNorm", "loss"
-FIGURES = (STEP_SECONDS, GRADIENT_NORM, LOSS)
+FIGURES = ("stepSeconds", "gradNorm", "loss")
 # The highest resolution of a history (--history-seconds is 2 by default).
 FINEST_SECONDS = 0.5
 # Maximum number of points in a piece, which makes about a megabyte.
@@ -42,25 +42,22 @@ Columns = dict[str, list[Any]]
 Ask = Callable[[float, float], Awaitable[Mapping[str, Any]]]
 
 
+@dataclass(eq=False)
 class HistoryReader:
-    """HistoryReader asks a history, directly or through the API server of the cluster that announces it.
+    """HistoryReader asks a history, directly or through the API server. Each method can raise a ClientError."""
 
-    The first request looks up the address of an announced history. After a minute, the next request looks it up again.
-    Each method can raise a ClientError.
-    """
-
-    def __init__(self, transport: AsyncTransport, *, is_announced: bool = False, address: str = "this address") -> None:
-        """`address` is the history's address, for error messages."""
-        self._transport = transport
-        self._is_announced = is_announced
-        self._prefix, self._prefix_until = "", -math.inf
-        self._address = address
+    transport: AsyncTransport
+    is_announced: bool = False
+    # The history's address, for error messages.
+    address: str = "this address"
+    _prefix: str = field(default="", init=False)
+    _prefix_until: float = field(default=-math.inf, init=False)
 
     async def jobs(
-        self, namespace: str | None = None, *, name: str | None = None, limit: int = answers.MOST_JOBS, after: str = ""
+        self, namespace: str | None = None, *, limit: int = answers.MOST_JOBS, after: str = ""
     ) -> Mapping[str, Any]:
         """Returns recorded jobs, newest first. Pass the answer's `continue` as `after` of the next request."""
-        query = {"namespace": namespace, "name": name, "limit": limit, "continue": after or None}
+        query = {"namespace": namespace, "limit": limit, "continue": after or None}
         return await self._get(answers.RecordedJobList, "/v1/jobs", query)
 
     async def job(self, namespace: str, name: str, *, uid: str | None = None) -> Mapping[str, Any]:
@@ -90,7 +87,7 @@ class HistoryReader:
         since: float | None = None,
         until: float | None = None,
         columns: int = answers.MOST_COLUMNS,
-        figure: str = STEP_SECONDS,
+        figure: str = FIGURES[0],
     ) -> Mapping[str, Any]:
         """Returns the values of a figure (FIGURES) for each rank over time."""
         query = {"uid": uid, "from": since, "to": until, "columns": columns, "figure": figure}
@@ -101,13 +98,7 @@ class HistoryReader:
         return await self._of_job(answers.EvidenceList, namespace, name, "/evidence", {"uid": uid})
 
     async def logs(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        worker: int | None = None,
-        tail: int | None = None,
+        self, namespace: str, name: str, *, uid: str | None = None, worker: int | None = None, tail: int | None = None
     ) -> Mapping[str, Any]:
         """Returns the last `tail` lines of each worker's log."""
         query = {"uid": uid, "worker": worker, "tail": tail}
@@ -122,10 +113,10 @@ class HistoryReader:
 
     async def _get(self, kind: type[answers.HistoryAnswer], path: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
         given = {name: str(value) for name, value in query.items() if value is not None}
-        if self._is_announced and time.monotonic() >= self._prefix_until:
-            self._prefix = await announced_prefix(self._transport)
+        if self.is_announced and time.monotonic() >= self._prefix_until:
+            self._prefix = await announced_prefix(self.transport)
             self._prefix_until = time.monotonic() + ANNOUNCED_SECONDS
-        return kind.checked(await self._transport.request("GET", f"{self._prefix}{path}", query=given), self._address)
+        return kind.checked(await self.transport.request("GET", f"{self._prefix}{path}", query=given), self.address)
 
 
 def blocking_history(found: FoundHistory, *, seconds: float | None = READ_SECONDS) -> HistoryReader:
@@ -156,10 +147,7 @@ async def history_beside(
 
 
 async def curves(reader: HistoryReader, namespace: str, name: str, *, uid: str | None = None) -> Columns:
-    """Returns a job's curves as columns of equal length, sorted by time. `pandas.DataFrame` accepts them.
-
-    Raises JobNotFound.
-    """
+    """Returns a job's curves as columns sorted by time, such as `pandas.DataFrame` accepts. Raises JobNotFound."""
     overview = await reader.series(namespace, name, uid=uid)
 
     async def ask(since: float, until: float) -> Mapping[str, Any]:

@@ -58,31 +58,47 @@ def _jobs(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("question", "answer", "problem"),
     [
-        ("jobs", {"kind": "Series"}, "kind: 'Series' is not RecordedJobList"),
-        ("jobs", {"kind": "RecordedJobList", "items": {"0": 1}}, "items: an object is not a list"),
-        ("jobs", {"kind": "RecordedJobList", "items": [1]}, "items[0]: 1 is not an object"),
-        ("jobs", _jobs(name=None), "items[1].name: is missing"),
-        ("jobs", _jobs(loss="nan"), "items[1].loss: 'nan' is not a finite number"),
-        ("jobs", _jobs(loss=float("nan")), "items[1].loss: nan is not a finite number"),
-        ("jobs", _jobs(step=1.5), "items[1].step: 1.5 is not a whole number"),
-        ("jobs", _jobs(lastFailure=[]), "items[1].lastFailure: a list of 0 items is not an object"),
-        ("job", detail(attempts=[{}]), "attempts[0].attempt: is missing"),
-        ("job", detail(attempts=[{"attempt": 1, "workers": 5}]), "attempts[0].workers: 5 is not a list"),
-        ("job", detail(lives=[{}]), "lives[0].uid: is missing"),
-        ("job", detail(job=7), "job: 7 is not an object"),
+        ("jobs", {"kind": "Series"}, "kind is 'Series': Input should be 'RecordedJobList'"),
+        ("jobs", {"kind": "RecordedJobList", "items": {"0": 1}}, "items is an object: Input should be a valid list"),
+        ("jobs", {"kind": "RecordedJobList", "items": [1]}, "items[0] is 1: Input should be"),
+        ("jobs", _jobs(name=None), "items[1].name: Field required"),
+        ("jobs", _jobs(loss="nan"), "items[1].loss is 'nan': Input should be a valid number"),
+        ("jobs", _jobs(loss=float("nan")), "items[1].loss is nan: Input should be a finite number"),
+        ("jobs", _jobs(step=1.5), "items[1].step is 1.5: Input should be a valid integer"),
+        (
+            "jobs",
+            _jobs(lastFailure=[]),
+            "items[1].lastFailure is a list of 0 items: Input should be",
+        ),
+        ("job", detail(attempts=[{}]), "attempts[0].attempt: Field required"),
+        (
+            "job",
+            detail(attempts=[{"attempt": 1, "workers": 5}]),
+            "attempts[0].workers is 5: Input should be",
+        ),
+        ("job", detail(lives=[{}]), "lives[0].uid: Field required"),
+        ("job", detail(job=7), "job is 7: Input should be a valid dictionary"),
         ("series", {**SERIES, "loss": [1.0]}, "loss: has 1 items where there have to be 2"),
-        ("series", {**SERIES, "loss": [1.0, float("inf")]}, "loss[1]: inf is not a finite number"),
+        ("series", {**SERIES, "loss": [1.0, float("inf")]}, "loss[1] is inf: Input should be a finite number"),
         ("series", {**SERIES, "at": [2.0, 1.0]}, "at: is not in the order of time"),
-        ("series", {**SERIES, "at": [None, 1.0]}, "at[0]: null is not a finite number"),
-        ("series", {**SERIES, "redone": [1, True]}, "redone[0]: 1 is not true or false"),
+        ("series", {**SERIES, "at": [None, 1.0]}, "at[0] is null: Input should be a valid number"),
+        ("series", {**SERIES, "redone": [1, True]}, "redone[0] is 1: Input should be a valid boolean"),
         ("series", {**SERIES, "timeSpent": {"stall": [1.0]}}, "timeSpent.stall: has 1 items where there have to be 2"),
-        ("series", {**SERIES, "resolutionSeconds": -1}, "resolutionSeconds: -1 is not a number of at least 0"),
+        (
+            "series",
+            {**SERIES, "resolutionSeconds": -1},
+            "resolutionSeconds is -1: Input should be greater",
+        ),
         ("heat", {**HEAT, "values": [[0.1]]}, "values[0]: has 1 items where there have to be 2"),
-        ("heat", {**HEAT, "values": [5]}, "values[0]: 5 is not a list"),
-        ("heat", {**HEAT, "ranks": [-1, 0]}, "ranks[0]: -1 is not a number of at least 0"),
-        ("heat", {**HEAT, "leftOut": "many"}, "leftOut: 'many' is not a whole number"),
-        ("evidence", {"kind": "EvidenceList", "items": [{}]}, "items[0].attempt: is missing"),
-        ("logs", {"kind": "LogList", "items": [{"worker": 0, "lines": [3]}]}, "items[0].lines[0]: 3 is not text"),
+        ("heat", {**HEAT, "values": [5]}, "values[0] is 5: Input should be a valid list"),
+        ("heat", {**HEAT, "ranks": [-1, 0]}, "ranks[0] is -1: Input should be greater than or equal to 0"),
+        ("heat", {**HEAT, "leftOut": "many"}, "leftOut is 'many': Input should be a valid integer"),
+        ("evidence", {"kind": "EvidenceList", "items": [{}]}, "items[0].attempt: Field required"),
+        (
+            "logs",
+            {"kind": "LogList", "items": [{"worker": 0, "lines": [3]}]},
+            "items[0].lines[0] is 3: Input",
+        ),
         (
             "logs",
             {"kind": "LogList", "items": [{"worker": 0, "lines": ["a"], "times": []}]},
@@ -103,10 +119,26 @@ def test_an_answer_that_nobody_can_rely_on_is_a_sentence(question: str, answer: 
 @pytest.mark.parametrize(
     ("question", "answer", "problem"),
     [
-        ("jobs", {"kind": "RecordedJobList", "items": [_named()] * 501}, "items: List should have at most 500 items"),
-        ("series", {**SERIES, "at": [1.0] * 10_001}, "at: List should have at most 10000 items"),
-        ("heat", {**HEAT, "at": [1.0] * 241, "values": [[]] * 241}, "values: List should have at most 240 items"),
-        ("heat", {**HEAT, "values": [[0.1] * 1_025]}, "values[0]: List should have at most 1024 items"),
+        (
+            "jobs",
+            {"kind": "RecordedJobList", "items": [_named()] * 501},
+            "items is a list of 501 items: List should have at most 500 items",
+        ),
+        (
+            "series",
+            {**SERIES, "at": [1.0] * 10_001},
+            "at is a list of 10001 items: List should have at most 10000 items",
+        ),
+        (
+            "heat",
+            {**HEAT, "at": [1.0] * 241, "values": [[]] * 241},
+            "values is a list of 241 items: List should have at most 240 items",
+        ),
+        (
+            "heat",
+            {**HEAT, "values": [[0.1] * 1_025]},
+            "values[0] is a list of 1025 items: List should have at most 1024 items",
+        ),
     ],
 )
 def test_an_answer_is_bounded(question: str, answer: Any, problem: str) -> None:
@@ -118,7 +150,7 @@ def test_a_million_wrong_items_are_one_error() -> None:
     history = RecordedHistory(answers={"logs": {"kind": "LogList", "items": [{"worker": 0, "lines": [1] * 1_000_000}]}})
     tracemalloc.start()
     try:
-        with pytest.raises(NoCluster, match=r"items\[0\]\.lines\[0\]: 1 is not text"):
+        with pytest.raises(NoCluster, match=r"items\[0\]\.lines\[0\] is 1: Input should be a valid string"):
             run(client(history).logs("team", "bert-mrpc"))
         _, peak = tracemalloc.get_traced_memory()
     finally:

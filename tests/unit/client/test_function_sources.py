@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainmaster.client import InvalidRequest
-from trainmaster.client.functions.source import MODULE, SCRIPT, bundle, function_source
+from trainmaster.client.functions import MODULE, SCRIPT, bundle, function_source
 
 STEPS = 3
 

@@ -1,0 +1,62 @@
+"""Reads values of raw objects; a value that is missing or has the wrong type is empty. Words lists for sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainmaster_operator.wire.values import mapping, mappings
+
+Object = Mapping[str, Any]
+
+
+def at(value: object, *path: str) -> Any:
+    """Returns the value at a path of keys, or None."""
+    for key in path:
+        value = mapping(value).get(key)
+    return value
+
+
+def text(value: object, *path: str) -> str:
+    """Returns the text at a path, or an empty one."""
+    found = at(value, *path)
+    return found if isinstance(found, str) else ""
+
+
+def items(value: object, *path: str) -> Sequence[Object]:
+    """Returns the objects in the list at a path."""
+    return mappings(at(value, *path))
+
+
+def name_of(item: Object) -> str:
+    """Returns metadata.name."""
+    return text(item, "metadata", "name")
+
+
+def condition(item: Object, kind: str) -> Object:
+    """Returns an object's condition of a type, or an empty mapping."""
+    return next((one for one in items(item, "status", "conditions") if one.get("type") == kind), {})
+
+
+def has_condition(item: Object, kind: str) -> bool:
+    """Returns whether an object's condition of a type is True."""
+    return condition(item, kind).get("status") == "True"
+
+
+def containers(pod: Object) -> Iterator[tuple[str, Object]]:
+    """Yields the names and statuses of a pod's containers, the init containers first."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for status in items(pod, "status", kind):
+            yield text(status, "name"), status
+
+
+def joined(names: Sequence[str], most: int = 3) -> str:
+    """Joins names for a sentence. Only the first few are named."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def short(message: str, most: int = 300) -> str:
+    """Returns a message as one line, without its final period."""
+    return " ".join(message.split()).rstrip(".; ")[:most]
