@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from trainmaster.client import (
@@ -103,6 +103,19 @@ def configure(config: ClusterConfig) -> ClusterConfig:
 
 
 @contextmanager
+def local_cluster() -> Iterator[ModuleType]:
+    """Yields the module that starts and stops clusters, from an optional distribution. Raises NotRunning."""
+    try:
+        from trainmaster_local import cluster
+    except ModuleNotFoundError as error:
+        raise NotRunning("the local cluster isn't installed: pip install 'trainmaster[local]'") from error
+    try:
+        yield cluster
+    except cluster.LocalClusterError as error:
+        raise NotRunning(str(error)) from error
+
+
+@contextmanager
 def running_cluster(
     folder: Path, *, nodes: int = 1, gpus: int | None = None, operator_options: Sequence[str] = ()
 ) -> Iterator[RunningCluster]:
@@ -111,18 +124,12 @@ def running_cluster(
     Other users of the machine can't enter the folder, because it contains secrets and programs. The nodes share the
     machine's GPUs, or have `gpus` each. `operator_options` are passed to `operator run`. Raises NotRunning.
     """
-    if find_spec("trainmaster_local") is None:
-        raise NotRunning("The embedded cluster isn't installed: pip install 'trainmaster[local]'.")
-    from trainmaster_local import cluster
-
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     state = folder / "cluster"
     began = time.monotonic()
-    try:
+    with local_cluster() as cluster:
         info = cluster.up(state, nodes=nodes, gpus=gpus, detach=True, configure=CONFIGURE)
-    except cluster.LocalClusterError as error:
-        raise NotRunning(f"{error}.") from error
     try:
         seconds = time.monotonic() - began
         _install(info.kubeconfig)

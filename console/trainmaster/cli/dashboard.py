@@ -20,7 +20,7 @@ from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.client.history import find_history
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
 from trainmaster.dashboard.guards import CODE_SECONDS, LaunchFile
-from trainmaster.dashboard.viewers import HistoryOf, history_at
+from trainmaster.dashboard.viewers import history_at
 
 # Interval between readings of the certificate's files (seconds).
 RELOAD_SECONDS = 60.0
@@ -53,7 +53,7 @@ class Certificate:
                 _log.warning("Keeping the old certificate: %s", error)
 
 
-def serve(
+async def serve(
     settings: DashboardSettings,
     host: str,
     port: int,
@@ -71,18 +71,6 @@ def serve(
     # cycles and survive into the second generation, which is collected before it reaches tens of megabytes.
     gc.freeze()
     gc.set_threshold(20_000, 5, 200)
-    asyncio.run(_serve(settings, history_at(history), host, port, certificate, path, browser))
-
-
-async def _serve(
-    settings: DashboardSettings,
-    history: HistoryOf,
-    host: str,
-    port: int,
-    certificate: Certificate | None,
-    path: str,
-    browser: bool,
-) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,7 +82,7 @@ async def _serve(
             certificate.load_into(context)
             reloading = asyncio.create_task(certificate.reload_into(context))
             stack.callback(reloading.cancel)
-        dashboard = Dashboard(settings, history)
+        dashboard = Dashboard(settings, history_at(history))
         try:
             _, bound = await stack.enter_async_context(serving(dashboard, host, port, tls=context))
         except OSError as error:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from trainmaster.cli.yaml_values import TEMPLATE, Fields, Loader, Mistake, Reader, place
+from trainmaster.client.errors import ClientError
 from trainmaster_operator.api.limits import MAX_NESTING
 
 _STDIN = "-"
@@ -35,7 +36,7 @@ _MARKS = (
 )
 
 
-class UnreadableFile(Exception):
+class UnreadableFile(ClientError):
     """A file can't be read. The message begins with the file's name."""
 
 

@@ -6,28 +6,24 @@ ages. A pipe gets a line for each change, as with `kubectl get --watch`, or the 
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from rich.console import Group, RenderableType
-from rich.live import Live
+from rich.console import Group
 from rich.text import Text
 
 from trainmaster.cli.arguments import none_found
-from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.output import print_jobs, shown_object
+from trainmaster.cli.console import SafeConsole, padded
+from trainmaster.cli.live import View, draw
+from trainmaster.cli.output import print_document, print_jobs
 from trainmaster.cli.show import job_cells, job_columns, job_table, job_view
-from trainmaster.cli.terminal import say, write
-from trainmaster.client import ClientError, JobClient, JobNotFound, NotAllowed, TrainingJob
+from trainmaster.cli.terminal import say
+from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob
 from trainmaster.client.view import view_of
-from trainmaster_operator.api.printable import json_line, printable
+from trainmaster_operator.api.printable import printable
 
-TICK_SECONDS = 1.0
 # A job after a change, and whether it was deleted.
 Change = tuple[TrainingJob, bool]
-View = Callable[[], RenderableType]
 
 
 def show_jobs(
@@ -79,7 +75,11 @@ def _show_changes(
     namespaces: bool,
 ) -> None:
     if output not in (None, "wide"):
-        print_objects(found, output)
+        for job, _ in found:
+            if output == "name":
+                print_jobs([job], output)
+            else:
+                print_document(job.raw, output)
     elif console.is_terminal and views is not None:
         draw(console, views(found))
     else:
@@ -93,17 +93,6 @@ def changes(jobs: JobClient, name: str) -> Iterator[Change]:
         if job.finished:
             return
     raise JobNotFound(f"Job {name} was deleted while it was watched.")
-
-
-def print_objects(found: Iterable[Change], output: str) -> None:
-    """Prints the object or its name for each change, as kubectl does, but each JSON object in one line."""
-    for job, _ in found:
-        if output == "json":
-            write(json_line(shown_object(job.raw)) + "\n")
-            continue
-        if output == "yaml":
-            write("---\n")
-        print_jobs([job], output)
 
 
 def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> None:
@@ -120,43 +109,13 @@ def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False)
         if last.get(job.uid) == shown:
             continue
         if not last:
-            say(_row(names, widths))
+            say(padded(names, widths))
         last[job.uid] = shown
         row = [cells[name] for name in names]
         widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
-        say(_row(row, widths))
+        say(padded(row, widths))
         if view.failure:
             say(f"{job.name}: {view.failure}", error=True)
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "   ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-
-def draw(console: SafeConsole, views: Iterator[View]) -> None:
-    """Draws each view on arrival, and the newest one every second, without asking the API server again."""
-    found: queue.SimpleQueue[View | ClientError | None] = queue.SimpleQueue()
-
-    def read() -> None:
-        try:
-            for view in views:
-                found.put(view)
-            found.put(None)
-        except ClientError as error:
-            found.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    view = found.get()
-    with Live(console=console, auto_refresh=False) as live:
-        while callable(view):
-            live.update(view(), refresh=True)
-            try:
-                view = found.get(timeout=TICK_SECONDS)
-            except queue.Empty:
-                # Draws the same view again, with new ages.
-                continue
-    if isinstance(view, ClientError):
-        raise view
 
 
 def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> Iterator[View]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +14,9 @@ from trainmaster.cli.terminal import say, write
 if TYPE_CHECKING:
     from trainmaster.client import TrainingJob
 
-FORMATS = ("json", "yaml", "name", "wide")
 
-
-def output_option(*formats: str, help: str | None = None) -> Any:
-    """Returns the option `-o` with these formats."""
+def format_option(*flags: str, formats: Sequence[str], help: str, panel: str | None = None) -> Any:
+    """Returns an option whose value is one of these formats."""
 
     def known(value: str | None) -> str | None:
         if value is not None and value not in formats:
@@ -29,17 +27,25 @@ def output_option(*formats: str, help: str | None = None) -> Any:
         return [each for each in formats if each.startswith(incomplete)]
 
     return typer.Option(
-        *("--output", "-o"),
+        *flags,
         metavar="|".join(formats),
-        help=help or "Output format: whole objects, names only, or more columns.",
+        help=help,
         callback=known,
         autocompletion=complete,
+        rich_help_panel=panel,
     )
 
 
 # The first option is for commands that print jobs, the second for commands that print other objects.
-Output = Annotated[str | None, output_option(*FORMATS)]
-ObjectOutput = Annotated[str | None, output_option("json", "yaml", help="Output format.")]
+Output = Annotated[
+    str | None,
+    format_option(
+        *("--output", "-o"),
+        formats=("json", "yaml", "name", "wide"),
+        help="Output format: whole objects, names only, or more columns.",
+    ),
+]
+ObjectOutput = Annotated[str | None, format_option("--output", "-o", formats=("json", "yaml"), help="Output format.")]
 
 
 def print_jobs(jobs: Sequence[TrainingJob], output: str, *, listed: bool = False) -> None:
@@ -48,12 +54,27 @@ def print_jobs(jobs: Sequence[TrainingJob], output: str, *, listed: bool = False
         for job in jobs:
             say(object_name(job.name))
         return
-    objects = [shown_object(job.raw) for job in jobs]
-    if len(objects) == 1 and not listed:
-        print_value(objects[0], output)
+    if len(jobs) == 1 and not listed:
+        print_value(shown_object(jobs[0].raw), output)
     else:
-        whole = {"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}}
-        print_value(whole, output)
+        print_list([job.raw for job in jobs], output)
+
+
+def print_list(objects: Iterable[Mapping[str, Any]], output: str) -> None:
+    """Prints objects as a list in json or yaml."""
+    items = [shown_object(raw) for raw in objects]
+    print_value({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}, output)
+
+
+def print_document(raw: Mapping[str, Any], output: str) -> None:
+    """Prints one of several objects as kubectl does, but each JSON object in one line."""
+    if output == "json":
+        from trainmaster_operator.api.printable import json_line
+
+        write(json_line(shown_object(raw)) + "\n")
+    else:
+        write("---\n")
+        print_value(shown_object(raw), output)
 
 
 def print_value(value: Any, output: str) -> None:

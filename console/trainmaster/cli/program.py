@@ -14,6 +14,7 @@ import errno
 import gc
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,8 +123,9 @@ class Commands(TyperGroup):
         """Returns the named command. Raises UsageError if a preceding option doesn't apply to the command."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, TyperGroup) and not ctx.resilient_parsing:
+            flags = {parameter.name: parameter.opts[0] for parameter in ctx.find_root().command.params}
             for option in sorted(set(ctx.default_map) - {parameter.name for parameter in command.params}):
-                flag = OPTIONS[option].flag
+                flag = flags[option]
                 later = any(flag in parameter.opts for parameter in command.params)
                 remedy = f"put it after '{name}', where it has another meaning" if later else "leave it out"
                 ctx.fail(f"'{name}' doesn't take {flag} of the connection; {remedy}")
@@ -187,6 +189,24 @@ class _Tree(Commands):
         super().__init__(**{**attributes, "commands": None})
         _take_texts_as_given(self.params)
         self.commands: Any = _Registered()
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the given command. Turns the client's errors into one line on stderr and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.TyperException):
+            raise
+        except KeyboardInterrupt:
+            # A second Ctrl-C would only interrupt the cleanup.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            raise typer.Exit(130) from None
+        except Exception as error:
+            from trainmaster.client.errors import ClientError, WaitTimeout
+
+            if not isinstance(error, ClientError):
+                raise
+            say(f"error: {error}", error=True)
+            raise typer.Exit(3 if isinstance(error, WaitTimeout) else 1) from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command. Raises UsageError, which suggests kubectl for kubectl's own verbs."""

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from trainmaster.cli.convert import is_job
-from trainmaster.cli.documents import UnreadableFile, read_documents
+from trainmaster.cli.documents import read_documents
 from trainmaster.client.code import Archive
 from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
@@ -61,10 +61,7 @@ def manifest_from_file(file: str, flags: Flags) -> dict[str, Any]:
     for option, value in given.items():
         if value is not None:
             raise typer.BadParameter(f"stands beside the manifest {file}; write it there", param_hint=option)
-    try:
-        documents = read_documents(file)
-    except UnreadableFile as error:
-        raise InvalidRequest(str(error)) from error
+    documents = read_documents(file)
     found = [document.value for document in documents if isinstance(document.value, Mapping) and is_job(document.value)]
     if len(found) != 1:
         raise InvalidRequest(

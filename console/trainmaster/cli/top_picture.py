@@ -174,7 +174,7 @@ def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
         table.add_column(name, no_wrap=True)
     table.add_column("MESSAGE", no_wrap=True, overflow="ellipsis", ratio=1)
     for event in events:
-        seen, _, reason, about, message = map(one_line, event.cells(now))
+        _, seen, _, reason, about, message = map(one_line, event.cells(now))
         table.add_row(seen, Text(reason, style="yellow" if event.type == "Warning" else ""), about, message)
     return table
 

@@ -97,7 +97,7 @@ def test_status_shows_where_the_time_went(transport: FakeTransport) -> None:
     bar = next(line for line in lines if line.startswith("time "))
     assert (bar.count("█"), bar.count("▒")) == (36, 4)
     legend = lines[lines.index(bar) + 1]
-    assert legend.split("  ") == ["productive 9m0s (90%)", "recompute 45s (8%)", "restart 14s (2%)", "queue 1.0s (<1%)"]
+    assert legend.split("  ") == ["productive 9m (90%)", "recompute 45s (8%)", "restart 13s (2%)", "queue 1.0s (<1%)"]
     assert "goodput 90%" in "\n".join(lines)
 
 
@@ -318,7 +318,7 @@ def test_the_legend_of_the_time_breaks_between_its_entries_only() -> None:
     console.print(view)
     lines = console.file.getvalue().splitlines()[2:]  # type: ignore[attr-defined]
     entries = [entry.strip() for line in lines for entry in line.split("  ") if entry.strip()]
-    assert sorted(entries) == sorted(f"{name} 11m40s (11%)" for name in names)
+    assert sorted(entries) == sorted(f"{name} 11m (11%)" for name in names)
     assert 2 < len(lines) < 5
 
 

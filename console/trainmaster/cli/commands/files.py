@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from trainmaster.cli.arguments import Files
-from trainmaster.cli.connection_values import complete_path
+from trainmaster.cli.connection import complete_path
 from trainmaster.cli.program import Part
 
 app = Part()

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.arguments import plain_name
+from trainmaster.cli.arguments import Everywhere, name_argument
 from trainmaster.cli.commands import module_of
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.connection_values import complete_path
-from trainmaster.cli.history import FORMATS, HistoryOptions, open_history
-from trainmaster.cli.output import Output
+from trainmaster.cli.connection import Connection, complete_path, connected
+from trainmaster.cli.history import FORMATS, HistoryOptions, open_history, recorded_names
+from trainmaster.cli.output import Output, format_option
 from trainmaster.cli.program import Command, Part
 
 app = Part()
@@ -22,19 +21,6 @@ app = Part()
 SERVE, SERVER = "serve", "history-server"
 PANEL = "History"
 EXPORT = "Export"
-
-
-def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of recorded jobs for tab completion."""
-    from trainmaster.cli.history import recorded_names
-
-    return recorded_names(ctx, incomplete)
-
-
-def _known_format(value: str | None) -> str | None:
-    if value is not None and value not in FORMATS:
-        raise typer.BadParameter(f"{value!r} is not known; use {' or '.join(FORMATS)}")
-    return value
 
 
 class _History(Command):
@@ -55,18 +41,9 @@ class _History(Command):
 def show_history(
     connection: Connection,
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Name of the job; without it all recorded jobs.",
-            autocompletion=_complete_name,
-            callback=plain_name,
-            show_default=False,
-        ),
+        str | None, name_argument("Name of the job; default: all recorded jobs.", complete=recorded_names)
     ] = None,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="List the jobs of all namespaces.")
-    ] = False,
+    everywhere: Everywhere = False,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="List at most N jobs, the newest; 0: all.")
     ] = 100,
@@ -86,13 +63,8 @@ def show_history(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="csv|json|parquet",
-            help="Set the format of an export; default: FILE's suffix.",
-            rich_help_panel=EXPORT,
-            callback=_known_format,
-            autocompletion=lambda incomplete: [each for each in FORMATS if each.startswith(incomplete)],
+        format_option(
+            "--format", formats=FORMATS, help="Set the format of an export; default: FILE's suffix.", panel=EXPORT
         ),
     ] = None,
     ranks: Annotated[

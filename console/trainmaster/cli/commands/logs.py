@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.arguments import JobName, find_job
+from trainmaster.cli.arguments import JobName, duration_option, find_job
 from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.durations import seconds
 from trainmaster.cli.program import Part
 
 app = Part()
@@ -38,10 +37,7 @@ def logs(
         int | None, typer.Option("--tail", help="Show only this many last lines of each worker.", min=0)
     ] = None,
     since: Annotated[
-        float | None,
-        typer.Option(
-            "--since", help="Show only newer lines: seconds, or 30s, 5m, 2h.", parser=seconds, metavar="<time>"
-        ),
+        float | None, duration_option("Show only newer lines: seconds, or 30s, 5m, 2h.", "--since")
     ] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time of each line (UTC).")] = False,
     prefix: Annotated[

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.connection_values import complete_path
+from trainmaster.cli.connection import Connection, complete_path, connected
 from trainmaster.cli.output import ObjectOutput, object_name, print_value
 from trainmaster.cli.program import Command, Part
 from trainmaster.cli.terminal import called, say

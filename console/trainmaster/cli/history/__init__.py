@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from trainmaster.cli.connection import Connection
-from trainmaster.cli.connection_values import beginning
+from trainmaster.cli.connection import Connection, beginning
 
 if TYPE_CHECKING:
     from trainmaster.client.history import HistoryReader
