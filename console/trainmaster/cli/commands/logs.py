@@ -50,7 +50,10 @@ def logs(
     With -f it continues through restarts, replaced pods, suspend and resume. It reports on stderr what it waits for,
     which lines are lost and how the job ended.
     """
-    from trainmaster.cli.logs import LogOptions, print_logs
+    import time
+
+    from trainmaster.cli.logs import attempt_before, print_logs
+    from trainmaster.client.logs import Selection
 
     if previous and attempt is not None:
         raise typer.BadParameter(
@@ -60,5 +63,12 @@ def logs(
         given = "--follow" if follow else "--rank" if rank else "--worker"
         raise typer.BadParameter(f"it shows the log of the rank that failed; leave {given} out", param_hint="--failed")
     jobs = connection.client()
-    options = LogOptions(worker or (), rank or (), attempt, previous, failed, since, tail, follow, timestamps, prefix)
-    print_logs(jobs, find_job(jobs, name), options)
+    job = find_job(jobs, name)
+    selection = Selection(
+        workers=frozenset(worker) if worker else None,
+        ranks=frozenset(rank) if rank else None,
+        attempt=attempt_before(job) if previous else attempt,
+        since=None if since is None else time.time() - since,
+        tail=tail,
+    )
+    print_logs(jobs, job, selection, prefix=prefix, timestamps=timestamps, failed=failed, follow=follow)
