@@ -29,6 +29,8 @@ MAX_RANKS = 16
 SLOWEST, FASTEST = 4, 2
 BINS = 8
 BLOCKS = "▁▂▃▄▅▆▇█"
+# A curve that varies by less than this share of its value is drawn flat, so that noise isn't shown.
+FLAT = 0.005
 SPARK_WIDTH, BAR_WIDTH = 24, 12
 NO_TIME_YET = "no rank has reported the time of a step yet"
 UNTIMED = "the script reports its steps without their time, stepSeconds (docs/progress.md)"
@@ -94,9 +96,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
     shown = list(values)[-width:]
     if len(shown) < 2:
         return ""
-    least, most = min(shown), max(shown)
-    steps = len(BLOCKS) - 1
-    return "".join(BLOCKS[round(steps * (value - least) / (most - least)) if most > least else 0] for value in shown)
+    return blocks(shown, min(shown), max(shown))
+
+
+def blocks(values: Sequence[float | None], least: float, most: float) -> str:
+    """Draws values as blocks on a scale from `least` to `most`, and None as a blank."""
+    is_flat = most - least <= FLAT * max(abs(least), abs(most))
+    scale = 0.0 if is_flat else (len(BLOCKS) - 1) / (most - least)
+    return "".join(" " if value is None else BLOCKS[round(scale * (value - least))] for value in values)
 
 
 def step_time(seconds: float) -> str:

@@ -4,23 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli.arguments import Everywhere, name_argument
 from trainmaster.cli.commands import module_of
-from trainmaster.cli.connection import Connection, complete_path, connected
-from trainmaster.cli.history import FORMATS, HistoryOptions, open_history, recorded_names
+from trainmaster.cli.connection import Connection, beginning, complete_path, connected
+from trainmaster.cli.history import FORMATS
 from trainmaster.cli.output import Output, format_option
 from trainmaster.cli.program import Command, Part
+
+if TYPE_CHECKING:
+    from trainmaster.client.history import HistoryReader
 
 app = Part()
 
 # `history serve` runs the server (commands/history_server.py); `history dtj/serve` shows the job named serve.
 SERVE, SERVER = "serve", "history-server"
-PANEL = "History"
 EXPORT = "Export"
+
+
+def open_history(
+    connection: Connection, address: str | None, token: str | None, account: str | None, authority: str | None
+) -> tuple[HistoryReader, str]:
+    """Opens the history that the options select; returns it with the namespace. Raises ClientError and BadParameter.
+
+    Without an address, TRAINMASTER_HISTORY or the cluster selects the history.
+    """
+    from trainmaster.client.history import blocking_history, find_history
+
+    limit, server = connection.answer_seconds(), connection.server()
+    found = find_history(address, server, token=token, account=account, authority=authority)
+    return blocking_history(found, seconds=limit), connection.namespace or server.namespace
+
+
+def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the namespace's recorded job names with the given beginning, newest first."""
+    from trainmaster.client.blocking import run
+
+    def read() -> list[str]:
+        options = (ctx.params.get(name) for name in ("history", "token", "account", "authority"))
+        reader, namespace = open_history(Connection.of(ctx), *options)
+        return list(dict.fromkeys(job["name"] for job in run(reader.jobs(namespace))["items"]))
+
+    return beginning(read, incomplete)
+
+
+def _source(flag: str, metavar: str, help: str, **more: Any) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel="History", **more)
 
 
 class _History(Command):
@@ -41,7 +73,7 @@ class _History(Command):
 def show_history(
     connection: Connection,
     name: Annotated[
-        str | None, name_argument("Name of the job; default: all recorded jobs.", complete=recorded_names)
+        str | None, name_argument("Name of the job; default: all recorded jobs.", complete=_complete_name)
     ] = None,
     everywhere: Everywhere = False,
     limit: Annotated[
@@ -72,39 +104,19 @@ def show_history(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.", rich_help_panel=EXPORT)] = False,
     history: Annotated[
-        str | None,
-        typer.Option(
-            "--history",
-            metavar="URL",
-            help="Read this history; default: TRAINMASTER_HISTORY or the cluster's.",
-            rich_help_panel=PANEL,
-        ),
+        str | None, _source("--history", "URL", "Read this history; default: TRAINMASTER_HISTORY or the cluster's.")
     ] = None,
     token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            metavar="TOKEN",
-            help="Send this bearer token; default: the kubeconfig's.",
-            rich_help_panel=PANEL,
-        ),
+        str | None, _source("--token", "TOKEN", "Send this bearer token; default: the kubeconfig's.")
     ] = None,
     account: Annotated[
         str | None,
-        typer.Option(
-            "--service-account",
-            metavar="[NAMESPACE/]NAME",
-            help="Read as this account, if the kubeconfig has no token.",
-            rich_help_panel=PANEL,
-        ),
+        _source("--service-account", "[NAMESPACE/]NAME", "Read as this account, if the kubeconfig has no token."),
     ] = None,
     authority: Annotated[
         str | None,
-        typer.Option(
-            "--history-ca",
-            metavar="FILE",
-            help="Trust this authority for https; default: the system's.",
-            rich_help_panel=PANEL,
+        _source(
+            *("--history-ca", "FILE", "Trust this authority for https; default: the system's."),
             autocompletion=complete_path,
         ),
     ] = None,
@@ -131,15 +143,15 @@ def show_history(
         format = export_format(export, format, force=force)
     if attempt is not None and output not in (None, "json", "yaml"):
         raise typer.BadParameter("an attempt is printed as json or yaml", param_hint="--output")
-    opened = open_history(connection, HistoryOptions(history, token, account, authority))
+    reader, namespace = open_history(connection, history, token, account, authority)
     if name is None:
-        show_list(opened, None if everywhere else opened.namespace, limit, output)
+        show_list(reader, None if everywhere else namespace, limit, output)
     elif export is not None and format is not None:
-        export_job(opened, name, uid, export, format, ranks=ranks)
+        export_job(reader, namespace, name, uid, export, format, ranks=ranks)
     elif attempt is not None:
-        show_attempt(opened, name, uid, attempt, output)
+        show_attempt(reader, namespace, name, uid, attempt, output)
     else:
-        show_job(opened, name, uid, output)
+        show_job(reader, namespace, name, uid, output)
 
 
 def _require_possible(name: str | None, options: Mapping[str, Any], *, only_listed: bool) -> None:

@@ -11,7 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.unit.client.history.recorded import RecordedHistory, detail
-from trainmaster.cli.history.page import blocks, curve_lines, job_page, spread
+from trainmaster.cli.history.page import curve_lines, job_page, spread
+from trainmaster.cli.top_picture import blocks
 from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.history import HistoryReader
 
