@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
+from trainmaster.cli.documents import Document, documents_of
 from trainmaster.cli.terminal import called, say, write
 from trainmaster.cli.yaml_values import plain_scalar, yaml_text
 from trainmaster.converting import Conversion, Note, can_convert, convert, dotted
@@ -98,18 +98,14 @@ def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
 def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
     """Returns the files' objects, and whether any file couldn't be read. Prints such errors."""
     sources, wrong = list[_Source](), False
-    for named in files:
-        try:
-            for file in files_of(named):
-                for document in read_documents(file):
-                    for mistake in document.mistakes:
-                        say(f"{file}:{mistake.line}:{mistake.column}: {mistake.message}", error=True)
-                    wrong |= bool(document.mistakes)
-                    found = (each for each in objects_of(document) if isinstance(each[1], Mapping))
-                    sources += [_Source(file, document, path, value) for path, value in found]
-        except UnreadableFile as error:
-            say(str(error), error=True)
-            wrong = True
+    for file, documents in (each for named in files for each in documents_of(named)):
+        wrong |= documents is None
+        for document in documents or ():
+            for mistake in document.mistakes:
+                say(f"{file}:{mistake.line}:{mistake.column}: {mistake.message}", error=True)
+            wrong |= bool(document.mistakes)
+            found = (each for each in objects_of(document) if isinstance(each[1], Mapping))
+            sources += [_Source(file, document, path, value) for path, value in found]
     return sources, wrong
 
 

@@ -12,15 +12,16 @@ from typing import Any
 import jinja2
 
 from trainmaster.cli.convert import is_job, mistake_of, objects_of, other_job
-from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
-from trainmaster.cli.output import require_room, write_file
+from trainmaster.cli.documents import Document, documents_of
+from trainmaster.cli.output import write_files
+from trainmaster.cli.submission import require_valid
 from trainmaster.cli.terminal import say, write
 from trainmaster.cli.yaml_values import yaml_text
 from trainmaster.client.errors import ClientError
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.parsing import InvalidJob, ParsedJob, parse_job
 from trainmaster_operator.api.printable import json_text
-from trainmaster_operator.api.v1alpha1 import KIND, JobIdentity
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobIdentity
 from trainmaster_operator.api.values import show
 from trainmaster_operator.rendering import AgentConfigMap, Manifest, Settings, first_assignment, render
 from trainmaster_operator.rendering.agent_source import config_map_name
@@ -45,7 +46,7 @@ def validate_files(files: Sequence[str]) -> int:
 def render_files(
     files: Sequence[str], output: str, directory: Path | None, namespace: str, *, force: bool = False
 ) -> int:
-    """Renders every job's objects to stdout or into a folder, and returns the exit code.
+    """Renders every job's objects to stdout or into a folder, and returns the exit code. Raises ClientError.
 
     Unless `force` is set, nothing is written if a file exists with different content.
     """
@@ -61,15 +62,8 @@ def render_files(
             manifests += render(identity, job.spec, first_assignment(identity, job.spec), settings=settings)
     if directory is None:
         write(_text([manifest.body for manifest in manifests], output))
-        return 1 if wrong else 0
-    try:
+    else:
         _write(manifests, directory, output, force=force)
-    except ClientError as error:
-        say(f"error: {error}", error=True)
-        return 1
-    except OSError as error:
-        say(f"{error.filename}: {error.strerror}; name a folder that can be written", error=True)
-        return 1
     return 1 if wrong else 0
 
 
@@ -80,30 +74,18 @@ def _write(manifests: Sequence[Manifest], directory: Path, output: str, *, force
         if path in texts:
             raise ClientError(f"two jobs have a child in {path}; render each into a folder of its own")
         texts[path] = _text([manifest.body], output).encode()
-    for path, text in texts.items():
-        require_room(path, force=force or (path.is_file() and path.read_bytes() == text))
-    directory.mkdir(parents=True, exist_ok=True)
-    for path, text in texts.items():
-        write_file(path, text)
+    write_files(texts, force=force)
+    for path in texts:
         say(f"wrote {path}", error=True)
 
 
 def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
     """Yields each job of a file or a folder with its file's name, or None for a mistake, which is printed."""
-    try:
-        files = files_of(source)
-    except UnreadableFile as error:
-        say(str(error), error=True)
-        yield source, None
-        return
     found, missing = False, "document"
-    for file in files:
-        try:
-            documents = read_documents(file)
-        except UnreadableFile as error:
-            say(str(error), error=True)
-            yield file, None
+    for file, documents in documents_of(source):
+        if documents is None:
             found = True
+            yield file, None
             continue
         if documents:
             missing = KIND
@@ -189,32 +171,16 @@ class Project:
         return str(made.render(vars(self)))
 
 
-def write_project(directory: Path, project: Project, *, force: bool) -> int:
-    """Writes a new job's files, prints the next steps, and returns the exit code, which is 1 if nothing was written."""
+def write_project(directory: Path, project: Project, *, force: bool) -> None:
+    """Writes a new job's files, and prints the next steps. Raises ClientError."""
     # Checks the values by the rules for files, so that the error messages are equal.
     values = {"image": project.image, "workers": project.workers, "command": ["python"]}
-    body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
-    try:
-        parse_job({**body, "metadata": {"name": project.name}, "spec": {**values, "resources": {"gpus": project.gpus}}})
-    except InvalidJob as error:
-        for problem in error.problems:
-            say(f"error: {problem}", error=True)
-        return 1
-    try:
-        for file in _STARTERS:
-            require_room(directory / file, force=force)
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in _STARTERS:
-            write_file(directory / file, project.text(file).encode())
-            say(f"wrote {directory / file}")
-    except ClientError as error:
-        say(f"error: {error}", error=True)
-        return 1
-    except OSError as error:
-        say(f"error: {error.filename}: {error.strerror}; name a folder that can be written", error=True)
-        return 1
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": project.name}}
+    require_valid({**body, "spec": {**values, "resources": {"gpus": project.gpus}}})
+    write_files({directory / file: project.text(file).encode() for file in _STARTERS}, force=force)
+    for file in _STARTERS:
+        say(f"wrote {directory / file}")
     say("")
     say("Next, at a cluster that has Trainmaster:")
     say(f"  kubectl dtj submit {shlex.quote(str(directory / _STARTERS[0]))} --code {shlex.quote(str(directory))}")
     say(f"  kubectl dtj status --watch {project.name}")
-    return 0

@@ -119,6 +119,23 @@ def require_room(path: Path, *, force: bool) -> None:
         raise ClientError(f"{path} exists already; --force replaces it")
 
 
+def write_files(contents: Mapping[Path, bytes], *, force: bool) -> None:
+    """Writes files and creates their folders. Raises ClientError.
+
+    Unless `force` is set, nothing is written if a file exists with different content.
+    """
+    from trainmaster.client.errors import ClientError
+
+    try:
+        for path, content in contents.items():
+            require_room(path, force=force or (path.is_file() and path.read_bytes() == content))
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, content)
+    except OSError as error:
+        raise ClientError(f"{error.filename}: {error.strerror}; name a folder that can be written") from error
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Writes a file atomically, through a temporary file in the same folder. Raises OSError with the file's name."""
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")

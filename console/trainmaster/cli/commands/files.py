@@ -36,7 +36,7 @@ def init(
     """
     from trainmaster.cli.manifests import Project, write_project
 
-    raise typer.Exit(write_project(directory, Project(name, workers, gpus, image), force=force))
+    write_project(directory, Project(name, workers, gpus, image), force=force)
 
 
 @app.command("validate")
