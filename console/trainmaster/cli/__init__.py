@@ -17,7 +17,6 @@
 | `documents`, `yaml_values` | YAML and JSON with the place of every field, read and written as kubectl does |
 | `submission` | the jobs that `submit` makes from flags and manifests |
 | `demo`, `dashboard` | `trainmaster demo`; the process of `dashboard` and `open` |
-| `settings_options` | options of `history serve`, made from the fields of its settings |
 | `completion` | `kubectl_complete-dtj`, which kubectl asks for completions |
 | `terminal`, `console` | all printing, so that untrusted texts can't control the terminal |
 """

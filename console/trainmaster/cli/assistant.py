@@ -19,11 +19,11 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from trainmaster.cli.arguments import none_found
+from trainmaster.cli.events import Owners, events_of
 from trainmaster.cli.evidence import evidence_lines
 from trainmaster.cli.why import brief, why_lines, why_not_fine
 from trainmaster.cli.why import why as answer_why
 from trainmaster.client import ClientError, JobClient
-from trainmaster.client.diagnosis.situation import items, text
 from trainmaster.client.transport import ReadOnlyTransport
 from trainmaster.client.view import JobView, view_of
 from trainmaster_operator import __version__
@@ -100,12 +100,9 @@ def server(jobs: JobClient) -> MCPServer[Any]:
     def events(name: Name, namespace: Namespace = None) -> str:
         """Get the newest Kubernetes events about a job, its StatefulSets and its pods."""
         client = of(namespace)
-        client.get(name)
-        path = f"/api/v1/namespaces/{client.namespace}/events"
-        listed = items(client.transport.request("GET", path, query={"limit": "1000"}), "items")
-        own = [one for one in listed if _is_about(text(one, "involvedObject", "name"), name)]
-        ordered = sorted(own, key=lambda one: text(one, "lastTimestamp") or text(one, "eventTime"))[-MAX_EVENTS:]
-        return _data(f"events of job {name}", map(_event, ordered)) if ordered else "No events about it."
+        found = events_of(client.events(), Owners.of([client.get(name)]))[-MAX_EVENTS:]
+        lines = (f"{one.last:%Y-%m-%dT%H:%M:%SZ} {one.type} {one.reason} {one.object}: {one.message}" for one in found)
+        return _data(f"events of job {name}", lines) if found else "No events about it."
 
     for each in (list_jobs, get_job, why, logs, evidence, events):
         tool(each)
@@ -137,13 +134,3 @@ def _row(view: JobView) -> str:
     facts = [view.phase, f"attempt {view.attempt}", f"restarts {view.restarts}", f"workers {view.workers}"]
     facts += [f"step {view.steps}"] if view.steps else []
     return f"{view.namespace}/{view.name}: {', '.join(facts)}"
-
-
-def _is_about(about: str, job: str) -> bool:
-    return about == job or about.startswith(f"{job}-")
-
-
-def _event(event: Any) -> str:
-    when = text(event, "lastTimestamp") or text(event, "eventTime")
-    about = f"{text(event, 'involvedObject', 'kind')}/{text(event, 'involvedObject', 'name')}"
-    return f"{when} {text(event, 'type')} {text(event, 'reason')} {about}: {text(event, 'message')}"

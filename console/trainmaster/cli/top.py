@@ -13,7 +13,7 @@ from rich.text import Text
 from trainmaster.cli.arguments import none_found
 from trainmaster.cli.events import Owners, events_of
 from trainmaster.cli.live import View
-from trainmaster.cli.top_picture import JobPicture, JobsPicture, Picture
+from trainmaster.cli.top_picture import JobPicture, JobsPicture
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, RankMetrics, TrainingJob
 
 # Interval between readings.
@@ -23,8 +23,8 @@ MAX_SEEN = 120
 _PODS = "its pods"
 
 
-class Asking:
-    """Asking reads a job's pods, newest Events and ranks. It doesn't repeat a forbidden request.
+class JobReader:
+    """JobReader reads a job's pods, newest Events and ranks. It doesn't repeat a forbidden request.
 
     If the user lacks a right (to `pods/proxy`, pods or Events), the rest is shown with a message about what is missing.
     """
@@ -32,9 +32,11 @@ class Asking:
     def __init__(self, jobs: JobClient) -> None:
         self._jobs = jobs
         self._forbidden: dict[str, str] = {}
+        self._losses: deque[float] = deque(maxlen=MAX_SEEN)
+        self._speeds: deque[float] = deque(maxlen=MAX_SEEN)
 
-    def picture(self, job: TrainingJob) -> Picture:
-        """Returns a job's current picture. Raises ClientError."""
+    def view(self, job: TrainingJob) -> Callable[[], JobPicture]:
+        """Returns a function that draws what was read now. Raises ClientError."""
         pods = self._allowed(_PODS, lambda: self._jobs.pods(job.name)) or []
         events = self._allowed("its events", lambda: events_of(self._jobs.events(), Owners.of([job]))) or []
         ranks: tuple[RankMetrics, ...] = ()
@@ -42,7 +44,11 @@ class Asking:
         if job.phase == "Running" and _PODS not in self._forbidden:
             ranks, why = self._metrics(job)
             missing += [why] if why else []
-        return Picture(job, pods, ranks, events, tuple(missing))
+        if (progress := job.status.progress) is not None:
+            for value, seen in ((progress.loss, self._losses), (progress.samples_per_second, self._speeds)):
+                if value is not None and (not seen or seen[-1] != value):
+                    seen.append(value)
+        return partial(JobPicture, job, pods, ranks, events, missing, self._losses, self._speeds)
 
     def _allowed(self, what: str, ask: Callable[[], Any]) -> Any:
         if what in self._forbidden:
@@ -66,9 +72,7 @@ class Asking:
 
 def job_views(jobs: JobClient, job: TrainingJob) -> Iterator[View]:
     """Reads and yields one job's picture until the job has ended. Raises ClientError."""
-    asking = Asking(jobs)
-    losses: deque[float] = deque(maxlen=MAX_SEEN)
-    speeds: deque[float] = deque(maxlen=MAX_SEEN)
+    reader = JobReader(jobs)
     while True:
         try:
             now = jobs.get(job.name)
@@ -76,12 +80,7 @@ def job_views(jobs: JobClient, job: TrainingJob) -> Iterator[View]:
             raise JobNotFound(f"Job {job.name} was deleted while it was watched.") from error
         if now.uid != job.uid:
             raise JobNotFound(f"Job {job.name} was deleted while it was watched; another has its name now.")
-        picture = asking.picture(now)
-        if (progress := now.status.progress) is not None:
-            for value, seen in ((progress.loss, losses), (progress.samples_per_second, speeds)):
-                if value is not None and (not seen or seen[-1] != value):
-                    seen.append(value)
-        yield partial(JobPicture, picture, losses, speeds)
+        yield reader.view(now)
         time.sleep(READ_SECONDS)
         if now.finished:
             return

@@ -39,17 +39,6 @@ PIPE_LINES = 60
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Picture is the known state of a job at one time. `missing` explains each part that the user may not read."""
-
-    job: TrainingJob
-    pods: Sequence[Mapping[str, object]] = ()
-    ranks: Sequence[RankMetrics] = ()
-    events: Sequence[JobEvent] = ()
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Spread:
     """Spread is the distribution of the ranks' own times (`own_seconds`), slowest first."""
 
@@ -115,44 +104,48 @@ def _seconds(figures: RankMetrics) -> float:
     return figures.own_seconds or 0.0
 
 
+@dataclass(frozen=True)
 class JobPicture:
-    """JobPicture draws one job within the available lines and columns."""
+    """JobPicture is the known state of a job at one time. It is drawn within the available lines and columns."""
 
-    def __init__(
-        self, picture: Picture, losses: Sequence[float] = (), speeds: Sequence[float] = (), now: datetime | None = None
-    ) -> None:
-        self._picture, self._losses, self._speeds, self._now = picture, losses, speeds, now
+    job: TrainingJob
+    pods: Sequence[Mapping[str, object]] = ()
+    ranks: Sequence[RankMetrics] = ()
+    events: Sequence[JobEvent] = ()
+    missing: Sequence[str] = ()
+    """Explains each part that the user may not read."""
+    losses: Sequence[float] = ()
+    speeds: Sequence[float] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields the parts from top to bottom."""
-        picture, now = self._picture, self._now or datetime.now(UTC)
-        view = view_of(picture.job.raw)
+        now, view = datetime.now(UTC), view_of(self.job.raw)
         lines = (options.height or console.height) if console.is_terminal else PIPE_LINES
         width = min(options.max_width, 200)
         head: list[RenderableType] = [headline(view, now), *self._progress(view, width)]
         if view.phase != "Running":
             style = PHASE_STYLES.get(view.phase, "")
-            head.append(Text(one_line(job_trouble(picture.job)), style, no_wrap=True, overflow="ellipsis"))
-        head += [Text(one_line(sentence), style="yellow") for sentence in picture.missing]
-        left = lines - len(head) - len(picture.missing)
-        spread = spread_of(picture.ranks)
+            head.append(Text(one_line(job_trouble(self.job)), style, no_wrap=True, overflow="ellipsis"))
+        head += [Text(one_line(sentence), style="yellow") for sentence in self.missing]
+        left = lines - len(head) - len(self.missing)
+        spread = spread_of(self.ranks)
         # Shows at least three events and three workers; the ranks get the rest.
         events = max(3, min(8, left // 4))
-        pods = max(3, min(len(picture.pods), left // 3))
+        pods = max(3, min(len(self.pods), left // 3))
         yield Group(*head)
         if spread.ranks:
             yield Text()
             yield from _ranks(spread, width, max(4, left - events - pods - 6))
-        elif view.phase == "Running" and not picture.missing:
-            yield Text(UNTIMED if any(each.step for each in picture.ranks) else NO_TIME_YET, style="dim")
-        if picture.pods:
+        elif view.phase == "Running" and not self.missing:
+            yield Text(UNTIMED if any(each.step for each in self.ranks) else NO_TIME_YET, style="dim")
+        if self.pods:
             yield Text()
-            yield pod_table(picture.pods[:pods], now, training(picture.job))
-            if len(picture.pods) > pods:
-                yield Text(f"... and {len(picture.pods) - pods} more workers", style="dim")
-        if picture.events:
+            yield pod_table(self.pods[:pods], now, training(self.job))
+            if len(self.pods) > pods:
+                yield Text(f"... and {len(self.pods) - pods} more workers", style="dim")
+        if self.events:
             yield Text()
-            yield _events(picture.events[-events:], now, width)
+            yield _events(self.events[-events:], now, width)
 
     def _progress(self, view: JobView, width: int) -> list[RenderableType]:
         """Returns the job's progress, and how its loss and speed have changed since `top` started."""
@@ -166,11 +159,11 @@ class JobPicture:
         figures = Text(no_wrap=True, overflow="crop")
         if view.loss is not None:
             figures.append(f"loss {figure(view.loss)} ")
-            figures.append(sparkline(self._losses, spark), style="cyan")
-            figures.append("   " if len(self._losses) > 1 else "  ")
+            figures.append(sparkline(self.losses, spark), style="cyan")
+            figures.append("   " if len(self.losses) > 1 else "  ")
         if view.samples_per_second is not None:
             figures.append(f"{rate(view.samples_per_second)} samples/s ")
-            figures.append(sparkline(self._speeds, spark), style="green")
+            figures.append(sparkline(self.speeds, spark), style="green")
         return [*([line] if cells else []), *([figures] if figures.plain else [])]
 
 

@@ -38,7 +38,6 @@
 | `manifests` | `test_manifests`, `test_init`, `trainer/test_starter` |
 | `output` | `test_output`, `test_init`, `test_manifests`, `history/test_exporting` |
 | `program` | `test_program`, `test_start`, `test_process_end`, `test_dtj`, `test_dtj_wait` |
-| `settings_options` | `unit/history/test_settings`, `test_open` |
 | `show` | `test_dtj_status` |
 | `submission` | `test_submission` |
 | `terminal` | `test_hostile_text` |
