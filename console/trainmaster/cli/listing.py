@@ -6,7 +6,7 @@ ages. A pipe gets a line for each change, as with `kubectl get --watch`, or the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from rich.console import Group
@@ -36,30 +36,29 @@ def show_jobs(
 ) -> None:
     """Shows the jobs that the selector matches (default: all), and with `watch` every change."""
     found = jobs.list(all_namespaces=all_namespaces, selector=selector)
-    console, wide = SafeConsole(), output == "wide"
+    console, names = SafeConsole(), job_columns(namespaces=all_namespaces, wide=output == "wide")
     none = none_found(jobs, all_namespaces, f" with {selector}" if selector else "")
     if watch:
         if not found:
             say(f"{none} Waiting for the first.", error=True)
         changes = jobs.watch_all(all_namespaces=all_namespaces, selector=selector)
-        views = partial(table_views, namespaces=all_namespaces, wide=wide)
-        _show_changes(console, changes, views, output, namespaces=all_namespaces)
+        _show_changes(console, changes, table_views, output, names)
     elif output not in (None, "wide"):
         print_jobs(found, output, listed=True)
     elif found:
-        console.print(job_table(found, namespaces=all_namespaces, wide=wide), soft_wrap=True)
+        console.print(job_table(found, names), soft_wrap=True)
     else:
         say(none, error=True)
 
 
 def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: str | None = None) -> None:
     """Shows one job, and with `watch` each change until it has ended. Raises JobNotFound if it is deleted."""
-    console = SafeConsole()
+    console, names = SafeConsole(), job_columns(wide=output == "wide")
     if watch:
-        views = None if output == "wide" else lambda found: (view_of_job(jobs, each) for each, _ in found)
-        _show_changes(console, changes(jobs, job.name), views, output, namespaces=False)
+        views = None if output == "wide" else lambda found, _: (view_of_job(jobs, each) for each, _ in found)
+        _show_changes(console, changes(jobs, job.name), views, output, names)
     elif output == "wide":
-        console.print(job_table([job], wide=True), soft_wrap=True)
+        console.print(job_table([job], names), soft_wrap=True)
     elif output is not None:
         print_jobs([job], output)
     else:
@@ -69,10 +68,9 @@ def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: 
 def _show_changes(
     console: SafeConsole,
     found: Iterable[Change],
-    views: Callable[[Iterable[Change]], Iterator[View]] | None,
+    views: Callable[[Iterable[Change], Sequence[str]], Iterator[View]] | None,
     output: str | None,
-    *,
-    namespaces: bool,
+    names: Sequence[str],
 ) -> None:
     if output not in (None, "wide"):
         for job, _ in found:
@@ -81,9 +79,9 @@ def _show_changes(
             else:
                 print_document(job.raw, output)
     elif console.is_terminal and views is not None:
-        draw(console, views(found))
+        draw(console, views(found, names))
     else:
-        print_rows(found, namespaces=namespaces, wide=output == "wide")
+        print_rows(found, names)
 
 
 def changes(jobs: JobClient, name: str) -> Iterator[Change]:
@@ -95,9 +93,8 @@ def changes(jobs: JobClient, name: str) -> Iterator[Change]:
     raise JobNotFound(f"Job {name} was deleted while it was watched.")
 
 
-def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> None:
-    """Prints the column names, then a row for each change that is visible in the columns."""
-    names = job_columns(namespaces=namespaces, wide=wide)
+def print_rows(found: Iterable[Change], names: Sequence[str]) -> None:
+    """Prints the columns' names, then a row for each change that is visible in the columns."""
     widths = [max(len(name), 10) for name in names]
     last: dict[str, dict[str, str]] = {}
     for job, deleted in found:
@@ -118,7 +115,7 @@ def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False)
             say(f"{job.name}: {view.failure}", error=True)
 
 
-def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> Iterator[View]:
+def table_views(found: Iterable[Change], names: Sequence[str]) -> Iterator[View]:
     """Yields a function after each change. It draws the table of all jobs for a given time."""
     known: dict[str, TrainingJob] = {}
     for job, deleted in found:
@@ -126,7 +123,7 @@ def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False
         if not deleted:
             known[job.uid] = job
         ordered = sorted(known.values(), key=lambda each: (each.namespace, each.name))
-        yield partial(job_table, ordered, namespaces=namespaces, wide=wide)
+        yield partial(job_table, ordered, names)
 
 
 def view_of_job(jobs: JobClient, job: TrainingJob) -> View:

@@ -17,7 +17,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -152,28 +152,6 @@ class Commands(TyperGroup):
         Command.format_options(self, ctx, formatter)  # type: ignore[arg-type]
 
 
-class _Registered(Mapping[str, Any]):
-    """_Registered maps names to the commands that `commands` lists, each imported on demand."""
-
-    def __init__(self) -> None:
-        self._sections = {name: section for section, names in SECTIONS.items() for name in names}
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            section = self._sections[name]
-            command = _command(import_module(module_of(name)).app, name)
-            vars(command).update(name=name, rich_help_panel=section)
-            self._loaded[name] = command
-        return self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sections)
-
-    def __len__(self) -> int:
-        return len(self._sections)
-
-
 def _command(app: Part, name: str) -> Any:
     """Returns the module's command with this name, or else the module's only command or group."""
     for info in app.registered_commands:
@@ -188,7 +166,16 @@ class _Tree(Commands):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": None})
         _take_texts_as_given(self.params)
-        self.commands: Any = _Registered()
+        self._sections = {name: section for section, names in SECTIONS.items() for name in names}
+        # A command is None until it is needed, because its module is imported then.
+        self.commands: dict[str, Any] = dict.fromkeys(self._sections)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """Returns the command of this name, or None."""
+        if name in self.commands and self.commands[name] is None:
+            self.commands[name] = command = _command(import_module(module_of(name)).app, name)
+            vars(command).update(name=name, rich_help_panel=self._sections[name])
+        return self.commands.get(name)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the given command. Turns the client's errors into one line on stderr and an exit code."""

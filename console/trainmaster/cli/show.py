@@ -85,14 +85,14 @@ def figure_cells(view: JobView, *, without: Collection[str] = ()) -> list[Render
     return cells
 
 
-def job_columns(*, namespaces: bool, wide: bool = False) -> list[str]:
+def job_columns(*, namespaces: bool = False, wide: bool = False) -> list[str]:
     """Returns the column names of a table of jobs."""
     usual = ["NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"]
     more = ["SAMPLES/S", "ETA", "GOODPUT", "REASON"]
     return [*(["NAMESPACE"] if namespaces else []), *usual, *(more if wide else [])]
 
 
-def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
+def job_cells(view: JobView) -> dict[str, str]:
     """Returns a job's cells by column. Only the age changes with time."""
     return {
         "NAMESPACE": view.namespace,
@@ -103,7 +103,7 @@ def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
         "WORKERS": f"{view.running}/{view.desired}",
         "STEP": view.steps,
         "LOSS": figure(view.loss),
-        "AGE": view.age(now or datetime.now(UTC)),
+        "AGE": view.age(datetime.now(UTC)),
         "SAMPLES/S": rate(view.samples_per_second),
         "ETA": "" if view.eta_seconds is None else duration(view.eta_seconds),
         "GOODPUT": percent(view.goodput),
@@ -111,12 +111,9 @@ def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
     }
 
 
-def job_table(
-    jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False, wide: bool = False
-) -> Text:
-    """Returns a table with one line per job. `namespaces` adds the jobs' namespaces."""
-    names = job_columns(namespaces=namespaces, wide=wide)
-    cells = [job_cells(view_of(job.raw), now) for job in jobs]
+def job_table(jobs: Sequence[TrainingJob], names: Sequence[str]) -> Text:
+    """Returns a table of these columns with one line per job."""
+    cells = [job_cells(view_of(job.raw)) for job in jobs]
     return columns(names, [[row[name] for name in names] for row in cells], {names.index("PHASE"): PHASE_STYLES})
 
 

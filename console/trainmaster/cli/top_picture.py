@@ -44,8 +44,6 @@ class Spread:
 
     ranks: tuple[RankMetrics, ...] = ()
     median: float = 0.0
-    histogram: tuple[tuple[float, float, int], ...] = ()
-    """Each bin's bounds (seconds) and number of ranks."""
 
     @property
     def title(self) -> str:
@@ -62,10 +60,7 @@ class Spread:
 def spread_of(figures: Iterable[RankMetrics]) -> Spread:
     """Returns the distribution of the times that ranks report."""
     ranks = sorted((each for each in figures if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
-    if not ranks:
-        return Spread()
-    times = [_seconds(each) for each in ranks]
-    return Spread(tuple(ranks), median(times), tuple(histogram(times)))
+    return Spread(tuple(ranks), median(map(_seconds, ranks))) if ranks else Spread()
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
@@ -190,9 +185,10 @@ def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
     if len(spread.ranks) <= min(MAX_RANKS, room):
         return [title, _bars(sorted(spread.ranks, key=lambda each: each.rank), spread, width)]
     ends = [*spread.ranks[:SLOWEST], *spread.ranks[max(SLOWEST, len(spread.ranks) - FASTEST) :]]
-    most = max(counted for _, _, counted in spread.histogram)
+    bins = histogram([_seconds(each) for each in spread.ranks])
+    most = max(counted for _, _, counted in bins)
     table = Table.grid(padding=(0, 1))
-    for low, high, counted in spread.histogram:
+    for low, high, counted in bins:
         bar = Text("█" * max(1 if counted else 0, round((width - 44) * counted / most)), style="blue")
         table.add_row(f"{step_time(low)} to {step_time(high)}", f"{counted:>5}", bar)
     return [title, _bars(ends, spread, width), Text(f"all {len(spread.ranks)} ranks", style="dim"), table]

@@ -33,7 +33,7 @@ from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.demo import Demo
 from trainmaster.cli.listing import print_rows
 from trainmaster.cli.live import draw
-from trainmaster.cli.show import job_view
+from trainmaster.cli.show import job_columns, job_view
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
 from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
 from trainmaster_operator.api.printable import UNSAFE
@@ -427,7 +427,7 @@ def test_the_demo_shows_a_hostile_job_like_any_other(
         if terminal:
             draw(console, [partial(job_view, found, jobs.pods("reviews"))])
         else:
-            print_rows([(found, False)], namespaces=False)
+            print_rows([(found, False)], job_columns())
         shown._say("failure", HOSTILE)
         transport.answers[f"GET {MAPS}/{HOSTILE}-logs"] = {"data": {"worker-0.log": HOSTILE + "\ud83d"}}
         transport.answers[f"GET {PODS}"] = {"items": []}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.arguments import Everywhere, name_argument
+from trainmaster.cli.arguments import Everywhere, name_argument, require_one
 from trainmaster.cli.commands import module_of
 from trainmaster.cli.connection import Connection, beginning, complete_path, connected
 from trainmaster.cli.history import FORMATS
@@ -60,12 +59,9 @@ class _History(Command):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Returns the context of this command, or of its subcommand."""
-        runs: Any = super() if args[:1] != [SERVE] else self.server()
+        serve = args[:1] == [SERVE]
+        runs: Any = typer.main.get_command(import_module(module_of(SERVER)).app) if serve else super()
         return runs.make_context(info_name, args, parent, **extra)
-
-    def server(self) -> Any:
-        """Returns the group with `serve`."""
-        return typer.main.get_command(import_module(module_of(SERVER)).app)
 
 
 @app.command("history", cls=_History)
@@ -129,9 +125,10 @@ def show_history(
     """
     from trainmaster.cli.history.showing import export_format, export_job, show_attempt, show_job, show_list
 
-    _require_possible(name, {"--all-namespaces": everywhere}, only_listed=True)
-    of_a_job = {"--uid": uid, "--attempt": attempt, "--export": export}
-    _require_possible(name, of_a_job, only_listed=False)
+    require_one(name, everywhere)
+    for option, given in {"--uid": uid, "--attempt": attempt, "--export": export}.items():
+        if given and name is None:
+            raise typer.BadParameter("needs the name of a job", param_hint=option)
     if export is None:
         for option, given in {"--format": format, "--ranks": ranks, "--force": force}.items():
             if given:
@@ -152,11 +149,3 @@ def show_history(
         show_attempt(reader, namespace, name, uid, attempt, output)
     else:
         show_job(reader, namespace, name, uid, output)
-
-
-def _require_possible(name: str | None, options: Mapping[str, Any], *, only_listed: bool) -> None:
-    """Raises BadParameter for a list's option with a job's name, or a job's option without a name."""
-    for option, given in options.items():
-        if given and (name is not None) == only_listed:
-            why = "a job is in one namespace; name that with --namespace" if only_listed else "needs the name of a job"
-            raise typer.BadParameter(why, param_hint=option)
