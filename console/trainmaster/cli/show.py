@@ -46,7 +46,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
         cells.insert(0, ProgressBar(total=view.total_steps, completed=view.step or 0, width=30))
     parts += [Columns(cells, padding=(0, 2))] if cells else []
     if job.status.time_spent is not None:
-        parts.extend(where_time_went(job, job.status.time_spent, pods, now))
+        parts.extend(where_time_went(job, job.status.time_spent, now))
     if pods:
         parts.append(pod_table(pods, now, training(job)))
     if view.failures:
@@ -183,26 +183,16 @@ def job_trouble(job: TrainingJob) -> str:
     return f"{view.phase}: {obstacle}" if view.is_accepted and obstacle else obstacle or view.phase
 
 
-def where_time_went(
-    job: TrainingJob, spent: TimeSpent, pods: Sequence[Mapping[str, Any]], now: datetime
-) -> list[RenderableType]:
-    """Returns a bar for the use of time and its legend, largest share first. Without entries, the list is empty.
+def where_time_went(job: TrainingJob, spent: TimeSpent, now: datetime) -> list[RenderableType]:
+    """Returns a bar for the use of time and its legend, largest share first, if any time is accounted.
 
-    The operator updates the account only with other changes of the status, so the newest time isn't accounted yet.
-    Before a job runs, this time is added to what the job waits for. For a running job without reports, the last line
-    shows this time.
+    The operator updates the account only with other changes of the status. A last line shows the time since then.
     """
     # Users may have edited the status, and the bar needs valid shares.
     amounts = {name: seconds for name in TIME_CATEGORIES if is_number(seconds := getattr(spent, name)) and seconds > 0}
     until = parse_time(spent.until)
     open_seconds = max((now - until).total_seconds(), 0.0) if until is not None and not job.finished else 0.0
-    waits_in = _waits_in(job, pods)
-    if open_seconds and waits_in is not None:
-        amounts[waits_in] = amounts.get(waits_in, 0.0) + open_seconds
-        open_seconds = 0.0
     total = sum(amounts.values())
-    if not total:
-        return []
     bar = Text("time ")
     cells: list[RenderableType] = []
     drawn, reached = 0, 0.0
@@ -215,42 +205,11 @@ def where_time_went(
         share = "<1%" if seconds / total < 0.005 else percent(seconds / total)
         shown = f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
         cells.append(Text.assemble((name, style), f" {shown} ({share})", no_wrap=True))
-    parts: list[RenderableType] = [bar, Columns(cells, padding=(0, 2))]
+    parts: list[RenderableType] = [bar, Columns(cells, padding=(0, 2))] if cells else []
     if open_seconds >= UNACCOUNTED_SECONDS:
-        why = ": no progress reports" if job.phase == "Running" else ""
-        parts.append(Text(f"last {duration(open_seconds)} not accounted{why}", "dim"))
+        why = "without progress reports" if job.phase == "Running" else job.phase
+        parts.append(Text(f"last {duration(open_seconds)} {why}, not accounted yet", "dim"))
     return parts
-
-
-def _waits_in(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the category in which the operator will account for a waiting job's time.
-
-    Returns None for a running job, or if the user can't see the pods. reconciling/status/time_spent.py uses the same
-    rule.
-    """
-    status = job.status
-    if job.phase == "Suspended":
-        by_user = all(each.reason == "Suspended" for each in status.conditions if each.type == "Suspended")
-        return "suspended" if by_user else "queue"
-    if job.phase not in ("Pending", "Starting", "Restarting"):
-        return None
-    if status.scheduling_backoff:
-        return "queue"
-    needed = training(job)
-    alive = [
-        pod
-        for pod in pods
-        if not pod["metadata"].get("deletionTimestamp") and (not needed or _index(pod) in map(str, needed))
-    ]
-    if len(alive) < status.workers.desired:
-        if not pods and status.workers.created:
-            return None
-        return "restart" if job.phase == "Restarting" or status.attempt > 1 else "queue"
-    if not all((pod.get("spec") or {}).get("nodeName") for pod in alive):
-        return "schedule"
-    if any((pod.get("status") or {}).get("phase") == "Pending" for pod in alive):
-        return "pull"
-    return "restart" if job.phase == "Restarting" else "rendezvous"
 
 
 def _failures(failures: Sequence[FailureView]) -> list[RenderableType]:

@@ -173,7 +173,7 @@ def _time(job: Mapping[str, Any], now: datetime) -> list[RenderableType]:
         # The object wasn't recorded, or was written by another release, so the page omits it.
         return []
     spent = last.status.time_spent
-    return [] if spent is None else where_time_went(last, spent, (), parse_time(job["deletedAt"]) or now)
+    return [] if spent is None else where_time_went(last, spent, parse_time(job["deletedAt"]) or now)
 
 
 def _lines(sentence: str, width: int | None, style: str = "", indent: str = "") -> Iterator[Text]:
