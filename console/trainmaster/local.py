@@ -74,7 +74,6 @@ class FinishedJob:
 
     @property
     def succeeded(self) -> bool:
-        """Returns whether the job succeeded."""
         return self.job.phase == "Succeeded"
 
 

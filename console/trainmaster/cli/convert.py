@@ -206,8 +206,10 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
     return "".join(f"# {one_line(line)}\n" for line in lines)
 
 
-def is_job(value: Mapping[str, Any]) -> bool:
+def is_job(value: Any) -> bool:
     """Returns whether a document is meant as a job. The right kind or group suffices; the other may be misspelled."""
+    if not isinstance(value, Mapping):
+        return False
     kind, version = value.get("kind"), str(value.get("apiVersion") or "")
     if kind == KIND or version == GROUP or version.startswith(f"{GROUP}/"):
         return True

@@ -104,26 +104,25 @@ class _Opener:
     path: str
 
     def start(self, stack: AsyncExitStack, *, browser: bool) -> None:
-        """Opens the browser, or prints an address. Each address opens one page; Enter prints another address."""
+        """Opens the browser, or prints an address. Each address works once; Enter prints another one."""
         say(f"The dashboard is at {self.base} until you press Ctrl-C.")
         if os.environ.get("SSH_CONNECTION"):
             say(f"On your browser's machine run: {forwarding(self.base, os.environ)}")
         if not (browser and has_browser(os.environ) and self._open(stack)):
-            self.say_address()
+            self._say_address()
         if sys.stdin.isatty():
             loop = asyncio.get_running_loop()
             loop.add_reader(sys.stdin, self._enter)
             stack.callback(loop.remove_reader, sys.stdin)
 
-    def say_address(self) -> None:
-        """Prints an address that opens the page once."""
+    def _say_address(self) -> None:
         more = "; Enter gives another one" if sys.stdin.isatty() else ""
         say(f"Open this within {CODE_SECONDS:g} s; it works once{more}:")
         say(self._address())
 
     def _enter(self) -> None:
         if sys.stdin.readline():
-            self.say_address()
+            self._say_address()
         else:
             asyncio.get_running_loop().remove_reader(sys.stdin)
 

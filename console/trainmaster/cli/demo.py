@@ -44,7 +44,6 @@ class Demo:
 
     @property
     def checkpoints(self) -> Path:
-        """Returns the folder of the job's checkpoints."""
         return self.folder / "checkpoints"
 
     def run(self) -> bool:

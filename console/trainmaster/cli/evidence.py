@@ -145,7 +145,6 @@ def stacks_lines(stacks: Stacks, rank: int | None) -> Iterator[str]:
 
 
 def missing_stacks(stacks: Stacks, rank: int | None) -> list[str]:
-    """Returns messages about missing answers."""
     sentences = [f"the ranks could not be asked: {one_line(stacks.problem)}"] if stacks.problem else []
     if stacks.unanswered and not stacks.problem:
         named = ", ".join(map(str, stacks.unanswered[:SHOWN_WORKERS]))

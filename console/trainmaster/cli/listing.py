@@ -15,7 +15,7 @@ from rich.text import Text
 from trainmaster.cli.arguments import none_found
 from trainmaster.cli.console import SafeConsole, padded
 from trainmaster.cli.live import View, draw
-from trainmaster.cli.output import print_document, print_jobs
+from trainmaster.cli.output import print_document, print_list, print_object
 from trainmaster.cli.show import job_cells, job_columns, job_table, job_view
 from trainmaster.cli.terminal import say
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob
@@ -44,7 +44,7 @@ def show_jobs(
         changes = jobs.watch_all(all_namespaces=all_namespaces, selector=selector)
         _show_changes(console, changes, table_views, output, names)
     elif output not in (None, "wide"):
-        print_jobs(found, output, listed=True)
+        print_list([job.raw for job in found], output)
     elif found:
         console.print(job_table(found, names), soft_wrap=True)
     else:
@@ -60,7 +60,7 @@ def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: 
     elif output == "wide":
         console.print(job_table([job], names), soft_wrap=True)
     elif output is not None:
-        print_jobs([job], output)
+        print_object(job.raw, output)
     else:
         console.print(view_of_job(jobs, job)(), crop=False)
 
@@ -74,10 +74,7 @@ def _show_changes(
 ) -> None:
     if output not in (None, "wide"):
         for job, _ in found:
-            if output == "name":
-                print_jobs([job], output)
-            else:
-                print_document(job.raw, output)
+            print_document(job.raw, output)
     elif console.is_terminal and views is not None:
         draw(console, views(found, names))
     else:

@@ -103,7 +103,6 @@ class _Waiting(Observer):
     _said: defaultdict[int | None, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def listed(self, job: TrainingJob, pods: Sequence[Mapping[str, Any]], *, is_idle: bool) -> None:
-        """Prints why workers have no output yet, or why there are no pods."""
         waiting: dict[int | None, str] = {}
         for pod in pods:
             worker = worker_index(pod)
@@ -125,7 +124,6 @@ class _Waiting(Observer):
             say(f"... and {len(new) - MAX_NAMED} more workers.", error=True)
 
     def too_many(self, logs: int) -> None:
-        """Prints that there are too many logs to merge into one stream."""
         say(
             f"Lines of {logs} workers are too many to merge: those of {MAX_MERGED} workers come before those of the "
             "next; choose some with --worker or --rank.",

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,11 @@ UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 def validate_files(files: Sequence[str]) -> int:
     """Checks every job, prints all mistakes, and returns the exit code, which is 1 if there are mistakes."""
     wrong = False
-    for source in files:
-        for file, job in _jobs(source):
-            wrong = wrong or job is None
-            if job is not None:
-                say(f"{file}: {KIND} {job.name} is valid")
+    for file, job in chain.from_iterable(map(_jobs, files)):
+        if job is None:
+            wrong = True
+        else:
+            say(f"{file}: {KIND} {job.name} is valid")
     return 1 if wrong else 0
 
 
@@ -53,11 +54,10 @@ def render_files(
     settings = Settings(agent=AgentConfigMap(config_map_name(zipapp_bytes())))
     manifests: list[Manifest] = []
     wrong = False
-    for source in files:
-        for _, job in _jobs(source):
-            if job is None:
-                wrong = True
-                continue
+    for _, job in chain.from_iterable(map(_jobs, files)):
+        if job is None:
+            wrong = True
+        else:
             identity = JobIdentity(job.namespace or namespace, job.name, UNKNOWN_UID)
             manifests += render(identity, job.spec, first_assignment(identity, job.spec), settings=settings)
     if directory is None:
@@ -108,9 +108,9 @@ def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | N
         for path, value in objects_of(document)
     ]
     names: set[tuple[str, str]] = set()
-    has_job = any(isinstance(value, Mapping) and is_job(value) for _, _, _, value in objects)
+    has_job = any(is_job(value) for _, _, _, value in objects)
     for position, document, path, value in objects:
-        if document.value is None or (isinstance(value, Mapping) and is_job(value)):
+        if document.value is None or is_job(value):
             job = _parse(file, document, path, value)
             if job is not None and mapping(value["metadata"]).get("name"):
                 if (job.namespace, job.name) in names:

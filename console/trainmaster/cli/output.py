@@ -5,14 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli.terminal import say, write
-
-if TYPE_CHECKING:
-    from trainmaster.client import TrainingJob
 
 
 def format_option(*flags: str, formats: Sequence[str], help: str, panel: str | None = None) -> Any:
@@ -48,33 +45,34 @@ Output = Annotated[
 ObjectOutput = Annotated[str | None, format_option("--output", "-o", formats=("json", "yaml"), help="Output format.")]
 
 
-def print_jobs(jobs: Sequence[TrainingJob], output: str, *, listed: bool = False) -> None:
-    """Prints jobs as json, yaml or name. With `listed`, even a single job is printed as a list."""
+def print_object(raw: Mapping[str, Any], output: str) -> None:
+    """Prints an object in json or yaml, or a job's name."""
     if output == "name":
-        for job in jobs:
-            say(object_name(job.name))
-        return
-    if len(jobs) == 1 and not listed:
-        print_value(shown_object(jobs[0].raw), output)
+        say(object_name(raw["metadata"]["name"]))
     else:
-        print_list([job.raw for job in jobs], output)
+        print_value(shown_object(raw), output)
 
 
 def print_list(objects: Iterable[Mapping[str, Any]], output: str) -> None:
-    """Prints objects as a list in json or yaml."""
+    """Prints objects as a list in json or yaml, or jobs' names."""
+    if output == "name":
+        for raw in objects:
+            print_object(raw, output)
+        return
     items = [shown_object(raw) for raw in objects]
     print_value({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}, output)
 
 
 def print_document(raw: Mapping[str, Any], output: str) -> None:
-    """Prints one of several objects as kubectl does, but each JSON object in one line."""
+    """Prints one of several objects that arrive over time as kubectl does, but each JSON object in one line."""
     if output == "json":
         from trainmaster_operator.api.printable import json_line
 
         write(json_line(shown_object(raw)) + "\n")
-    else:
+        return
+    if output == "yaml":
         write("---\n")
-        print_value(shown_object(raw), output)
+    print_object(raw, output)
 
 
 def print_value(value: Any, output: str) -> None:

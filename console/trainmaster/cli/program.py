@@ -53,7 +53,6 @@ class _Defaults(dict[str, Any]):
     """_Defaults gives every command the same defaults: the options that preceded the command."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns the defaults of a command's options."""
         return dict(self)
 
 
@@ -64,7 +63,6 @@ class _AsGiven:
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Returns the value unchanged."""
         return value
 
 
@@ -171,7 +169,6 @@ class _Tree(Commands):
         self.commands: dict[str, Any] = dict.fromkeys(self._sections)
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """Returns the command of this name, or None."""
         if name in self.commands and self.commands[name] is None:
             self.commands[name] = command = _command(import_module(module_of(name)).app, name)
             vars(command).update(name=name, rich_help_panel=self._sections[name])
@@ -240,7 +237,6 @@ class Part(typer.Typer):
         super().__init__(**{**settings, "context_settings": _SETTINGS, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
-        """Returns the decorator for a command's function."""
         return super().command(name, **{"cls": Command, "context_settings": _SETTINGS, **options})
 
 
@@ -251,7 +247,6 @@ class Program(Part):
         super().__init__(name=name, **{"cls": _Tree, **options})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command that the process's arguments name."""
         with short_lived():
             try:
                 return super().__call__(*args, **kwargs)

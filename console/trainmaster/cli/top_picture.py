@@ -47,7 +47,6 @@ class Spread:
 
     @property
     def title(self) -> str:
-        """Names the measured times."""
         return "step time" if all(each.compute_seconds is None for each in self.ranks) else "computing time"
 
     @property
@@ -113,7 +112,6 @@ class JobPicture:
     speeds: Sequence[float] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields the parts from top to bottom."""
         now, view = datetime.now(UTC), view_of(self.job.raw)
         lines = (options.height or console.height) if console.is_terminal else PIPE_LINES
         width = min(options.max_width, 200)
@@ -223,7 +221,6 @@ class JobsPicture:
         self._names = [*(["NAMESPACE"] if namespaces else []), *self._COLUMNS]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields the table."""
         views = [view_of(job.raw) for job in self._jobs]
         rows = [{**job_cells(view), "": "█" * BAR_WIDTH if view.share is not None else ""} for view in views]
         shown = {name: [row[name] for row in rows] for name in self._names}

@@ -58,7 +58,6 @@ class _History(Command):
     """_History is a command that takes a job's name or a subcommand."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Returns the context of this command, or of its subcommand."""
         serve = args[:1] == [SERVE]
         runs: Any = typer.main.get_command(import_module(module_of(SERVER)).app) if serve else super()
         return runs.make_context(info_name, args, parent, **extra)
