@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
@@ -49,11 +49,11 @@ def beginning(read: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
         return []
 
 
-def _complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
+def _complete_spaces(ctx: typer.Context, incomplete: str) -> list[str]:
     return beginning(replace(Connection.of(ctx), namespace=None).namespaces, incomplete)
 
 
-def _complete_from_kubeconfig(kind: str) -> Callable[..., list[str]]:
+def _complete_from(kind: str) -> Callable[..., list[str]]:
     """Returns a function that completes the names of the kubeconfig's contexts, clusters or users."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -76,40 +76,13 @@ def _option(*flags: str, help: str, metavar: str = "NAME", complete: Callable[..
 class Connection:
     """Connection contains the connection's options. None means that the kubeconfig's value is used."""
 
-    namespace: Annotated[
-        str | None,
-        _option("--namespace", "-n", help="Namespace; default: the context's.", complete=_complete_namespace),
-    ] = None
-    context: Annotated[
-        str | None,
-        _option("--context", help="Context of the kubeconfig.", complete=_complete_from_kubeconfig("contexts")),
-    ] = None
-    kubeconfig: Annotated[
-        str | None, _option("--kubeconfig", help="Path of the kubeconfig.", metavar="FILE", complete=complete_path)
-    ] = None
-    cluster: Annotated[
-        str | None,
-        _option(
-            "--cluster",
-            help="Cluster of the kubeconfig, instead of the context's.",
-            complete=_complete_from_kubeconfig("clusters"),
-        ),
-    ] = None
-    user: Annotated[
-        str | None,
-        _option(
-            "--user",
-            help="User of the kubeconfig, instead of the context's.",
-            complete=_complete_from_kubeconfig("users"),
-        ),
-    ] = None
-    acting_as: Annotated[str | None, _option("--as", help="Impersonate this user, if you are allowed to.")] = None
-    request_timeout: Annotated[
-        str | None,
-        _option(
-            "--request-timeout", help="Limit each answer: 30s, 5m or 500ms; 0: no limit; default: 60s.", metavar="TIME"
-        ),
-    ] = None
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
+    cluster: str | None = None
+    user: str | None = None
+    acting_as: str | None = None
+    request_timeout: str | None = None
 
     @classmethod
     def of(cls, ctx: typer.Context) -> Connection:
@@ -152,16 +125,27 @@ class Connection:
             raise
 
 
+_INSTEAD = "of the kubeconfig, instead of the context's."
+_LIMIT = "Limit each answer: 30s, 5m or 500ms; 0: no limit; default: 60s."
+_OPTIONS = {
+    "namespace": _option("--namespace", "-n", help="Namespace; default: the context's.", complete=_complete_spaces),
+    "context": _option("--context", help="Context of the kubeconfig.", complete=_complete_from("contexts")),
+    "kubeconfig": _option("--kubeconfig", help="Path of the kubeconfig.", metavar="FILE", complete=complete_path),
+    "cluster": _option("--cluster", help=f"Cluster {_INSTEAD}", complete=_complete_from("clusters")),
+    "user": _option("--user", help=f"User {_INSTEAD}", complete=_complete_from("users")),
+    "acting_as": _option("--as", help="Impersonate this user, if you are allowed to."),
+    "request_timeout": _option("--request-timeout", help=_LIMIT, metavar="TIME"),
+}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 # The parameters from which typer makes the options, by the field of `Connection`.
 OPTIONS = {
-    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    for name, annotation in get_type_hints(Connection, include_extras=True).items()
+    name: inspect.Parameter(name, _KEYWORD, default=None, annotation=Annotated[str | None, option])
+    for name, option in _OPTIONS.items()
 }
 
 
 def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> Callable[Parameters, None]:
     """Adds the connection's options to a command."""
-    _, *own = inspect.signature(function, eval_str=True).parameters.values()
 
     def command(*args: Parameters.args, **given: Parameters.kwargs) -> None:
         connection = Connection(**{name: given.pop(name) for name in OPTIONS})  # type: ignore[arg-type]
@@ -170,13 +154,14 @@ def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> 
         function(connection, *args, **given)
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
-    with_options(command, own)
+    with_options(command, function)
     return command
 
 
-def with_options(function: Callable[..., Any], own: list[inspect.Parameter]) -> None:
-    """Makes typer read a function's own options and those of the connection."""
-    by_name = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+def with_options(function: Callable[..., Any], declared: Callable[..., Any]) -> None:
+    """Makes typer read a function's options from another one's declaration, with OPTIONS for its `connection`."""
+    given = inspect.signature(declared, eval_str=True).parameters.values()
+    own = [each.replace(kind=_KEYWORD) for each in given if each.name != "connection"]
     # Typer reads the options from the signature, and would resolve the annotations of `command` in this module.
-    vars(function)["__signature__"] = inspect.Signature([*by_name, *OPTIONS.values()])
+    vars(function)["__signature__"] = inspect.Signature([*own, *OPTIONS.values()])
     function.__annotations__.clear()

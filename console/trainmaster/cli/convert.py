@@ -121,16 +121,14 @@ def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
 
 def _left(source: _Source, report: bool) -> bool:
     """Reports that an object isn't converted, and returns whether it is another operator's job."""
-    other = other_job(source.value)
-    if other is None:
-        _say(f"{source.place('')}: {_named(source)} stays as it is", report)
-        return False
-    _say(
-        f"{source.place('')}: {_named(source)} stays as it is, because convert makes jobs of PyTorchJobs, TrainJobs "
-        f"and JobSets; {_MIGRATING}#{other.section} lists its fields' names here",
-        report,
-    )
-    return True
+    other, because = other_job(source.value), ""
+    if other is not None:
+        because = (
+            ", because convert makes jobs of PyTorchJobs, TrainJobs and JobSets; "
+            f"{_MIGRATING}#{other.section} lists its fields' names here"
+        )
+    _say(f"{source.place('')}: {_named(source)} stays as it is{because}", report)
+    return other is not None
 
 
 def _say(line: str, report: bool) -> None:

@@ -35,6 +35,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
     (b"", "utf-8"),
 )
+_BLANKS = re.compile(r"\s*")
 
 
 class UnreadableFile(ClientError):
@@ -176,7 +177,7 @@ def _json_objects(piece: str) -> list[tuple[int, int]] | None:
     """
     found = []
     decoder, at = json.JSONDecoder(parse_int=str), 0
-    while (begin := _first_character(piece, at)) < len(piece):
+    while (blanks := _BLANKS.match(piece, at)) is not None and (begin := blanks.end()) < len(piece):
         if piece[begin] != "{":
             return None
         try:
@@ -185,12 +186,6 @@ def _json_objects(piece: str) -> list[tuple[int, int]] | None:
             return None
         found.append((begin, at))
     return found or None
-
-
-def _first_character(text: str, at: int) -> int:
-    """Returns the position of the next non-blank character, or the text's end."""
-    blank = re.compile(r"\s*").match(text, at)
-    return at if blank is None else blank.end()
 
 
 def _composed(text: str, line: int, column: int, *, is_json: bool) -> Iterator[Document]:

@@ -108,43 +108,38 @@ class JobEvent:
         return [self.namespace, self.seen(now), self.type, self.reason, self.object, self.message]
 
 
-@dataclass(frozen=True)
-class Owners:
-    """Owners finds an object's job by the object's name, even if the object is gone."""
+# Jobs by namespace and the name of the job or of one of its StatefulSets.
+Owners = Mapping[tuple[str, str], TrainingJob]
 
-    jobs: Mapping[tuple[str, str], TrainingJob]
-    """The jobs by namespace and name."""
-    sets: Mapping[tuple[str, str], TrainingJob]
-    """The jobs by namespace and StatefulSet, and by namespace and name."""
 
-    @classmethod
-    def of(cls, jobs: Iterable[TrainingJob]) -> Owners:
-        """Returns the owners of all objects of some jobs."""
-        known = {(job.namespace, job.name): job for job in jobs}
-        sets = {(space, set_name): job for (space, _), job in known.items() for set_name in _set_names(job)}
-        return cls(known, {**sets, **known})
+def owners_of(jobs: Iterable[TrainingJob]) -> Owners:
+    """Returns the owners of all objects of some jobs, which are known by their names even if an object is gone."""
+    known = {(job.namespace, job.name): job for job in jobs}
+    sets = {(space, set_name): job for (space, _), job in known.items() for set_name in _set_names(job)}
+    return {**sets, **known}
 
-    def job_of(self, event: JobEvent) -> TrainingJob | None:
-        """Returns the job of an event, or None if the object belongs to no job or the event is older than the job."""
-        if event.kind == KIND:
-            job = self.jobs.get((event.namespace, event.name))
-            return job if job is not None and event.uid in ("", job.uid) else None
-        name = event.name
-        if event.kind == _PODS:
-            # A pod's name is its StatefulSet's name and a number.
-            name = name[: of_set.start()] if (of_set := _OF_A_POD.search(name)) else ""
-        job = self.sets.get((event.namespace, name)) if event.kind in _CHILDREN else None
-        if job is None:
-            return None
-        created = parse_time(job.raw["metadata"].get("creationTimestamp"))
-        return None if created is not None and event.last < created else job
+
+def _job_of(event: JobEvent, owners: Owners) -> TrainingJob | None:
+    """Returns the job of an event, or None if the object belongs to no job or the event is older than the job."""
+    if event.kind == KIND:
+        job = owners.get((event.namespace, event.name))
+        return job if job is not None and job.name == event.name and event.uid in ("", job.uid) else None
+    name = event.name
+    if event.kind == _PODS:
+        # A pod's name is its StatefulSet's name and a number.
+        name = name[: of_set.start()] if (of_set := _OF_A_POD.search(name)) else ""
+    job = owners.get((event.namespace, name)) if event.kind in _CHILDREN else None
+    if job is None:
+        return None
+    created = parse_time(job.raw["metadata"].get("creationTimestamp"))
+    return None if created is not None and event.last < created else job
 
 
 def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[str] = ()) -> list[JobEvent]:
     """Returns the events of jobs, oldest first. Repeated events of an object are joined."""
     found: dict[tuple[str, str, str, str, str], JobEvent] = {}
     for event in filter(None, map(JobEvent.parse, raw)):
-        if owners.job_of(event) is None or (types and event.type not in types):
+        if _job_of(event, owners) is None or (types and event.type not in types):
             continue
         key = (event.uid or event.name, event.kind, event.type, event.reason, event.message)
         known = found.get(key)
@@ -188,7 +183,7 @@ def show_events(
     """Shows the events of one job or of all jobs. With `watch`, also shows every new event. Raises ClientError."""
 
     def owners() -> Owners:
-        return Owners.of([job] if job is not None else jobs.list(all_namespaces=all_namespaces))
+        return owners_of([job] if job is not None else jobs.list(all_namespaces=all_namespaces))
 
     found = events_of(jobs.events(all_namespaces=all_namespaces), owners(), types)
     if watch:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from trainmaster.cli.arguments import none_found
-from trainmaster.cli.events import Owners, events_of
+from trainmaster.cli.events import events_of, owners_of
 from trainmaster.cli.live import View
 from trainmaster.cli.top_picture import JobPicture, JobsPicture
 from trainmaster.client import JobClient, JobNotFound, NotAllowed, RankMetrics, TrainingJob
@@ -38,7 +38,7 @@ class JobReader:
     def view(self, job: TrainingJob) -> Callable[[], JobPicture]:
         """Returns a function that draws what was read now. Raises ClientError."""
         pods = self._allowed(_PODS, lambda: self._jobs.pods(job.name)) or []
-        events = self._allowed("its events", lambda: events_of(self._jobs.events(), Owners.of([job]))) or []
+        events = self._allowed("its events", lambda: events_of(self._jobs.events(), owners_of([job]))) or []
         ranks: tuple[RankMetrics, ...] = ()
         missing = list(self._forbidden.values())
         if job.phase == "Running" and _PODS not in self._forbidden:

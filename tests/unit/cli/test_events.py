@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.cli.dtj_command import run
 from tests.unit.client.fakes import FakeTransport, job
-from trainmaster.cli.events import JobEvent, Owners, events_of
+from trainmaster.cli.events import JobEvent, Owners, events_of, owners_of
 from trainmaster.client import TrainingJob
 from trainmaster.client.view import duration
 
@@ -25,7 +25,7 @@ def event(kind: str, name: str, message: str = "text", *, uid: str = "", **field
 
 def owners(*specs: dict[str, Any]) -> Owners:
     names = ("reviews", "other")
-    return Owners.of([TrainingJob.of({**job(names[at]), "spec": spec}) for at, spec in enumerate(specs)])
+    return owners_of([TrainingJob.of({**job(names[at]), "spec": spec}) for at, spec in enumerate(specs)])
 
 
 def objects(*raw: dict[str, Any], of: Owners) -> list[str]:
