@@ -59,11 +59,6 @@ class RunningCluster:
     operator_log: Path
     start_seconds: float
 
-    def require_operator(self) -> None:
-        """Raises NotRunning if the operator has ended."""
-        if self.operator.poll() is not None:
-            raise NotRunning(f"The operator ended with {self.operator.returncode}: see {self.operator_log}.")
-
 
 @dataclass(frozen=True)
 class FinishedJob:
@@ -231,7 +226,9 @@ def _ended(cluster: RunningCluster, jobs: JobClient, name: str, timeout: float |
         try:
             return jobs.wait(name, timeout=seconds)
         except WaitTimeout as error:
-            cluster.require_operator()
+            if cluster.operator.poll() is not None:
+                ended = f"The operator ended with {cluster.operator.returncode}: see {cluster.operator_log}."
+                raise NotRunning(ended) from error
             left = None if left is None else left - seconds
             if left is not None and left <= 0:
                 message = f"timed out after {timeout:g} s: job {name} is still {error.phase}"

@@ -6,7 +6,7 @@ If a value is impossible, the error message lists the possible values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -99,14 +99,14 @@ def find_job(jobs: JobClient, name: str) -> TrainingJob:
         raise JobNotFound(f"There is no job {name} in namespace {jobs.namespace}; {remedy}") from error
 
 
-def require_worker(job: TrainingJob, worker: int) -> None:
-    """Raises JobNotFound if the job can't have this worker."""
-    _require(job, "worker", worker, most_workers(job))
+def require_index(job: TrainingJob, kind: Literal["worker", "rank"], index: int) -> None:
+    """Raises JobNotFound if the job can't have this worker or rank."""
+    from trainmaster.client import JobNotFound
 
-
-def require_rank(job: TrainingJob, rank: int) -> None:
-    """Raises JobNotFound if the job can't have this rank."""
-    _require(job, "rank", rank, _most_ranks(job))
+    most = most_workers(job) if kind == "worker" else _most_ranks(job)
+    if 0 < most <= index:
+        there = f"{kind} 0 alone" if most == 1 else f"{kind}s 0 to {most - 1}"
+        raise JobNotFound(f"Job {job.name} has no {kind} {index}: it has {there}")
 
 
 def require_attempt(job: TrainingJob, attempt: int) -> None:
@@ -148,11 +148,3 @@ def _most_ranks(job: TrainingJob) -> int:
         return world_size(layout)
     most = max(layout[0].count, job.status.workers.desired, spec.elastic.max_workers if spec.elastic else 0)
     return most * layout[0].processes
-
-
-def _require(job: TrainingJob, kind: str, index: int, most: int) -> None:
-    from trainmaster.client import JobNotFound
-
-    if 0 < most <= index:
-        there = f"{kind} 0 alone" if most == 1 else f"{kind}s 0 to {most - 1}"
-        raise JobNotFound(f"Job {job.name} has no {kind} {index}: it has {there}")

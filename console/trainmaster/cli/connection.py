@@ -49,11 +49,11 @@ def beginning(read: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
         return []
 
 
-def _complete_spaces(ctx: typer.Context, incomplete: str) -> list[str]:
+def _namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
     return beginning(replace(Connection.of(ctx), namespace=None).namespaces, incomplete)
 
 
-def _complete_from(kind: str) -> Callable[..., list[str]]:
+def _in_kubeconfig(kind: str) -> Callable[..., list[str]]:
     """Returns a function that completes the names of the kubeconfig's contexts, clusters or users."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -128,11 +128,11 @@ class Connection:
 _INSTEAD = "of the kubeconfig, instead of the context's."
 _LIMIT = "Limit each answer: 30s, 5m or 500ms; 0: no limit; default: 60s."
 _OPTIONS = {
-    "namespace": _option("--namespace", "-n", help="Namespace; default: the context's.", complete=_complete_spaces),
-    "context": _option("--context", help="Context of the kubeconfig.", complete=_complete_from("contexts")),
+    "namespace": _option("--namespace", "-n", help="Namespace; default: the context's.", complete=_namespaces),
+    "context": _option("--context", help="Context of the kubeconfig.", complete=_in_kubeconfig("contexts")),
     "kubeconfig": _option("--kubeconfig", help="Path of the kubeconfig.", metavar="FILE", complete=complete_path),
-    "cluster": _option("--cluster", help=f"Cluster {_INSTEAD}", complete=_complete_from("clusters")),
-    "user": _option("--user", help=f"User {_INSTEAD}", complete=_complete_from("users")),
+    "cluster": _option("--cluster", help=f"Cluster {_INSTEAD}", complete=_in_kubeconfig("clusters")),
+    "user": _option("--user", help=f"User {_INSTEAD}", complete=_in_kubeconfig("users")),
     "acting_as": _option("--as", help="Impersonate this user, if you are allowed to."),
     "request_timeout": _option("--request-timeout", help=_LIMIT, metavar="TIME"),
 }

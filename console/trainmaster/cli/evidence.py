@@ -86,19 +86,14 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
 
 def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
     """Yields a rank's progress and its stacks: all of them, or the first lines."""
-    facts = []
-    if "step" in state:
-        facts.append(f"step {state['step']}")
-    if "section" in state:
-        facts.append(f"section {state['section']}")
+    facts = [f"{name} {state[name]}" for name in ("step", "section") if name in state]
     if isinstance(state.get("silentSeconds"), int | float):
         facts.append(f"no progress for {state['silentSeconds']:.0f} s")
     if state.get("state") in ("T", "t"):
         facts.append("stopped by a signal (state T)")
     if "collective" in state:
         facts.append(f"last entered collective {state['collective']}")
-    if waits := waits_for(state):
-        facts.append(waits)
+    facts += filter(None, [waits_for(state)])
     yield _line(f"  Rank {rank}: {', '.join(facts) or 'nothing is known of its progress'}")
     lines = list(_text(state.get("text"), "    "))
     yield from lines if whole else lines[:BRIEF_LINES]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from trainmaster.cli.arguments import most_workers, require_attempt, require_rank, require_worker
+from trainmaster.cli.arguments import most_workers, require_attempt, require_index
 from trainmaster.cli.failed_logs import print_failed
 from trainmaster.cli.show import job_trouble, pod_trouble
 from trainmaster.cli.terminal import log_line, say, shows_colours
@@ -41,9 +41,9 @@ def print_logs(
 ) -> None:
     """Prints the selected lines of a job's output. Raises ClientError; JobNotFound for an impossible worker or rank."""
     for worker in selection.workers or ():
-        require_worker(job, worker)
+        require_index(job, "worker", worker)
     for rank in selection.ranks or ():
-        require_rank(job, rank)
+        require_index(job, "rank", rank)
     if selection.attempt is not None:
         require_attempt(job, selection.attempt)
     # urllib3 warns if many logs need more connections than it keeps.

@@ -5,7 +5,7 @@ The picture of one job fits into the terminal. If there are few lines, it shows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -36,30 +36,6 @@ NO_TIME_YET = "no rank has reported the time of a step yet"
 UNTIMED = "the script reports its steps without their time, stepSeconds (docs/progress.md)"
 # Number of lines of a picture in a pipe, as in a large terminal.
 PIPE_LINES = 60
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Spread is the distribution of the ranks' own times (`own_seconds`), slowest first."""
-
-    ranks: tuple[RankMetrics, ...] = ()
-    median: float = 0.0
-
-    @property
-    def title(self) -> str:
-        return "step time" if all(each.compute_seconds is None for each in self.ranks) else "computing time"
-
-    @property
-    def slowest(self) -> RankMetrics | None:
-        """Returns the slowest rank if it is much slower than the median, or None."""
-        first = self.ranks[0] if self.ranks else None
-        return first if first is not None and _seconds(first) > SLOW_FACTOR * self.median else None
-
-
-def spread_of(figures: Iterable[RankMetrics]) -> Spread:
-    """Returns the distribution of the times that ranks report."""
-    ranks = sorted((each for each in figures if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
-    return Spread(tuple(ranks), median(map(_seconds, ranks))) if ranks else Spread()
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
@@ -121,14 +97,14 @@ class JobPicture:
             head.append(Text(one_line(job_trouble(self.job)), style, no_wrap=True, overflow="ellipsis"))
         head += [Text(one_line(sentence), style="yellow") for sentence in self.missing]
         left = lines - len(head) - len(self.missing)
-        spread = spread_of(self.ranks)
+        timed = sorted((each for each in self.ranks if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
         # Shows at least three events and three workers; the ranks get the rest.
         events = max(3, min(8, left // 4))
         pods = max(3, min(len(self.pods), left // 3))
         yield Group(*head)
-        if spread.ranks:
+        if timed:
             yield Text()
-            yield from _ranks(spread, width, max(4, left - events - pods - 6))
+            yield from _ranks(timed, width, max(4, left - events - pods - 6))
         elif view.phase == "Running" and not self.missing:
             yield Text(UNTIMED if any(each.step for each in self.ranks) else NO_TIME_YET, style="dim")
         if self.pods:
@@ -172,37 +148,35 @@ def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
     return table
 
 
-def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
-    """Returns the ranks' times as bars, or for many ranks, a histogram and bars of the slowest and fastest."""
-    slowest = spread.ranks[0]
-    title = Text(f"{spread.title} by rank ", style="bold")
-    title.append(f"median {step_time(spread.median)}", style="")
-    if spread.slowest is not None:
-        factor = _seconds(slowest) / spread.median
-        title.append(f"   slowest: rank {slowest.rank}, {factor:.1f} times the median", style="yellow")
-    if len(spread.ranks) <= min(MAX_RANKS, room):
-        return [title, _bars(sorted(spread.ranks, key=lambda each: each.rank), spread, width)]
-    ends = [*spread.ranks[:SLOWEST], *spread.ranks[max(SLOWEST, len(spread.ranks) - FASTEST) :]]
-    bins = histogram([_seconds(each) for each in spread.ranks])
+def _ranks(ranks: Sequence[RankMetrics], width: int, room: int) -> list[RenderableType]:
+    """Returns the times of ranks, slowest first, as bars; of many ranks, a histogram and the slowest and fastest."""
+    middle, longest = median(map(_seconds, ranks)), _seconds(ranks[0])
+    slowest = ranks[0] if longest > SLOW_FACTOR * middle else None
+    kind = "step time" if all(each.compute_seconds is None for each in ranks) else "computing time"
+    title = Text.assemble((f"{kind} by rank ", "bold"), f"median {step_time(middle)}")
+    if slowest is not None:
+        title.append(f"   slowest: rank {slowest.rank}, {longest / middle:.1f} times the median", style="yellow")
+    if len(ranks) <= min(MAX_RANKS, room):
+        return [title, _bars(sorted(ranks, key=lambda each: each.rank), longest, slowest, width)]
+    ends = [*ranks[:SLOWEST], *ranks[max(SLOWEST, len(ranks) - FASTEST) :]]
+    bins = histogram([_seconds(each) for each in ranks])
     most = max(counted for _, _, counted in bins)
     table = Table.grid(padding=(0, 1))
     for low, high, counted in bins:
         bar = Text("█" * max(1 if counted else 0, round((width - 44) * counted / most)), style="blue")
         table.add_row(f"{step_time(low)} to {step_time(high)}", f"{counted:>5}", bar)
-    return [title, _bars(ends, spread, width), Text(f"all {len(spread.ranks)} ranks", style="dim"), table]
+    return [title, _bars(ends, longest, slowest, width), Text(f"all {len(ranks)} ranks", style="dim"), table]
 
 
-def _bars(ranks: Sequence[RankMetrics], spread: Spread, width: int) -> Table:
+def _bars(ranks: Sequence[RankMetrics], longest: float, slowest: RankMetrics | None, width: int) -> Table:
     table = Table.grid(padding=(0, 1))
-    longest = _seconds(spread.ranks[0])
     room = max(8, min(60, width - 48))
     for each in ranks:
-        seconds, is_slow = _seconds(each), each == spread.slowest
-        bar = Text("█" * max(1, round(room * seconds / longest)), style="yellow" if is_slow else "cyan")
+        bar = Text("█" * max(1, round(room * _seconds(each) / longest)), style="yellow" if each == slowest else "cyan")
         marks = [f"step {each.step}"] if each.step is not None else []
-        marks += ["slowest"] if is_slow else []
+        marks += ["slowest"] if each == slowest else []
         worker = Text(f"worker {each.worker}", style="dim")
-        table.add_row(f"rank {each.rank}", worker, step_time(seconds), bar, " ".join(marks))
+        table.add_row(f"rank {each.rank}", worker, step_time(_seconds(each)), bar, " ".join(marks))
     return table
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.unit.client.fakes import job, pod
 from trainmaster.cli.top import JobReader
-from trainmaster.cli.top_picture import NO_TIME_YET, UNTIMED, JobPicture, JobsPicture, histogram, sparkline, spread_of
+from trainmaster.cli.top_picture import NO_TIME_YET, UNTIMED, JobPicture, JobsPicture, histogram, sparkline
 from trainmaster.client import JobMetrics, NotAllowed, RankMetrics, TrainingJob
 
 
@@ -31,10 +31,8 @@ def running(**status: Any) -> TrainingJob:
 
 
 def test_the_slowest_rank_is_named_where_it_is_notably_slower() -> None:
-    spread = spread_of(ranks(0.1, 0.11, 0.3, 0.1))
-    assert spread.slowest is not None and spread.slowest.rank == 2
-    assert spread_of(ranks(0.1, 0.11, 0.1)).slowest is None
-    assert spread_of([RankMetrics(0, 0)]).ranks == ()
+    assert "slowest: rank 2," in "\n".join(drawn(JobPicture(running(), ranks=ranks(0.1, 0.11, 0.3, 0.1))))
+    assert "slowest" not in "\n".join(drawn(JobPicture(running(), ranks=ranks(0.1, 0.11, 0.1))))
 
 
 def test_ranks_that_wait_for_a_slow_one_in_every_step_are_told_from_it_by_what_they_compute() -> None:

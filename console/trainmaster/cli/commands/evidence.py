@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.arguments import JobName, duration_option, find_job
+from trainmaster.cli.arguments import JobName, duration_option, find_job, require_attempt, require_index
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.output import ObjectOutput, print_value
 from trainmaster.cli.program import Part
@@ -30,7 +30,6 @@ def evidence(
 
     It works after the pods are gone, too. Without --rank, only the failed rank's stacks are complete.
     """
-    from trainmaster.cli.arguments import require_attempt, require_rank
     from trainmaster.cli.evidence import as_json, evidence_lines, print_page
 
     jobs = connection.client()
@@ -38,7 +37,7 @@ def evidence(
     if attempt is not None:
         require_attempt(job, attempt)
     if rank is not None:
-        require_rank(job, rank)
+        require_index(job, "rank", rank)
     found = [one for one in jobs.evidence(name) if attempt in (None, one.attempt)]
     if output is not None:
         print_value(as_json(found, rank), output)

@@ -108,7 +108,7 @@ def dashboard(
     """
     import asyncio
 
-    from trainmaster.cli.dashboard import Certificate, serve
+    from trainmaster.cli.dashboard import serve
     from trainmaster.client.server import address_of
     from trainmaster.dashboard.app import DashboardSettings
     from trainmaster_operator.serving.logs import set_up
@@ -138,7 +138,7 @@ def dashboard(
         return
     server = address_of(connection.kubeconfig, connection.context)
     settings = DashboardSettings("cluster", server, namespace=connection.namespace or "")
-    certificate = None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key)
+    certificate = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     port = CLUSTER_PORT if port is None else port
     serving = serve(settings, address or "0.0.0.0", port, history=history, certificate=certificate)
     asyncio.run(serving)
