@@ -102,7 +102,7 @@ def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
         wrong |= documents is None
         for document in documents or ():
             for mistake in document.mistakes:
-                say(f"{file}:{mistake.line}:{mistake.column}: {mistake.message}", error=True)
+                say(mistake.at(file), error=True)
             wrong |= bool(document.mistakes)
             found = (each for each in objects_of(document) if isinstance(each[1], Mapping))
             sources += [_Source(file, document, path, value) for path, value in found]

@@ -87,7 +87,7 @@ class Demo:
         """Returns the job's name and the example, with checkpoints on this disk, where they outlive the pods."""
         read = read_documents(str(self.example))
         for mistake in (each for document in read for each in document.mistakes):
-            raise ClientError(f"{self.example}:{mistake.line}:{mistake.column}: {mistake.message}")
+            raise ClientError(mistake.at(str(self.example)))
         documents = [document.value for document in read]
         job = next((each for each in documents if isinstance(each, dict) and each.get("kind") == KIND), None)
         if job is None:

@@ -17,7 +17,7 @@ from trainmaster.cli.documents import Document, documents_of
 from trainmaster.cli.output import write_files
 from trainmaster.cli.submission import require_valid
 from trainmaster.cli.terminal import say, write
-from trainmaster.cli.yaml_values import yaml_text
+from trainmaster.cli.yaml_values import Mistake, yaml_text
 from trainmaster.client.errors import ClientError
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.parsing import InvalidJob, ParsedJob, parse_job
@@ -110,43 +110,34 @@ def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | N
     names: set[tuple[str, str]] = set()
     has_job = any(is_job(value) for _, _, _, value in objects)
     for position, document, path, value in objects:
-        if document.value is None or is_job(value):
-            job = _parse(file, document, path, value)
-            if job is not None and mapping(value["metadata"]).get("name"):
-                if (job.namespace, job.name) in names:
-                    place = document.place(f"{path}.metadata.name".lstrip("."))
-                    message = (
-                        f"metadata.name: {show(job.name)} is the name of another job in this file; give it its own"
-                    )
-                    _report(file, [(*place, message)])
-                    job = None
-                else:
-                    names.add((job.namespace, job.name))
-            yield job
-            continue
-        mistake = mistake_of(value)
-        if mistake is None or (has_job and isinstance(value, Mapping) and other_job(value)):
-            say(f"{file}: skipped document {position} ({value['kind']} in {value['apiVersion']})", error=True)
-        else:
-            _report(file, [(*document.place(path), mistake)])
-            yield None
+        job, mistakes = None, list(document.mistakes)
+        if document.value is not None and is_job(value):
+            job, problems = _parsed(value, names)
+            mistakes += [Mistake(*document.place(f"{path}.{field}".lstrip(".")), text) for field, text in problems]
+        elif document.value is not None:
+            problem = mistake_of(value)
+            if problem is None or (has_job and isinstance(value, Mapping) and other_job(value)):
+                say(f"{file}: skipped document {position} ({value['kind']} in {value['apiVersion']})", error=True)
+                continue
+            mistakes = [Mistake(*document.place(path), problem)]
+        for mistake in sorted(mistakes, key=lambda each: (each.line, each.column)):
+            say(mistake.at(file), error=True)
+        yield None if mistakes else job
 
 
-def _parse(file: str, document: Document, path: str, value: Any) -> ParsedJob | None:
-    mistakes = [(each.line, each.column, each.message) for each in document.mistakes]
-    job = None
-    if document.value is not None:
-        try:
-            job = parse_job(value)
-        except InvalidJob as error:
-            mistakes += [(*document.place(f"{path}.{each.field}".lstrip(".")), str(each)) for each in error.problems]
-    _report(file, mistakes)
-    return None if mistakes else job
-
-
-def _report(file: str, mistakes: list[tuple[int, int, str]]) -> None:
-    for line, column, message in sorted(mistakes, key=lambda each: each[:2]):
-        say(f"{file}:{line}:{column}: {message}", error=True)
+def _parsed(value: Mapping[str, Any], names: set[tuple[str, str]]) -> tuple[ParsedJob | None, list[tuple[str, str]]]:
+    """Returns the job, and its problems by field. Its name is added to the file's other names."""
+    try:
+        job = parse_job(value)
+    except InvalidJob as error:
+        return None, [(each.field, str(each)) for each in error.problems]
+    name = (job.namespace, job.name)
+    if name in names:
+        message = f"metadata.name: {show(job.name)} is the name of another job in this file; give it its own"
+        return None, [("metadata.name", message)]
+    if mapping(value["metadata"]).get("name"):
+        names.add(name)
+    return job, []
 
 
 def _text(objects: list[Mapping[str, Any]], output: str) -> str:

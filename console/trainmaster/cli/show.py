@@ -128,7 +128,7 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collec
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
         created = parse_time(metadata.get("creationTimestamp"))
-        index = _index(pod)
+        index = str(metadata.get("labels", {}).get(POD_INDEX_LABEL, ""))
         rows.append(
             [
                 f"{index} (spare)" if training and index not in map(str, training) else index,
@@ -140,10 +140,6 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collec
             ]
         )
     return columns(["WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"], rows)
-
-
-def _index(pod: Mapping[str, Any]) -> str:
-    return str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
 
 
 def _waiting(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -63,6 +63,10 @@ class Mistake:
     column: int
     message: str
 
+    def at(self, file: str) -> str:
+        """Returns the message with its place in a file, which editors recognize."""
+        return f"{file}:{self.line}:{self.column}: {self.message}"
+
 
 def place(mark: yaml.Mark | None) -> tuple[int, int]:
     """Returns the line and column of a mark, counted from 1. Without a mark, returns (1, 1)."""
