@@ -12,10 +12,10 @@
         '''Resume a suspended job from its checkpoint.'''
         connection.client().resume(name)
 
-Commands import their dependencies when they run, so that `--help`
-and completion answer at once. A command that asks the API server needs `@connected`. A parameter for a job's name has
-the type `arguments.JobName`, and a command that prints objects takes `output.Output`. `terminal.called()` returns the
-name by which the user called this program.
+Commands import their dependencies when they run, so that `--help` and completion answer at once. A command that asks
+the API server needs `@connected`. A parameter for a job's name has the type `arguments.JobName`, and a command that
+prints objects takes `output.Output`. `terminal.called()` returns the name by which the user called this program. A
+`ClientError` becomes one line on stderr and exit code 1, a `WaitTimeout` exit code 3.
 """
 
 from __future__ import annotations
