@@ -34,7 +34,7 @@ def commands_page() -> str:
     parts = [_INTRODUCTION, _options(root, connection)]
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n\n")
-        parts += [text for name in names for text in _command(root.commands[name], name)]
+        parts += [text for name in names for text in _command(root.get_command(None, name), name)]
     return "".join(parts).rstrip("\n") + "\n"
 
 

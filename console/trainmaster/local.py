@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from trainmaster.client import (
@@ -59,11 +59,6 @@ class RunningCluster:
     operator_log: Path
     start_seconds: float
 
-    def require_operator(self) -> None:
-        """Raises NotRunning if the operator has ended."""
-        if self.operator.poll() is not None:
-            raise NotRunning(f"The operator ended with {self.operator.returncode}: see {self.operator_log}.")
-
 
 @dataclass(frozen=True)
 class FinishedJob:
@@ -74,7 +69,6 @@ class FinishedJob:
 
     @property
     def succeeded(self) -> bool:
-        """Returns whether the job succeeded."""
         return self.job.phase == "Succeeded"
 
 
@@ -103,6 +97,19 @@ def configure(config: ClusterConfig) -> ClusterConfig:
 
 
 @contextmanager
+def local_cluster() -> Iterator[ModuleType]:
+    """Yields the module that starts and stops clusters, from an optional distribution. Raises NotRunning."""
+    try:
+        from trainmaster_local import cluster
+    except ModuleNotFoundError as error:
+        raise NotRunning("the local cluster isn't installed: pip install 'trainmaster[local]'") from error
+    try:
+        yield cluster
+    except cluster.LocalClusterError as error:
+        raise NotRunning(str(error)) from error
+
+
+@contextmanager
 def running_cluster(
     folder: Path, *, nodes: int = 1, gpus: int | None = None, operator_options: Sequence[str] = ()
 ) -> Iterator[RunningCluster]:
@@ -111,18 +118,12 @@ def running_cluster(
     Other users of the machine can't enter the folder, because it contains secrets and programs. The nodes share the
     machine's GPUs, or have `gpus` each. `operator_options` are passed to `operator run`. Raises NotRunning.
     """
-    if find_spec("trainmaster_local") is None:
-        raise NotRunning("The embedded cluster isn't installed: pip install 'trainmaster[local]'.")
-    from trainmaster_local import cluster
-
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     state = folder / "cluster"
     began = time.monotonic()
-    try:
+    with local_cluster() as cluster:
         info = cluster.up(state, nodes=nodes, gpus=gpus, detach=True, configure=CONFIGURE)
-    except cluster.LocalClusterError as error:
-        raise NotRunning(f"{error}.") from error
     try:
         seconds = time.monotonic() - began
         _install(info.kubeconfig)
@@ -225,7 +226,9 @@ def _ended(cluster: RunningCluster, jobs: JobClient, name: str, timeout: float |
         try:
             return jobs.wait(name, timeout=seconds)
         except WaitTimeout as error:
-            cluster.require_operator()
+            if cluster.operator.poll() is not None:
+                ended = f"The operator ended with {cluster.operator.returncode}: see {cluster.operator_log}."
+                raise NotRunning(ended) from error
             left = None if left is None else left - seconds
             if left is not None and left <= 0:
                 message = f"timed out after {timeout:g} s: job {name} is still {error.phase}"

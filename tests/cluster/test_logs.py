@@ -103,7 +103,7 @@ def test_logs_are_merged_by_time_and_picked_by_rank_and_attempt_also_when_the_po
     assert logs("--attempt", "1") == [*first, failing] == logs("--previous")
     assert logs("--attempt", "2", "--rank", "1") == turns(2)[1::2]
     assert logs("--failed") == [*first[1::2], failing]
-    assert "Attempt 1 ended with Error of rank 1 (worker 1, pod turns-1" in sentences[-1]
+    assert "Attempt 1 ended with Error of worker 1, rank 1, pod turns-1" in sentences[-1]
 
     # The evidence has the end of the log once it is settled who failed, and a job that ends before then has its own.
     wait_for(lambda: has_log(cluster, attempt=1), "the end of the log is in the evidence")

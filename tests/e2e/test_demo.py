@@ -97,4 +97,4 @@ def test_an_example_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stdout == "error: nope.yaml doesn't exist: run the demo in the project's folder, or name a file.\n"
+    assert done.stderr == "error: nope.yaml doesn't exist: run the demo in the project's folder, or name a file.\n"

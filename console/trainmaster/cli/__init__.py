@@ -5,10 +5,10 @@
 | `main`, `dtj` | the two programs |
 | `commands` | the commands and their list: read its docstring before you add a command |
 | `program` | what all commands share: help, usage errors, options before a command, quick exit |
-| `connection`, `connection_values` | `-n` and kubectl's other connection options; tab completion |
+| `connection` | `-n` and kubectl's other connection options; tab completion |
 | `arguments`, `durations`, `output` | shared arguments: jobs, ranks, files, times; `-o`, and new files |
 | `listing`, `show` | jobs as a table, as objects or watched; the view of one job in a terminal |
-| `top`, `top_picture` | a running job: repeated readings, and its picture |
+| `live`, `top`, `top_picture` | pictures that change; a running job: repeated readings, and its picture |
 | `history` | a package: the recorded jobs, shown and exported |
 | `logs`, `failed_logs` | all ranks' output as one stream; the log of the rank that failed first |
 | `events`, `evidence` | events of jobs; evidence of failed attempts, and the stacks of running ranks |
@@ -17,7 +17,6 @@
 | `documents`, `yaml_values` | YAML and JSON with the place of every field, read and written as kubectl does |
 | `submission` | the jobs that `submit` makes from flags and manifests |
 | `demo`, `dashboard` | `trainmaster demo`; the process of `dashboard` and `open` |
-| `settings_options` | options of `history serve`, made from the fields of its settings |
 | `completion` | `kubectl_complete-dtj`, which kubectl asks for completions |
 | `terminal`, `console` | all printing, so that untrusted texts can't control the terminal |
 """

@@ -5,11 +5,13 @@ If a value is impossible, the error message lists the possible values.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainmaster.cli.connection_values import beginning, complete_path
+from trainmaster.cli.connection import Connection, beginning, complete_path
+from trainmaster.cli.durations import seconds
 from trainmaster.cli.terminal import called
 
 if TYPE_CHECKING:
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of jobs for tab completion, or none if no cluster answers."""
-    from trainmaster.cli.connection import Connection
-
     return beginning(lambda: (job.name for job in Connection.of(ctx).client().list()), incomplete)
 
 
@@ -45,25 +45,22 @@ def plain_names(values: list[str]) -> list[str]:
     return list(dict.fromkeys(plain for value in values if (plain := plain_name(value)) is not None))
 
 
-def optional_name(help: str) -> Any:
+def name_argument(
+    help: str, *, complete: Callable[..., list[str]] = complete_job, parse: Callable[..., object] = plain_name
+) -> Any:
     """Returns the argument for a job's name, which may have a default."""
-    return typer.Argument(
-        metavar="NAME", help=help, autocompletion=complete_job, callback=plain_name, show_default=False
-    )
+    return typer.Argument(metavar="NAME", help=help, autocompletion=complete, callback=parse, show_default=False)
 
 
-JobName = Annotated[str, optional_name("Name of the job.")]
-JobNames = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="NAME",
-        help="Names of the jobs.",
-        autocompletion=complete_job,
-        callback=plain_names,
-        show_default=False,
-    ),
-]
-Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show the jobs of all namespaces.")]
+def duration_option(help: str = "Wait at most this long: seconds, or 30s, 5m.", flag: str = "--timeout") -> Any:
+    """Returns an option with a duration as its value."""
+    return typer.Option(flag, help=help, parser=seconds, metavar="<time>")
+
+
+JobName = Annotated[str, name_argument("Name of the job.")]
+JobNames = Annotated[list[str], name_argument("Names of the jobs.", parse=plain_names)]
+Timeout = Annotated[float | None, duration_option()]
+Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")]
 Files = Annotated[
     list[str],
     typer.Argument(
@@ -102,14 +99,14 @@ def find_job(jobs: JobClient, name: str) -> TrainingJob:
         raise JobNotFound(f"There is no job {name} in namespace {jobs.namespace}; {remedy}") from error
 
 
-def require_worker(job: TrainingJob, worker: int) -> None:
-    """Raises JobNotFound if the job can't have this worker."""
-    _require(job, "worker", worker, most_workers(job))
+def require_index(job: TrainingJob, kind: Literal["worker", "rank"], index: int) -> None:
+    """Raises JobNotFound if the job can't have this worker or rank."""
+    from trainmaster.client import JobNotFound
 
-
-def require_rank(job: TrainingJob, rank: int) -> None:
-    """Raises JobNotFound if the job can't have this rank."""
-    _require(job, "rank", rank, _most_ranks(job))
+    most = most_workers(job) if kind == "worker" else _most_ranks(job)
+    if 0 < most <= index:
+        there = f"{kind} 0 alone" if most == 1 else f"{kind}s 0 to {most - 1}"
+        raise JobNotFound(f"Job {job.name} has no {kind} {index}: it has {there}")
 
 
 def require_attempt(job: TrainingJob, attempt: int) -> None:
@@ -151,11 +148,3 @@ def _most_ranks(job: TrainingJob) -> int:
         return world_size(layout)
     most = max(layout[0].count, job.status.workers.desired, spec.elastic.max_workers if spec.elastic else 0)
     return most * layout[0].processes
-
-
-def _require(job: TrainingJob, kind: str, index: int, most: int) -> None:
-    from trainmaster.client import JobNotFound
-
-    if 0 < most <= index:
-        there = f"{kind} 0 alone" if most == 1 else f"{kind}s 0 to {most - 1}"
-        raise JobNotFound(f"Job {job.name} has no {kind} {index}: it has {there}")

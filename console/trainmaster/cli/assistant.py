@@ -19,11 +19,12 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from trainmaster.cli.arguments import none_found
+from trainmaster.cli.events import events_of, owners_of
 from trainmaster.cli.evidence import evidence_lines
+from trainmaster.cli.output import shown_object
 from trainmaster.cli.why import brief, why_lines, why_not_fine
 from trainmaster.cli.why import why as answer_why
 from trainmaster.client import ClientError, JobClient
-from trainmaster.client.objects import items, text
 from trainmaster.client.transport import ReadOnlyTransport
 from trainmaster.client.view import JobView, view_of
 from trainmaster_operator import __version__
@@ -54,7 +55,15 @@ def server(jobs: JobClient) -> MCPServer[Any]:
     )
 
     def tool(function: Callable[..., str]) -> None:
-        served.tool(annotations=_READS, structured_output=False)(_translated(function))
+        @wraps(function)
+        def translated(*args: Any, **given: Any) -> str:
+            try:
+                return function(*args, **given)
+            except ClientError as error:
+                # The error may quote untrusted text, such as an admission webhook's message or a name.
+                raise ToolError(_data("error", [str(error)])) from error
+
+        served.tool(annotations=_READS, structured_output=False)(translated)
 
     def list_jobs(namespace: Namespace = None, all_namespaces: bool = False) -> str:
         """List training jobs with phase, workers and step. The first thing to call when no job was named."""
@@ -66,9 +75,7 @@ def server(jobs: JobClient) -> MCPServer[Any]:
 
     def get_job(name: Name, namespace: Namespace = None) -> str:
         """Get a job's whole spec and status as JSON: conditions, attempts, failures, progress, where the time went."""
-        raw = dict(of(namespace).get(name).raw)
-        raw["metadata"] = {key: value for key, value in raw["metadata"].items() if key != "managedFields"}
-        return _data(f"job {name}", json_text(raw).splitlines())
+        return _data(f"job {name}", json_text(shown_object(of(namespace).get(name).raw)).splitlines())
 
     def why(name: Annotated[str | None, Field(description="The job; without it, all jobs in trouble.")] = None,
             namespace: Namespace = None) -> str:  # fmt: skip
@@ -100,28 +107,13 @@ def server(jobs: JobClient) -> MCPServer[Any]:
     def events(name: Name, namespace: Namespace = None) -> str:
         """Get the newest Kubernetes events about a job, its StatefulSets and its pods."""
         client = of(namespace)
-        client.get(name)
-        path = f"/api/v1/namespaces/{client.namespace}/events"
-        listed = items(client.transport.request("GET", path, query={"limit": "1000"}), "items")
-        own = [one for one in listed if _is_about(text(one, "involvedObject", "name"), name)]
-        ordered = sorted(own, key=lambda one: text(one, "lastTimestamp") or text(one, "eventTime"))[-MAX_EVENTS:]
-        return _data(f"events of job {name}", map(_event, ordered)) if ordered else "No events about it."
+        found = events_of(client.events(), owners_of([client.get(name)]))[-MAX_EVENTS:]
+        lines = (f"{one.last:%Y-%m-%dT%H:%M:%SZ} {one.type} {one.reason} {one.object}: {one.message}" for one in found)
+        return _data(f"events of job {name}", lines) if found else "No events about it."
 
     for each in (list_jobs, get_job, why, logs, evidence, events):
         tool(each)
     return served
-
-
-def _translated(function: Callable[..., str]) -> Callable[..., str]:
-    @wraps(function)
-    def translated(*args: Any, **given: Any) -> str:
-        try:
-            return function(*args, **given)
-        except ClientError as error:
-            # The error may quote untrusted text, such as an admission webhook's message or a name.
-            raise ToolError(_data("error", [str(error)])) from error
-
-    return translated
 
 
 def _data(what: str, lines: Iterable[str]) -> str:
@@ -137,13 +129,3 @@ def _row(view: JobView) -> str:
     facts = [view.phase, f"attempt {view.attempt}", f"restarts {view.restarts}", f"workers {view.workers}"]
     facts += [f"step {view.steps}"] if view.steps else []
     return f"{view.namespace}/{view.name}: {', '.join(facts)}"
-
-
-def _is_about(about: str, job: str) -> bool:
-    return about == job or about.startswith(f"{job}-")
-
-
-def _event(event: Any) -> str:
-    when = text(event, "lastTimestamp") or text(event, "eventTime")
-    about = f"{text(event, 'involvedObject', 'kind')}/{text(event, 'involvedObject', 'name')}"
-    return f"{when} {text(event, 'type')} {text(event, 'reason')} {about}: {text(event, 'message')}"

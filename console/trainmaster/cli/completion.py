@@ -18,7 +18,7 @@ PATHS, NO_PATHS = 0, 4
 
 def main() -> None:
     """Prints the completions. Typer's completion for fish prints the same lines as Cobra's."""
-    from trainmaster.cli.connection_values import path_completed
+    from trainmaster.cli.connection import path_completed
     from trainmaster.cli.dtj import app
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"

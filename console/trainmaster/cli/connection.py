@@ -1,84 +1,75 @@
-"""Defines the options of the connection, which can precede or follow a command, as with kubectl."""
+"""Defines the options of the connection, which can precede or follow a command, as with kubectl.
+
+Their values and jobs' names are looked up for tab completion. If an error occurs, nothing is completed, because a shell
+can't show a message. The command itself reports the error.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from trainmaster.cli.connection_values import beginning, complete_path, kubeconfig_names
 from trainmaster.cli.durations import seconds
-from trainmaster.cli.terminal import say
 
 if TYPE_CHECKING:
     from trainmaster.client import JobClient
     from trainmaster.client.server import Server
 
-PANEL = "Connection"
 Parameters = ParamSpec("Parameters")
-
-
-class ConnectionOption(NamedTuple):
-    """ConnectionOption is one of kubectl's global options."""
-
-    flag: str
-    metavar: str
-    help: str
-    short: str | None = None
-
-    def parameter(self, name: str) -> inspect.Parameter:
-        """Returns the parameter from which typer makes the option."""
-        flags = [self.flag, *([self.short] if self.short else [])]
-        info = typer.Option(
-            *flags,
-            metavar=self.metavar,
-            help=self.help,
-            rich_help_panel=PANEL,
-            autocompletion=_completion(name) if name in _COMPLETED else None,
-        )
-        return inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, info]
-        )
-
-
-# Options by the field of `Connection`.
-OPTIONS = {
-    "namespace": ConnectionOption("--namespace", "NAME", "Namespace; default: the context's.", "-n"),
-    "context": ConnectionOption("--context", "NAME", "Context of the kubeconfig."),
-    "kubeconfig": ConnectionOption("--kubeconfig", "FILE", "Path of the kubeconfig."),
-    "cluster": ConnectionOption("--cluster", "NAME", "Cluster of the kubeconfig, instead of the context's."),
-    "user": ConnectionOption("--user", "NAME", "User of the kubeconfig, instead of the context's."),
-    "acting_as": ConnectionOption("--as", "NAME", "Impersonate this user, if you are allowed to."),
-    "request_timeout": ConnectionOption(
-        "--request-timeout",
-        "TIME",
-        "Limit each answer: 30s, 5m or 500ms; 0: no limit; default: 60s.",
-    ),
-}
-
-_COMPLETED = ("namespace", "context", "kubeconfig", "cluster", "user")
 # Users don't want to wait longer than this for a completion.
 _COMPLETION_LIMIT = "5s"
+_completed_paths: list[str] = []
 
 
-def _completion(name: str) -> Callable[..., list[str]]:
-    """Returns the function that completes an option's values."""
-    if name == "kubeconfig":
-        return complete_path
+def complete_path(incomplete: str) -> list[str]:
+    """Returns no completions, so that the shell completes paths itself."""
+    _completed_paths.append(incomplete)
+    return []
+
+
+def path_completed() -> bool:
+    """Returns whether the completed value is a path."""
+    return bool(_completed_paths)
+
+
+def beginning(read: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    """Returns the names that begin with the text, or an empty list if the names can't be read."""
+    from trainmaster.client import ClientError
+    from trainmaster_operator.api.printable import printable
+    from trainmaster_operator.kubeconfig import KubeconfigError
+
+    try:
+        return [printable(name) for name in read() if name.startswith(incomplete)]
+    except (ClientError, KubeconfigError, typer.BadParameter):
+        return []
+
+
+def _namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
+    return beginning(replace(Connection.of(ctx), namespace=None).namespaces, incomplete)
+
+
+def _in_kubeconfig(kind: str) -> Callable[..., list[str]]:
+    """Returns a function that completes the names of the kubeconfig's contexts, clusters or users."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        connection = Connection.of(ctx)
-        if name == "namespace":
-            return beginning(replace(connection, namespace=None).namespaces, incomplete)
-        return beginning(lambda: kubeconfig_names(connection.kubeconfig, name), incomplete)
+        from trainmaster_operator.kubeconfig.selection import merged_files
+
+        def names() -> Iterable[str]:
+            merged = merged_files(Connection.of(ctx).kubeconfig)
+            return () if merged is None else getattr(merged, kind)
+
+        return beginning(names, incomplete)
 
     return complete
+
+
+def _option(*flags: str, help: str, metavar: str = "NAME", complete: Callable[..., list[str]] | None = None) -> Any:
+    return typer.Option(*flags, help=help, metavar=metavar, autocompletion=complete, rich_help_panel="Connection")
 
 
 @dataclass(frozen=True)
@@ -134,65 +125,43 @@ class Connection:
             raise
 
 
+_INSTEAD = "of the kubeconfig, instead of the context's."
+_LIMIT = "Limit each answer: 30s, 5m or 500ms; 0: no limit; default: 60s."
+_OPTIONS = {
+    "namespace": _option("--namespace", "-n", help="Namespace; default: the context's.", complete=_namespaces),
+    "context": _option("--context", help="Context of the kubeconfig.", complete=_in_kubeconfig("contexts")),
+    "kubeconfig": _option("--kubeconfig", help="Path of the kubeconfig.", metavar="FILE", complete=complete_path),
+    "cluster": _option("--cluster", help=f"Cluster {_INSTEAD}", complete=_in_kubeconfig("clusters")),
+    "user": _option("--user", help=f"User {_INSTEAD}", complete=_in_kubeconfig("users")),
+    "acting_as": _option("--as", help="Impersonate this user, if you are allowed to."),
+    "request_timeout": _option("--request-timeout", help=_LIMIT, metavar="TIME"),
+}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+# The parameters from which typer makes the options, by the field of `Connection`.
+OPTIONS = {
+    name: inspect.Parameter(name, _KEYWORD, default=None, annotation=Annotated[str | None, option])
+    for name, option in _OPTIONS.items()
+}
+
+
 def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> Callable[Parameters, None]:
-    """Adds the connection's options to a command, and turns errors into a message and an exit code."""
-    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    """Adds the connection's options to a command."""
 
     def command(*args: Parameters.args, **given: Parameters.kwargs) -> None:
         connection = Connection(**{name: given.pop(name) for name in OPTIONS})  # type: ignore[arg-type]
         # pydantic's search for plugins in all installed packages takes longer than the request.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-        with errors_reported():
-            function(connection, *args, **given)
+        function(connection, *args, **given)
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
-    with_options(command, own)
+    with_options(command, function)
     return command
 
 
-def with_options(function: Callable[..., Any], own: list[inspect.Parameter]) -> None:
-    """Makes typer read a function's own options and those of the connection."""
-    by_name = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    connections = [option.parameter(name) for name, option in OPTIONS.items()]
+def with_options(function: Callable[..., Any], declared: Callable[..., Any]) -> None:
+    """Makes typer read a function's options from another one's declaration, with OPTIONS for its `connection`."""
+    given = inspect.signature(declared, eval_str=True).parameters.values()
+    own = [each.replace(kind=_KEYWORD) for each in given if each.name != "connection"]
     # Typer reads the options from the signature, and would resolve the annotations of `command` in this module.
-    vars(function)["__signature__"] = inspect.Signature([*by_name, *connections])
+    vars(function)["__signature__"] = inspect.Signature([*own, *OPTIONS.values()])
     function.__annotations__.clear()
-
-
-def for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
-    """Runs an action for each job. As in kubectl, a refusal is reported and the remaining jobs are processed."""
-    from trainmaster.client import ClientError, WaitTimeout
-
-    refused: ClientError | None = None
-    for name in names:
-        try:
-            action(name)
-        except WaitTimeout:
-            # The timeout applies to all jobs together, so the remaining ones aren't tried.
-            raise
-        except ClientError as error:
-            if len(names) == 1:
-                raise
-            say(f"error: {error}", error=True)
-            refused = error
-    if refused is not None:
-        raise typer.Exit(1) from refused
-
-
-@contextmanager
-def errors_reported() -> Iterator[None]:
-    """Turns the client's errors into one line on stderr and an exit code."""
-    from trainmaster.client import ClientError, WaitTimeout
-
-    try:
-        yield
-    except WaitTimeout as error:
-        say(f"error: {error}", error=True)
-        raise typer.Exit(3) from error
-    except ClientError as error:
-        say(f"error: {error}", error=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt:
-        # A second Ctrl-C would only interrupt the cleanup.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise typer.Exit(130) from None

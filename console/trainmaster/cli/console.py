@@ -52,6 +52,11 @@ class SafeConsole(Console):
                 yield Segment(printable(segment.text), segment.style)
 
 
+def padded(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Returns a row of a table that is printed row by row, like kubectl's."""
+    return "   ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
 def columns(
     names: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[int, Mapping[str, str]] | None = None
 ) -> Text:

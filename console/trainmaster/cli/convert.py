@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
+from trainmaster.cli.documents import Document, documents_of
 from trainmaster.cli.terminal import called, say, write
 from trainmaster.cli.yaml_values import plain_scalar, yaml_text
 from trainmaster.converting import Conversion, Note, can_convert, convert, dotted
@@ -98,18 +98,14 @@ def convert_files(files: Sequence[str], output: str, *, report: bool) -> int:
 def _read(files: Sequence[str]) -> tuple[list[_Source], bool]:
     """Returns the files' objects, and whether any file couldn't be read. Prints such errors."""
     sources, wrong = list[_Source](), False
-    for named in files:
-        try:
-            for file in files_of(named):
-                for document in read_documents(file):
-                    for mistake in document.mistakes:
-                        say(f"{file}:{mistake.line}:{mistake.column}: {mistake.message}", error=True)
-                    wrong |= bool(document.mistakes)
-                    found = (each for each in objects_of(document) if isinstance(each[1], Mapping))
-                    sources += [_Source(file, document, path, value) for path, value in found]
-        except UnreadableFile as error:
-            say(str(error), error=True)
-            wrong = True
+    for file, documents in (each for named in files for each in documents_of(named)):
+        wrong |= documents is None
+        for document in documents or ():
+            for mistake in document.mistakes:
+                say(mistake.at(file), error=True)
+            wrong |= bool(document.mistakes)
+            found = (each for each in objects_of(document) if isinstance(each[1], Mapping))
+            sources += [_Source(file, document, path, value) for path, value in found]
     return sources, wrong
 
 
@@ -125,16 +121,14 @@ def objects_of(document: Document) -> Iterator[tuple[str, Any]]:
 
 def _left(source: _Source, report: bool) -> bool:
     """Reports that an object isn't converted, and returns whether it is another operator's job."""
-    other = other_job(source.value)
-    if other is None:
-        _say(f"{source.place('')}: {_named(source)} stays as it is", report)
-        return False
-    _say(
-        f"{source.place('')}: {_named(source)} stays as it is, because convert makes jobs of PyTorchJobs, TrainJobs "
-        f"and JobSets; {_MIGRATING}#{other.section} lists its fields' names here",
-        report,
-    )
-    return True
+    other, because = other_job(source.value), ""
+    if other is not None:
+        because = (
+            ", because convert makes jobs of PyTorchJobs, TrainJobs and JobSets; "
+            f"{_MIGRATING}#{other.section} lists its fields' names here"
+        )
+    _say(f"{source.place('')}: {_named(source)} stays as it is{because}", report)
+    return other is not None
 
 
 def _say(line: str, report: bool) -> None:
@@ -210,8 +204,10 @@ def _heading(conversion: Conversion, sources: Sequence[_Source]) -> str:
     return "".join(f"# {one_line(line)}\n" for line in lines)
 
 
-def is_job(value: Mapping[str, Any]) -> bool:
+def is_job(value: Any) -> bool:
     """Returns whether a document is meant as a job. The right kind or group suffices; the other may be misspelled."""
+    if not isinstance(value, Mapping):
+        return False
     kind, version = value.get("kind"), str(value.get("apiVersion") or "")
     if kind == KIND or version == GROUP or version.startswith(f"{GROUP}/"):
         return True

@@ -13,7 +13,6 @@ import sys
 import webbrowser
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from trainmaster.cli.terminal import say
 from trainmaster.client.errors import ClientError, InvalidRequest
 from trainmaster.client.history import find_history
 from trainmaster.dashboard.app import Dashboard, DashboardSettings, serving
-from trainmaster.dashboard.guards import CODE_SECONDS, launch_file
-from trainmaster.dashboard.viewers import HistoryOf, history_at
+from trainmaster.dashboard.guards import CODE_SECONDS, Launch, launch_file
+from trainmaster.dashboard.viewers import history_at
 
 # Interval between readings of the certificate's files (seconds).
 RELOAD_SECONDS = 60.0
@@ -30,42 +29,39 @@ RELOAD_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """Certificate contains the paths of the dashboard's own certificate and its key."""
+def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Loads a certificate with its key into the context. Raises InvalidRequest."""
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        files = f"--tls-cert {certificate} and --tls-key {key}"
+        raise InvalidRequest(f"{files} are no certificate with its key in PEM: {error}") from error
 
-    certificate: Path
-    key: Path
 
-    def load_into(self, context: ssl.SSLContext) -> None:
-        """Loads both files. Raises InvalidRequest."""
+async def _keep_loading(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Reloads both files periodically, because certificates are renewed in their files."""
+    while True:
+        await asyncio.sleep(RELOAD_SECONDS)
         try:
-            context.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:
-            files = f"--tls-cert {self.certificate} and --tls-key {self.key}"
-            raise InvalidRequest(f"{files} are no certificate with its key in PEM: {error}") from error
-
-    async def reload_into(self, context: ssl.SSLContext) -> None:
-        """Reloads both files periodically, because certificates are renewed in their files."""
-        while True:
-            await asyncio.sleep(RELOAD_SECONDS)
-            try:
-                await asyncio.to_thread(self.load_into, context)
-            except ClientError as error:
-                _log.warning("Keeping the old certificate: %s", error)
+            await asyncio.to_thread(_load, context, certificate, key)
+        except ClientError as error:
+            _log.warning("Keeping the old certificate: %s", error)
 
 
-def serve(
+async def serve(
     settings: DashboardSettings,
     host: str,
     port: int,
     *,
     history: str | None = None,
-    certificate: Certificate | None = None,
+    certificate: tuple[Path, Path] | None = None,
     path: str = "/",
     browser: bool = False,
 ) -> None:
-    """Serves until SIGINT or SIGTERM. `history` is an address; None means the cluster's history. Raises ClientError."""
+    """Serves until SIGINT or SIGTERM. Raises ClientError.
+
+    `history` is an address; None means the cluster's history. `certificate` contains the paths of it and of its key.
+    """
     if settings.mode == "laptop" and settings.server.acting_as is None:
         # Refuses a wrong address before serving.
         find_history(history, settings.server)
@@ -73,18 +69,6 @@ def serve(
     # cycles and survive into the second generation, which is collected before it reaches tens of megabytes.
     gc.freeze()
     gc.set_threshold(20_000, 5, 200)
-    asyncio.run(_serve(settings, history_at(history), host, port, certificate, path, browser))
-
-
-async def _serve(
-    settings: DashboardSettings,
-    history: HistoryOf,
-    host: str,
-    port: int,
-    certificate: Certificate | None,
-    path: str,
-    browser: bool,
-) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -93,10 +77,10 @@ async def _serve(
         context = None
         if certificate is not None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            certificate.load_into(context)
-            reloading = asyncio.create_task(certificate.reload_into(context))
+            _load(context, *certificate)
+            reloading = asyncio.create_task(_keep_loading(context, *certificate))
             stack.callback(reloading.cancel)
-        dashboard = Dashboard(settings, history)
+        dashboard = Dashboard(settings, history_at(history))
         try:
             _, bound = await stack.enter_async_context(serving(dashboard, host, port, tls=context))
         except OSError as error:
@@ -105,55 +89,46 @@ async def _serve(
         if dashboard.launch is None:
             _log.info("Serving jobs of %s on port %d", settings.server.address, bound)
         else:
-            _Opener(dashboard, f"http://127.0.0.1:{bound}", path).start(stack, browser=browser)
+            _invite(dashboard.launch, f"http://127.0.0.1:{bound}", path, stack, browser=browser)
         await stop.wait()
 
 
-@dataclass(frozen=True)
-class _Opener:
-    """_Opener opens a laptop's page in the browser, or prints its address."""
+def _invite(launch: Launch, base: str, path: str, stack: AsyncExitStack, *, browser: bool) -> None:
+    """Opens a laptop's page in the browser, or prints its address. Each address works once; Enter prints another."""
+    loop = asyncio.get_running_loop()
 
-    dashboard: Dashboard
-    base: str
-    path: str
+    def address() -> str:
+        return f"{base}{path}#launch={launch.new_code()}"
 
-    def start(self, stack: AsyncExitStack, *, browser: bool) -> None:
-        """Opens the browser, or prints an address. Each address opens one page; Enter prints another address."""
-        say(f"The dashboard is at {self.base} until you press Ctrl-C.")
-        if os.environ.get("SSH_CONNECTION"):
-            say(f"On your browser's machine run: {forwarding(self.base, os.environ)}")
-        if not (browser and has_browser(os.environ) and self._open(stack)):
-            self.say_address()
-        if sys.stdin.isatty():
-            loop = asyncio.get_running_loop()
-            loop.add_reader(sys.stdin, self._enter)
-            stack.callback(loop.remove_reader, sys.stdin)
-
-    def say_address(self) -> None:
-        """Prints an address that opens the page once."""
-        more = "; Enter gives another one" if sys.stdin.isatty() else ""
-        say(f"Open this within {CODE_SECONDS:g} s; it works once{more}:")
-        say(self._address())
-
-    def _enter(self) -> None:
-        if sys.stdin.readline():
-            self.say_address()
-        else:
-            asyncio.get_running_loop().remove_reader(sys.stdin)
-
-    def _open(self, stack: AsyncExitStack) -> bool:
-        file = launch_file(self._address())
+    def opened() -> bool:
+        file = launch_file(address())
         remove = partial(shutil.rmtree, file.parent, ignore_errors=True)
         stack.callback(remove)
-        asyncio.get_running_loop().call_later(CODE_SECONDS, remove)
+        loop.call_later(CODE_SECONDS, remove)
         try:
             return webbrowser.open(file.as_uri())
         except webbrowser.Error:
             return False
 
-    def _address(self) -> str:
-        assert self.dashboard.launch is not None
-        return f"{self.base}{self.path}#launch={self.dashboard.launch.new_code()}"
+    def say_address() -> None:
+        more = "; Enter gives another one" if sys.stdin.isatty() else ""
+        say(f"Open this within {CODE_SECONDS:g} s; it works once{more}:")
+        say(address())
+
+    def entered() -> None:
+        if sys.stdin.readline():
+            say_address()
+        else:
+            loop.remove_reader(sys.stdin)
+
+    say(f"The dashboard is at {base} until you press Ctrl-C.")
+    if os.environ.get("SSH_CONNECTION"):
+        say(f"On your browser's machine run: {forwarding(base, os.environ)}")
+    if not (browser and has_browser(os.environ) and opened()):
+        say_address()
+    if sys.stdin.isatty():
+        loop.add_reader(sys.stdin, entered)
+        stack.callback(loop.remove_reader, sys.stdin)
 
 
 def has_browser(environment: Mapping[str, str]) -> bool:

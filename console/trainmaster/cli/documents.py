@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
+from trainmaster.cli.terminal import say
 from trainmaster.cli.yaml_values import TEMPLATE, Fields, Loader, Mistake, Reader, place
+from trainmaster.client.errors import ClientError
 from trainmaster_operator.api.limits import MAX_NESTING
 
 _STDIN = "-"
@@ -33,28 +35,11 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
     (b"", "utf-8"),
 )
+_BLANKS = re.compile(r"\s*")
 
 
-class UnreadableFile(Exception):
+class UnreadableFile(ClientError):
     """A file can't be read. The message begins with the file's name."""
-
-
-class Begin(NamedTuple):
-    """Begin is a document's start: the number of lines before it, and of characters before it in its line."""
-
-    lines: int = 0
-    columns: int = 0
-
-    def place(self, line: int, column: int) -> tuple[int, int]:
-        """Converts a position in the document into a position in the file. Both are counted from 1."""
-        return line + self.lines, column + (self.columns if line == 1 else 0)
-
-    def mistake(self, line: int, column: int, message: str) -> Mistake:
-        """Returns a mistake at a position in the document."""
-        return Mistake(*self.place(line, column), message)
-
-
-_FIRST_LINE = Begin()
 
 
 @dataclass(frozen=True)
@@ -66,7 +51,6 @@ class Document:
     mistakes: tuple[Mistake, ...]
     node: yaml.Node | None = None
     fields: Fields | None = None
-    begin: Begin = _FIRST_LINE
 
     def place(self, field: str) -> tuple[int, int]:
         """Returns the line and column of a field, or of its nearest existing parent."""
@@ -76,7 +60,7 @@ class Document:
             if found is None:
                 break
             at, node, rest = found
-        return (1, 1) if at is None else self.begin.place(*place(at.start_mark))
+        return (1, 1) if at is None else place(at.start_mark)
 
     def _next(self, node: yaml.Node, rest: str) -> tuple[yaml.Node, yaml.Node, str] | None:
         """Returns the key's node and the value's node for the first part of a path, and the rest of the path.
@@ -94,6 +78,22 @@ class Document:
         longest = max(fitting, key=len)
         key, value = named[longest]
         return key, value, rest[len(longest) :].removeprefix(".")
+
+
+def documents_of(source: str) -> Iterator[tuple[str, list[Document] | None]]:
+    """Yields the files of a source with their documents. If a file can't be read, prints why and yields None."""
+    try:
+        files = files_of(source)
+    except UnreadableFile as error:
+        say(str(error), error=True)
+        yield source, None
+        return
+    for file in files:
+        try:
+            yield file, read_documents(file)
+        except UnreadableFile as error:
+            say(str(error), error=True)
+            yield file, None
 
 
 def files_of(source: str) -> list[str]:
@@ -159,9 +159,7 @@ def _read(line: int, piece: str) -> Iterator[Document]:
         return
     objects = _json_objects(piece)
     if objects is None:
-        composed = _composed(piece, Begin(line), is_json=False)
-        if composed is not None:
-            yield composed
+        yield from _composed(piece, line, 0, is_json=False)
         return
     at = 0
     for begin, end in objects:
@@ -169,9 +167,7 @@ def _read(line: int, piece: str) -> Iterator[Document]:
         at = begin
         # Tabs may indent JSON but not YAML, so they are replaced. Texts in JSON contain no tabs.
         text = piece[begin:end].replace("\t", " ")
-        composed = _composed(text, Begin(line, begin - piece.rfind("\n", 0, begin) - 1), is_json=True)
-        if composed is not None:
-            yield composed
+        yield from _composed(text, line, begin - piece.rfind("\n", 0, begin) - 1, is_json=True)
 
 
 def _json_objects(piece: str) -> list[tuple[int, int]] | None:
@@ -181,7 +177,7 @@ def _json_objects(piece: str) -> list[tuple[int, int]] | None:
     """
     found = []
     decoder, at = json.JSONDecoder(parse_int=str), 0
-    while (begin := _first_character(piece, at)) < len(piece):
+    while (blanks := _BLANKS.match(piece, at)) is not None and (begin := blanks.end()) < len(piece):
         if piece[begin] != "{":
             return None
         try:
@@ -192,36 +188,42 @@ def _json_objects(piece: str) -> list[tuple[int, int]] | None:
     return found or None
 
 
-def _first_character(text: str, at: int) -> int:
-    """Returns the position of the next non-blank character, or the text's end."""
-    blank = re.compile(r"\s*").match(text, at)
-    return at if blank is None else blank.end()
+def _composed(text: str, line: int, column: int, *, is_json: bool) -> Iterator[Document]:
+    """Yields the document in a text, unless it is empty. The text begins after so many lines and columns."""
 
+    def position(index: int) -> tuple[int, int]:
+        before = text[:index]
+        in_line = index - before.rfind("\n")
+        return line + before.count("\n") + 1, in_line if "\n" in before else in_line + column
 
-def _composed(text: str, begin: Begin, *, is_json: bool) -> Document | None:
     try:
         loader = Loader(text)
+        # The marks of nodes and errors are positions in the file.
+        loader.line, loader.column = line, column
         node = loader.get_single_node()
         if node is None:
-            return None
+            return
         reader = Reader(is_json)
         value = reader.value(node, "")
     except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         message = f"not YAML: the character {chr(int(error.character))!r} can't stand there; remove it"
-        return Document(None, (begin.mistake(line, column, message),))
+        yield Document(None, (Mistake(*position(error.position), message),))
+        return
     except yaml.MarkedYAMLError as error:
-        mark, message = syntax_message(error, text)
-        return Document(None, (begin.mistake(*place(mark), f"not YAML: {message}"),))
+        for lines, message in _FOREIGN_LINES:
+            if (found := lines.search(text)) is not None:
+                at = found.start() + len(found[0]) - len(found[0].lstrip())
+                yield Document(None, (Mistake(*position(at), f"not YAML: {message}"),))
+                return
+        mark, message = _syntax_message(error, text.split("\n"), line)
+        yield Document(None, (Mistake(*place(mark), f"not YAML: {message}"),))
+        return
     except RecursionError:
-        line = len(text) - len(text.lstrip("\n")) + 1
         message = f"has too many lists and mappings in each other; use at most {MAX_NESTING}"
-        return Document(None, (begin.mistake(line, 1, message),))
-    if value is None and not reader.mistakes:
-        return None
-    mistakes = tuple(begin.mistake(each.line, each.column, each.message) for each in reader.mistakes)
-    return Document(value, mistakes, node, reader.fields, begin)
+        yield Document(None, (Mistake(*position(len(text) - len(text.lstrip("\n"))), message),))
+        return
+    if value is not None or reader.mistakes:
+        yield Document(value, tuple(reader.mistakes), node, reader.fields)
 
 
 # PyYAML's messages and ours, which use the patterns' groups.
@@ -276,16 +278,11 @@ _TOKENS = {
 }
 
 
-def syntax_message(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
-    """Returns the syntax error in a text that isn't YAML, and its position."""
-    for lines, message in _FOREIGN_LINES:
-        found = lines.search(text)
-        if found is not None:
-            column = len(found[0]) - len(found[0].lstrip())
-            return yaml.Mark("", found.start(), text.count("\n", 0, found.start()), column, None, 0), message
+def _syntax_message(error: yaml.MarkedYAMLError, lines: list[str], first: int) -> tuple[yaml.Mark | None, str]:
+    """Returns the syntax error in lines that aren't YAML, and its position. `first` is the first line's number."""
     problem = " ".join(str(error.problem or error.context).split())
     mark = error.problem_mark or error.context_mark
-    if mark is not None and "{{" in "".join(text.split("\n")[mark.line : mark.line + 1]):
+    if mark is not None and "{{" in "".join(lines[mark.line - first : mark.line - first + 1]):
         return mark, TEMPLATE
     for pattern, message in _MESSAGES:
         found = re.fullmatch(pattern, problem)

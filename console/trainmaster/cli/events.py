@@ -8,10 +8,8 @@ events of an object become one row with the sum of their counts.
 
 from __future__ import annotations
 
-import queue
 import re
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,12 +17,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.output import print_value, shown_object
-from trainmaster.cli.terminal import say, write
-from trainmaster.client import ClientError, JobClient, TrainingJob
-from trainmaster.client.view import view_of
-from trainmaster_operator.api.printable import json_line, one_line
+from trainmaster.cli.console import SafeConsole, padded
+from trainmaster.cli.live import arrivals
+from trainmaster.cli.output import print_document, print_list
+from trainmaster.cli.terminal import say
+from trainmaster.client import JobClient, TrainingJob
+from trainmaster.client.view import duration, view_of
+from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.api.v1alpha1 import KIND
 from trainmaster_operator.api.v1alpha1.names import set_names
@@ -34,7 +33,9 @@ from trainmaster_operator.wire.values import mapping, mappings
 _PODS = "Pod"
 _CHILDREN = frozenset({_PODS, "StatefulSet", "PodGroup", "Workload"})
 _OF_A_POD = re.compile(r"-\d{1,9}$")
-COLUMNS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+COLUMNS = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+# Minimum widths of columns that are printed one event at a time.
+WIDTHS = (16, 9, 7, 16, 24, 0)
 
 
 @dataclass(frozen=True)
@@ -100,51 +101,46 @@ class JobEvent:
 
     def seen(self, now: datetime) -> str:
         """Returns the event's age as kubectl writes it: 12s, 5m (x3 over 10m)."""
-        last = age((now - self.last).total_seconds())
-        return last if self.count == 1 else f"{last} (x{self.count} over {age((now - self.first).total_seconds())})"
+        first, last = (duration((now - at).total_seconds()) for at in (self.first, self.last))
+        return last if self.count == 1 else f"{last} (x{self.count} over {first})"
 
     def cells(self, now: datetime) -> list[str]:
-        """Returns the event's row of the table."""
-        return [self.seen(now), self.type, self.reason, self.object, self.message]
+        """Returns the event's cells, by COLUMNS."""
+        return [self.namespace, self.seen(now), self.type, self.reason, self.object, self.message]
 
 
-@dataclass(frozen=True)
-class Owners:
-    """Owners finds an object's job by the object's name, even if the object is gone."""
+# Jobs by namespace and the name of the job or of one of its StatefulSets.
+Owners = Mapping[tuple[str, str], TrainingJob]
 
-    jobs: Mapping[tuple[str, str], TrainingJob]
-    """The jobs by namespace and name."""
-    sets: Mapping[tuple[str, str], TrainingJob]
-    """The jobs by namespace and StatefulSet, and by namespace and name."""
 
-    @classmethod
-    def of(cls, jobs: Iterable[TrainingJob]) -> Owners:
-        """Returns the owners of all objects of some jobs."""
-        known = {(job.namespace, job.name): job for job in jobs}
-        sets = {(space, set_name): job for (space, _), job in known.items() for set_name in _set_names(job)}
-        return cls(known, {**sets, **known})
+def owners_of(jobs: Iterable[TrainingJob]) -> Owners:
+    """Returns the owners of all objects of some jobs, which are known by their names even if an object is gone."""
+    known = {(job.namespace, job.name): job for job in jobs}
+    sets = {(space, set_name): job for (space, _), job in known.items() for set_name in _set_names(job)}
+    return {**sets, **known}
 
-    def job_of(self, event: JobEvent) -> TrainingJob | None:
-        """Returns the job of an event, or None if the object belongs to no job or the event is older than the job."""
-        if event.kind == KIND:
-            job = self.jobs.get((event.namespace, event.name))
-            return job if job is not None and event.uid in ("", job.uid) else None
-        name = event.name
-        if event.kind == _PODS:
-            # A pod's name is its StatefulSet's name and a number.
-            name = name[: of_set.start()] if (of_set := _OF_A_POD.search(name)) else ""
-        job = self.sets.get((event.namespace, name)) if event.kind in _CHILDREN else None
-        if job is None:
-            return None
-        created = to_datetime(job.raw["metadata"].get("creationTimestamp"))
-        return None if created is not None and event.last < created else job
+
+def _job_of(event: JobEvent, owners: Owners) -> TrainingJob | None:
+    """Returns the job of an event, or None if the object belongs to no job or the event is older than the job."""
+    if event.kind == KIND:
+        job = owners.get((event.namespace, event.name))
+        return job if job is not None and job.name == event.name and event.uid in ("", job.uid) else None
+    name = event.name
+    if event.kind == _PODS:
+        # A pod's name is its StatefulSet's name and a number.
+        name = name[: of_set.start()] if (of_set := _OF_A_POD.search(name)) else ""
+    job = owners.get((event.namespace, name)) if event.kind in _CHILDREN else None
+    if job is None:
+        return None
+    created = to_datetime(job.raw["metadata"].get("creationTimestamp"))
+    return None if created is not None and event.last < created else job
 
 
 def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[str] = ()) -> list[JobEvent]:
     """Returns the events of jobs, oldest first. Repeated events of an object are joined."""
     found: dict[tuple[str, str, str, str, str], JobEvent] = {}
     for event in filter(None, map(JobEvent.parse, raw)):
-        if owners.job_of(event) is None or not _is_of_type(event, types):
+        if _job_of(event, owners) is None or (types and event.type not in types):
             continue
         key = (event.uid or event.name, event.kind, event.type, event.reason, event.message)
         known = found.get(key)
@@ -155,33 +151,6 @@ def events_of(raw: Iterable[Mapping[str, Any]], owners: Owners, types: Sequence[
 def _together(one: JobEvent, other: JobEvent) -> JobEvent:
     newest = max(one, other, key=lambda event: event.order)
     return replace(newest, first=min(one.first, other.first), count=one.count + other.count)
-
-
-def _is_of_type(event: JobEvent, types: Sequence[str]) -> bool:
-    return not types or event.type.lower() in map(str.lower, types)
-
-
-def age(seconds: float) -> str:
-    """Formats a time like kubectl's ages: 119s, 5m20s, 3h, 47h, 5d3h, 200d."""
-    whole = max(0, int(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if whole < 120:
-        return f"{whole}s"
-    if minutes < 10:
-        return f"{minutes}m{_rest(whole % 60, 's')}"
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return f"{hours}h{_rest(minutes % 60, 'm')}"
-    if hours < 48:
-        return f"{hours}h"
-    if days < 8:
-        return f"{days}d{_rest(hours % 24, 'h')}"
-    return f"{days}d" if days < 730 else f"{days // 365}y{_rest(days % 365, 'd')}"
-
-
-def _rest(number: int, unit: str) -> str:
-    return f"{number}{unit}" if number else ""
 
 
 def _set_names(job: TrainingJob) -> list[str]:
@@ -213,13 +182,16 @@ def show_events(
     output: str | None = None,
 ) -> None:
     """Shows the events of one job or of all jobs. With `watch`, also shows every new event. Raises ClientError."""
-    owners = _owners(jobs, job, all_namespaces)
-    found = events_of(jobs.events(all_namespaces=all_namespaces), owners, types)
+
+    def owners() -> Owners:
+        return owners_of([job] if job is not None else jobs.list(all_namespaces=all_namespaces))
+
+    found = events_of(jobs.events(all_namespaces=all_namespaces), owners(), types)
     if watch:
-        _Watch(jobs, job, types, all_namespaces, output).run(found)
+        changes = arrivals(jobs.watch_events(all_namespaces=all_namespaces), seconds=LAST_SECONDS)
+        _print_each(_with_new(found, changes, jobs, job, types, owners), output, namespaces=all_namespaces)
     elif output is not None:
-        items = [shown_object(event.raw) for event in found]
-        print_value({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}, output)
+        print_list([event.raw for event in found], output)
     elif found:
         console = SafeConsole()
         console.print(events_table(found, namespaces=all_namespaces))
@@ -229,84 +201,53 @@ def show_events(
         say(f"No {kind} of {of}: the API server forgets them, after an hour by default.", error=True)
 
 
-def events_table(events: Sequence[JobEvent], now: datetime | None = None, *, namespaces: bool = False) -> Table:
+def events_table(events: Sequence[JobEvent], *, namespaces: bool = False) -> Table:
     """Returns a table of events like that of `kubectl events`."""
-    now = now or datetime.now(UTC)
+    now = datetime.now(UTC)
+    begin = 0 if namespaces else 1
     table = Table(box=None, pad_edge=False)
-    for name in [*(["NAMESPACE"] if namespaces else []), *COLUMNS]:
-        table.add_column(name, no_wrap=name in ("NAMESPACE", "LAST SEEN", "TYPE", "REASON"), overflow="fold")
+    for name in COLUMNS[begin:]:
+        table.add_column(name, no_wrap=name not in ("OBJECT", "MESSAGE"), overflow="fold")
     for event in events:
-        seen, kind, reason, about, message = map(one_line, event.cells(now))
-        styled = Text(kind, style="yellow" if event.type == "Warning" else "")
-        table.add_row(*([event.namespace] if namespaces else []), seen, styled, reason, about, message)
+        cells: list[str | Text] = [one_line(cell) for cell in event.cells(now)]
+        cells[2] = Text(str(cells[2]), style="yellow" if event.type == "Warning" else "")
+        table.add_row(*cells[begin:])
     return table
 
 
-class _Watch:
-    """_Watch prints events that are new or have a higher count. It ends when the named job has ended."""
+def _with_new(
+    known: Sequence[JobEvent],
+    changes: Iterable[tuple[str, Mapping[str, Any]] | None],
+    jobs: JobClient,
+    job: TrainingJob | None,
+    types: Sequence[str],
+    owners: Callable[[], Owners],
+) -> Iterator[JobEvent]:
+    """Yields the known events, then those that are new or have a higher count, until the named job has ended."""
+    yield from known
+    shown = {(event.raw["metadata"].get("uid"), event.count) for event in known}
+    present = owners()
+    for change in changes:
+        if change is None:
+            if job is not None and (now := jobs.get(job.name)).finished:
+                say(view_of(now.raw).end, error=True)
+                return
+            present = owners()
+            continue
+        kind, raw = change
+        for event in events_of([raw] if kind != "DELETED" else [], present, types):
+            key = (raw["metadata"].get("uid"), event.count)
+            if key not in shown:
+                shown.add(key)
+                yield event
 
-    def __init__(
-        self, jobs: JobClient, job: TrainingJob | None, types: Sequence[str], all_namespaces: bool, output: str | None
-    ) -> None:
-        self._jobs = jobs
-        self._job = job
-        self._types = types
-        self._all_namespaces = all_namespaces
-        self._output = output
-        self._widths = [9, 7, 16, 24]
-        self._raw: queue.SimpleQueue[tuple[str, Mapping[str, Any]] | ClientError] = queue.SimpleQueue()
 
-    def run(self, known: Sequence[JobEvent]) -> None:
-        """Prints the known events, then each new one. Raises ClientError."""
-        if self._output is None:
-            say(self._row(COLUMNS))
-        shown = {(event.raw["metadata"].get("uid"), event.count) for event in known}
-        for event in known:
-            self._print(event)
-        threading.Thread(target=self._read, daemon=True).start()
-        owners = _owners(self._jobs, self._job, self._all_namespaces)
-        while True:
-            try:
-                found = self._raw.get(timeout=LAST_SECONDS)
-            except queue.Empty:
-                if self._job is not None and (job := self._jobs.get(self._job.name)).finished:
-                    say(view_of(job.raw).end, error=True)
-                    return
-                owners = _owners(self._jobs, self._job, self._all_namespaces)
-                continue
-            if isinstance(found, ClientError):
-                raise found
-            kind, raw = found
-            for event in events_of([raw] if kind != "DELETED" else [], owners, self._types):
-                key = (raw["metadata"].get("uid"), event.count)
-                if key not in shown:
-                    shown.add(key)
-                    self._print(event)
-
-    def _read(self) -> None:
-        try:
-            for each in self._jobs.watch_events(all_namespaces=self._all_namespaces):
-                self._raw.put(each)
-        except ClientError as error:
-            self._raw.put(error)
-
-    def _print(self, event: JobEvent) -> None:
-        if self._output == "json":
-            write(json_line(shown_object(event.raw)) + "\n")
-        elif self._output == "yaml":
-            write("---\n")
-            print_value(shown_object(event.raw), "yaml")
+def _print_each(events: Iterable[JobEvent], output: str | None, *, namespaces: bool) -> None:
+    begin = 0 if namespaces else 1
+    if output is None:
+        say(padded(COLUMNS[begin:], WIDTHS[begin:]))
+    for event in events:
+        if output is None:
+            say(padded([one_line(cell) for cell in event.cells(datetime.now(UTC))][begin:], WIDTHS[begin:]))
         else:
-            cells = [one_line(cell) for cell in event.cells(datetime.now(UTC))]
-            say(self._row([*([event.namespace] if self._all_namespaces else []), *cells]))
-
-    def _row(self, cells: Sequence[str]) -> str:
-        widths = [*([16] if self._all_namespaces else []), *self._widths]
-        if self._all_namespaces and len(cells) == len(COLUMNS):
-            cells = ["NAMESPACE", *cells]
-        row = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
-        return "   ".join([*row, cells[-1]]).rstrip()
-
-
-def _owners(jobs: JobClient, job: TrainingJob | None, all_namespaces: bool) -> Owners:
-    return Owners.of([job] if job is not None else jobs.list(all_namespaces=all_namespaces))
+            print_document(event.raw, output)

@@ -7,12 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from trainmaster.cli.evidence import failure_words
 from trainmaster.cli.terminal import say
 from trainmaster.client import JobNotFound, NotAllowed, TrainingJob, worker_index
 from trainmaster.client.blocking import iterate, run
 from trainmaster.client.logs import LogReader
 from trainmaster.client.merging import WorkerLine
-from trainmaster.client.output import Output, has_started, kept_logs_or_none
+from trainmaster.client.output import has_started, kept_logs_or_none
 from trainmaster_operator.api.evidence import AttemptEvidence
 from trainmaster_operator.api.kept_logs import KeptLog
 from trainmaster_operator.wire.values import whole
@@ -21,7 +22,11 @@ from trainmaster_operator.wire.values import whole
 def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> None:
     """Prints the remaining log of the rank that failed first, and names the rank on stderr. Raises ClientError."""
     job, selection = reader.job, reader.selection
-    evidence = {one.attempt: one for one in _evidence(reader.output, job.name)}
+    try:
+        evidence = {one.attempt: one for one in run(reader.output.evidence(job.name))}
+    except NotAllowed:
+        # Some users may read pods' logs but not ConfigMaps.
+        evidence = {}
     failure = _failure(job, evidence, selection.attempt)
     if failure is None:
         if selection.attempt is None:
@@ -29,7 +34,7 @@ def print_failed(reader: LogReader, printer: Callable[[WorkerLine], None]) -> No
         raise JobNotFound(f"Job {job.name} is {job.phase}, and no failure of attempt {selection.attempt} is known")
     attempt = whole(failure.get("attempt")) or 0
     worker, rank = whole(failure.get("worker")), whole(failure.get("rank"))
-    say(_who(attempt, failure), error=True)
+    say(f"Attempt {attempt} ended with {failure_words(failure)}.", error=True)
     if worker is None:
         say(str(failure.get("message") or "It isn't known which worker failed."), error=True)
         return
@@ -87,19 +92,3 @@ def _failure(
     if attempt is not None:
         return known.get(attempt)
     return known[max(known)] if known else None
-
-
-def _evidence(output: Output, name: str) -> list[AttemptEvidence]:
-    try:
-        return run(output.evidence(name))
-    except NotAllowed:
-        # Some users may read pods' logs but not ConfigMaps.
-        return []
-
-
-def _who(attempt: int, failure: Mapping[str, Any]) -> str:
-    rank = f"rank {failure['rank']}" if failure.get("rank") is not None else ""
-    place = [f"{name} {failure[name]}" for name in ("worker", "pod", "node") if failure.get(name) is not None]
-    where = f"{rank} ({', '.join(place)})" if rank and place else rank or ", ".join(place)
-    code = f", exit code {failure['exitCode']}" if failure.get("exitCode") is not None else ""
-    return f"Attempt {attempt} ended with {failure.get('reason', 'a failure')}{f' of {where}' if where else ''}{code}."

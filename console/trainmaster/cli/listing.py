@@ -6,28 +6,24 @@ ages. A pipe gets a line for each change, as with `kubectl get --watch`, or the 
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from rich.console import Group, RenderableType
-from rich.live import Live
+from rich.console import Group
 from rich.text import Text
 
 from trainmaster.cli.arguments import none_found
-from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.output import print_jobs, shown_object
+from trainmaster.cli.console import SafeConsole, padded
+from trainmaster.cli.live import View, draw
+from trainmaster.cli.output import print_document, print_list, print_object
 from trainmaster.cli.show import job_cells, job_columns, job_table, job_view
-from trainmaster.cli.terminal import say, write
-from trainmaster.client import ClientError, JobClient, JobNotFound, NotAllowed, TrainingJob
+from trainmaster.cli.terminal import say
+from trainmaster.client import JobClient, JobNotFound, NotAllowed, TrainingJob
 from trainmaster.client.view import view_of
-from trainmaster_operator.api.printable import json_line, printable
+from trainmaster_operator.api.printable import printable
 
-TICK_SECONDS = 1.0
 # A job after a change, and whether it was deleted.
 Change = tuple[TrainingJob, bool]
-View = Callable[[], RenderableType]
 
 
 def show_jobs(
@@ -40,32 +36,31 @@ def show_jobs(
 ) -> None:
     """Shows the jobs that the selector matches (default: all), and with `watch` every change."""
     found = jobs.list(all_namespaces=all_namespaces, selector=selector)
-    console, wide = SafeConsole(), output == "wide"
+    console, names = SafeConsole(), job_columns(namespaces=all_namespaces, wide=output == "wide")
     none = none_found(jobs, all_namespaces, f" with {selector}" if selector else "")
     if watch:
         if not found:
             say(f"{none} Waiting for the first.", error=True)
         changes = jobs.watch_all(all_namespaces=all_namespaces, selector=selector)
-        views = partial(table_views, namespaces=all_namespaces, wide=wide)
-        _show_changes(console, changes, views, output, namespaces=all_namespaces)
+        _show_changes(console, changes, table_views, output, names)
     elif output not in (None, "wide"):
-        print_jobs(found, output, listed=True)
+        print_list([job.raw for job in found], output)
     elif found:
-        console.print(job_table(found, namespaces=all_namespaces, wide=wide), soft_wrap=True)
+        console.print(job_table(found, names), soft_wrap=True)
     else:
         say(none, error=True)
 
 
 def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: str | None = None) -> None:
     """Shows one job, and with `watch` each change until it has ended. Raises JobNotFound if it is deleted."""
-    console = SafeConsole()
+    console, names = SafeConsole(), job_columns(wide=output == "wide")
     if watch:
-        views = None if output == "wide" else lambda found: (view_of_job(jobs, each) for each, _ in found)
-        _show_changes(console, changes(jobs, job.name), views, output, namespaces=False)
+        views = None if output == "wide" else lambda found, _: (view_of_job(jobs, each) for each, _ in found)
+        _show_changes(console, changes(jobs, job.name), views, output, names)
     elif output == "wide":
-        console.print(job_table([job], wide=True), soft_wrap=True)
+        console.print(job_table([job], names), soft_wrap=True)
     elif output is not None:
-        print_jobs([job], output)
+        print_object(job.raw, output)
     else:
         console.print(view_of_job(jobs, job)(), crop=False)
 
@@ -73,17 +68,17 @@ def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: 
 def _show_changes(
     console: SafeConsole,
     found: Iterable[Change],
-    views: Callable[[Iterable[Change]], Iterator[View]] | None,
+    views: Callable[[Iterable[Change], Sequence[str]], Iterator[View]] | None,
     output: str | None,
-    *,
-    namespaces: bool,
+    names: Sequence[str],
 ) -> None:
     if output not in (None, "wide"):
-        print_objects(found, output)
+        for job, _ in found:
+            print_document(job.raw, output)
     elif console.is_terminal and views is not None:
-        draw(console, views(found))
+        draw(console, views(found, names))
     else:
-        print_rows(found, namespaces=namespaces, wide=output == "wide")
+        print_rows(found, names)
 
 
 def changes(jobs: JobClient, name: str) -> Iterator[Change]:
@@ -95,20 +90,8 @@ def changes(jobs: JobClient, name: str) -> Iterator[Change]:
     raise JobNotFound(f"Job {name} was deleted while it was watched.")
 
 
-def print_objects(found: Iterable[Change], output: str) -> None:
-    """Prints the object or its name for each change, as kubectl does, but each JSON object in one line."""
-    for job, _ in found:
-        if output == "json":
-            write(json_line(shown_object(job.raw)) + "\n")
-            continue
-        if output == "yaml":
-            write("---\n")
-        print_jobs([job], output)
-
-
-def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> None:
-    """Prints the column names, then a row for each change that is visible in the columns."""
-    names = job_columns(namespaces=namespaces, wide=wide)
+def print_rows(found: Iterable[Change], names: Sequence[str]) -> None:
+    """Prints the columns' names, then a row for each change that is visible in the columns."""
     widths = [max(len(name), 10) for name in names]
     last: dict[str, dict[str, str]] = {}
     for job, deleted in found:
@@ -120,46 +103,16 @@ def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False)
         if last.get(job.uid) == shown:
             continue
         if not last:
-            say(_row(names, widths))
+            say(padded(names, widths))
         last[job.uid] = shown
         row = [cells[name] for name in names]
         widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
-        say(_row(row, widths))
+        say(padded(row, widths))
         if view.failure:
             say(f"{job.name}: {view.failure}", error=True)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "   ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-
-def draw(console: SafeConsole, views: Iterator[View]) -> None:
-    """Draws each view on arrival, and the newest one every second, without asking the API server again."""
-    found: queue.SimpleQueue[View | ClientError | None] = queue.SimpleQueue()
-
-    def read() -> None:
-        try:
-            for view in views:
-                found.put(view)
-            found.put(None)
-        except ClientError as error:
-            found.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    view = found.get()
-    with Live(console=console, auto_refresh=False) as live:
-        while callable(view):
-            live.update(view(), refresh=True)
-            try:
-                view = found.get(timeout=TICK_SECONDS)
-            except queue.Empty:
-                # Draws the same view again, with new ages.
-                continue
-    if isinstance(view, ClientError):
-        raise view
-
-
-def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> Iterator[View]:
+def table_views(found: Iterable[Change], names: Sequence[str]) -> Iterator[View]:
     """Yields a function after each change. It draws the table of all jobs for a given time."""
     known: dict[str, TrainingJob] = {}
     for job, deleted in found:
@@ -167,7 +120,7 @@ def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False
         if not deleted:
             known[job.uid] = job
         ordered = sorted(known.values(), key=lambda each: (each.namespace, each.name))
-        yield partial(job_table, ordered, namespaces=namespaces, wide=wide)
+        yield partial(job_table, ordered, names)
 
 
 def view_of_job(jobs: JobClient, job: TrainingJob) -> View:

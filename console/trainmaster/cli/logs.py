@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from trainmaster.cli.arguments import most_workers, require_attempt, require_rank, require_worker
+from trainmaster.cli.arguments import most_workers, require_attempt, require_index
 from trainmaster.cli.failed_logs import print_failed
 from trainmaster.cli.show import job_trouble, pod_trouble
 from trainmaster.cli.terminal import log_line, say, shows_colours
@@ -30,55 +29,39 @@ DIM, BOLD = 2, 1
 MAX_NAMED = 8
 
 
-@dataclass(frozen=True)
-class LogOptions:
-    """LogOptions contains the command's options as given."""
-
-    workers: Collection[int] = ()
-    ranks: Collection[int] = ()
-    attempt: int | None = None
-    previous: bool = False
-    failed: bool = False
-    since_seconds: float | None = None
-    tail: int | None = None
-    follow: bool = False
-    timestamps: bool = False
-    prefix: bool | None = None
-
-
-def print_logs(jobs: JobClient, job: TrainingJob, options: LogOptions) -> None:
+def print_logs(
+    jobs: JobClient,
+    job: TrainingJob,
+    selection: Selection,
+    *,
+    prefix: bool | None,
+    timestamps: bool,
+    failed: bool,
+    follow: bool,
+) -> None:
     """Prints the selected lines of a job's output. Raises ClientError; JobNotFound for an impossible worker or rank."""
-    for worker in options.workers:
-        require_worker(job, worker)
-    for rank in options.ranks:
-        require_rank(job, rank)
+    for worker in selection.workers or ():
+        require_index(job, "worker", worker)
+    for rank in selection.ranks or ():
+        require_index(job, "rank", rank)
+    if selection.attempt is not None:
+        require_attempt(job, selection.attempt)
     # urllib3 warns if many logs need more connections than it keeps.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-    selection = Selection(
-        workers=frozenset(options.workers) if options.workers else None,
-        ranks=frozenset(options.ranks) if options.ranks else None,
-        attempt=_attempt(job, options),
-        since=None if options.since_seconds is None else time.time() - options.since_seconds,
-        tail=options.tail,
-    )
-    several = max(job.status.workers.desired, most_workers(job)) > 1 and len(options.workers) != 1
-    printer = Printer(Style(several and not options.failed, options.prefix, options.timestamps, not options.ranks))
-    reader = LogReader(jobs.asynchronous, job, selection, _Sentences())
-    if options.failed:
+    several = most_workers(job) > 1 and len(selection.workers or ()) != 1 and not failed
+    printer = Printer(several, prefix, timestamps, separators=not selection.ranks)
+    reader = LogReader(jobs.asynchronous, job, selection, _Waiting())
+    if failed:
         print_failed(reader, printer)
     else:
-        _print(reader, printer, follow=options.follow)
+        _print(reader, printer, follow=follow)
 
 
-def _attempt(job: TrainingJob, options: LogOptions) -> int | None:
-    """Returns the selected attempt, or None for all. Raises JobNotFound if the attempt never began."""
-    if options.previous:
-        if job.status.attempt < 2:
-            raise JobNotFound(f"Job {job.name} is in its first attempt: there is no previous one")
-        return job.status.attempt - 1
-    if options.attempt is not None:
-        require_attempt(job, options.attempt)
-    return options.attempt
+def attempt_before(job: TrainingJob) -> int:
+    """Returns the number of the job's previous attempt. Raises JobNotFound if there is none."""
+    if job.status.attempt < 2:
+        raise JobNotFound(f"Job {job.name} is in its first attempt: there is no previous one")
+    return job.status.attempt - 1
 
 
 def _print(reader: LogReader, printer: Printer, *, follow: bool) -> None:
@@ -99,11 +82,11 @@ def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
     gone = {worker: log for worker, log in kept.items() if worker not in started}
     # Pods that still exist contain the first lines, even if the kept output doesn't.
     earlier = gone if job.finished or job.phase == "Suspended" else kept
-    if missing := _missing_sentence(earlier, selection):
+    if missing := _missing_message(earlier, selection):
         say(missing, error=True)
     is_silent = not printer.printed and selection.tail != 0
     if is_silent and (selection.by_content or selection.since is not None) and (started or kept):
-        say(_nothing_sentence(job, selection), error=True)
+        say(_nothing_message(job, selection), error=True)
     elif is_silent and job.finished and not selection.by_content:
         say(f"{view_of(job.raw).end}\nIt printed nothing that was kept.", error=True)
         return
@@ -114,13 +97,12 @@ def _explain(reader: LogReader, printer: Printer, *, with_end: bool) -> None:
 
 
 @dataclass
-class _Sentences(Observer):
-    """_Sentences prints each reason for waiting once, because reasons alternate while an image's pull is retried."""
+class _Waiting(Observer):
+    """_Waiting prints each reason for waiting once, because reasons alternate while an image's pull is retried."""
 
     _said: defaultdict[int | None, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def listed(self, job: TrainingJob, pods: Sequence[Mapping[str, Any]], *, is_idle: bool) -> None:
-        """Prints why workers have no output yet, or why there are no pods."""
         waiting: dict[int | None, str] = {}
         for pod in pods:
             worker = worker_index(pod)
@@ -142,7 +124,6 @@ class _Sentences(Observer):
             say(f"... and {len(new) - MAX_NAMED} more workers.", error=True)
 
     def too_many(self, logs: int) -> None:
-        """Prints that there are too many logs to merge into one stream."""
         say(
             f"Lines of {logs} workers are too many to merge: those of {MAX_MERGED} workers come before those of the "
             "next; choose some with --worker or --rank.",
@@ -150,7 +131,7 @@ class _Sentences(Observer):
         )
 
 
-def _missing_sentence(kept: Mapping[int, KeptLog], selection: Selection) -> str:
+def _missing_message(kept: Mapping[int, KeptLog], selection: Selection) -> str:
     """Returns a message about missing first lines. It is empty if no requested lines are missing."""
     cut = [worker for worker, log in kept.items() if log.cut and not _begins_in(log, selection.attempt)]
     if not cut or selection.tail is not None or selection.since is not None:
@@ -169,7 +150,7 @@ def _begins_in(log: KeptLog, attempt: int | None) -> bool:
     return attempt is not None and any(begins is not None and begins <= attempt for begins in marks)
 
 
-def _nothing_sentence(job: TrainingJob, selection: Selection) -> str:
+def _nothing_message(job: TrainingJob, selection: Selection) -> str:
     """Returns the message for a log that contains no selected lines."""
     ranks = "" if selection.ranks is None else f" of rank {' or '.join(map(str, sorted(selection.ranks)))}"
     attempt = "" if selection.attempt is None else f" of attempt {selection.attempt}"
@@ -182,9 +163,9 @@ def _nothing_sentence(job: TrainingJob, selection: Selection) -> str:
     return f"Job {job.name} has no output{ranks}{attempt}{since}."
 
 
-@dataclass(frozen=True)
-class Style:
-    """Style determines how lines are printed."""
+@dataclass
+class Printer:
+    """Printer prints and counts lines. If several logs contain an attempt's beginning, it is printed once."""
 
     several: bool = True
     """Whether lines of several workers are printed, so that each line needs a label."""
@@ -193,36 +174,29 @@ class Style:
     timestamps: bool = False
     separators: bool = True
     """Whether the beginnings of attempts are printed."""
-
-
-class Printer:
-    """Printer prints and counts lines. If several logs contain an attempt's beginning, it is printed once."""
-
-    def __init__(self, style: Style) -> None:
-        self.printed = 0
-        self._style = style
-        self._coloured = shows_colours()
-        self._separated = 0
+    printed: int = field(default=0, init=False)
+    _coloured: bool = field(default_factory=lambda: shows_colours(), init=False)
+    _separated: int = field(default=0, init=False)
 
     def __call__(self, line: WorkerLine) -> None:
         """Prints a line. Raises BrokenPipeError."""
-        style, begins = self._style, line.separates
+        begins = line.separates
         if begins is not None:
-            if not style.separators or (style.several and style.prefix is None and begins <= self._separated):
+            if not self.separators or (self.several and self.prefix is None and begins <= self._separated):
                 return
             self._separated = max(self._separated, begins)
         self.printed += 1
         label, text = self._labelled(line, begins)
-        log_line(text, (_timestamp(line.time) if style.timestamps else "") + label)
+        log_line(text, (_timestamp(line.time) if self.timestamps else "") + label)
 
     def _labelled(self, line: WorkerLine, begins: int | None) -> tuple[str, str]:
         own = "" if begins is not None else line.label
         text = line.text[len(own) :]
-        if self._style.prefix is False:
+        if self.prefix is False:
             return "", text
-        if self._style.prefix is None and begins is not None and self._style.several:
+        if self.prefix is None and begins is not None and self.several:
             return "", self._colour(text, BOLD)
-        shows_worker = self._style.prefix or (not own and self._style.several)
+        shows_worker = self.prefix or (not own and self.several)
         worker = self._colour(f"[worker {line.worker}] ", DIM) if shows_worker else ""
         if own and self._coloured:
             # Each rank has its own colour in a terminal.

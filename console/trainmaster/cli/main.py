@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Annotated
 
 import typer
@@ -22,27 +21,22 @@ def _show_version(value: bool) -> None:
         raise typer.Exit
 
 
-_VERSION = inspect.Parameter(
-    "version",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ],
-)
-
-
 def program(name: str) -> Program:
     """Returns all commands as a program of the given name."""
     made = Program(name)
 
-    def root(**options: object) -> None:
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        ] = False,
+        **connection: object,
+    ) -> None:
         """Run, watch, steer and diagnose distributed PyTorch training on Kubernetes.
 
         Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 timed out.
         """
 
-    with_options(root, [_VERSION])
+    with_options(root, root)
     made.callback()(root)
     return made
 

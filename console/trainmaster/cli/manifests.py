@@ -6,21 +6,23 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from trainmaster.cli.convert import is_job, mistake_of, objects_of, other_job
-from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
-from trainmaster.cli.output import require_room, write_file
+from trainmaster.cli.documents import Document, documents_of
+from trainmaster.cli.output import write_files
+from trainmaster.cli.submission import require_valid
 from trainmaster.cli.terminal import say, write
-from trainmaster.cli.yaml_values import yaml_text
+from trainmaster.cli.yaml_values import Mistake, yaml_text
 from trainmaster.client.errors import ClientError
 from trainmaster_operator.agent.build import zipapp_bytes
 from trainmaster_operator.api.parsing import InvalidJob, ParsedJob, parse_job
 from trainmaster_operator.api.printable import json_text
-from trainmaster_operator.api.v1alpha1 import KIND, JobIdentity
+from trainmaster_operator.api.v1alpha1 import API_VERSION, KIND, JobIdentity
 from trainmaster_operator.api.values import show
 from trainmaster_operator.rendering import AgentConfigMap, Manifest, Settings, first_assignment, render
 from trainmaster_operator.rendering.agent_source import config_map_name
@@ -34,42 +36,34 @@ UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 def validate_files(files: Sequence[str]) -> int:
     """Checks every job, prints all mistakes, and returns the exit code, which is 1 if there are mistakes."""
     wrong = False
-    for source in files:
-        for file, job in _jobs(source):
-            wrong = wrong or job is None
-            if job is not None:
-                say(f"{file}: {KIND} {job.name} is valid")
+    for file, job in chain.from_iterable(map(_jobs, files)):
+        if job is None:
+            wrong = True
+        else:
+            say(f"{file}: {KIND} {job.name} is valid")
     return 1 if wrong else 0
 
 
 def render_files(
     files: Sequence[str], output: str, directory: Path | None, namespace: str, *, force: bool = False
 ) -> int:
-    """Renders every job's objects to stdout or into a folder, and returns the exit code.
+    """Renders every job's objects to stdout or into a folder, and returns the exit code. Raises ClientError.
 
     Unless `force` is set, nothing is written if a file exists with different content.
     """
     settings = Settings(agent=AgentConfigMap(config_map_name(zipapp_bytes())))
     manifests: list[Manifest] = []
     wrong = False
-    for source in files:
-        for _, job in _jobs(source):
-            if job is None:
-                wrong = True
-                continue
+    for _, job in chain.from_iterable(map(_jobs, files)):
+        if job is None:
+            wrong = True
+        else:
             identity = JobIdentity(job.namespace or namespace, job.name, UNKNOWN_UID)
             manifests += render(identity, job.spec, first_assignment(identity, job.spec), settings=settings)
     if directory is None:
         write(_text([manifest.body for manifest in manifests], output))
-        return 1 if wrong else 0
-    try:
+    else:
         _write(manifests, directory, output, force=force)
-    except ClientError as error:
-        say(f"error: {error}", error=True)
-        return 1
-    except OSError as error:
-        say(f"{error.filename}: {error.strerror}; name a folder that can be written", error=True)
-        return 1
     return 1 if wrong else 0
 
 
@@ -80,30 +74,18 @@ def _write(manifests: Sequence[Manifest], directory: Path, output: str, *, force
         if path in texts:
             raise ClientError(f"two jobs have a child in {path}; render each into a folder of its own")
         texts[path] = _text([manifest.body], output).encode()
-    for path, text in texts.items():
-        require_room(path, force=force or (path.is_file() and path.read_bytes() == text))
-    directory.mkdir(parents=True, exist_ok=True)
-    for path, text in texts.items():
-        write_file(path, text)
+    write_files(texts, force=force)
+    for path in texts:
         say(f"wrote {path}", error=True)
 
 
 def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
     """Yields each job of a file or a folder with its file's name, or None for a mistake, which is printed."""
-    try:
-        files = files_of(source)
-    except UnreadableFile as error:
-        say(str(error), error=True)
-        yield source, None
-        return
     found, missing = False, "document"
-    for file in files:
-        try:
-            documents = read_documents(file)
-        except UnreadableFile as error:
-            say(str(error), error=True)
-            yield file, None
+    for file, documents in documents_of(source):
+        if documents is None:
             found = True
+            yield file, None
             continue
         if documents:
             missing = KIND
@@ -126,45 +108,36 @@ def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | N
         for path, value in objects_of(document)
     ]
     names: set[tuple[str, str]] = set()
-    has_job = any(isinstance(value, Mapping) and is_job(value) for _, _, _, value in objects)
+    has_job = any(is_job(value) for _, _, _, value in objects)
     for position, document, path, value in objects:
-        if document.value is None or (isinstance(value, Mapping) and is_job(value)):
-            job = _parse(file, document, path, value)
-            if job is not None and mapping(value["metadata"]).get("name"):
-                if (job.namespace, job.name) in names:
-                    place = document.place(f"{path}.metadata.name".lstrip("."))
-                    message = (
-                        f"metadata.name: {show(job.name)} is the name of another job in this file; give it its own"
-                    )
-                    _report(file, [(*place, message)])
-                    job = None
-                else:
-                    names.add((job.namespace, job.name))
-            yield job
-            continue
-        mistake = mistake_of(value)
-        if mistake is None or (has_job and isinstance(value, Mapping) and other_job(value)):
-            say(f"{file}: skipped document {position} ({value['kind']} in {value['apiVersion']})", error=True)
-        else:
-            _report(file, [(*document.place(path), mistake)])
-            yield None
+        job, mistakes = None, list(document.mistakes)
+        if document.value is not None and is_job(value):
+            job, problems = _parsed(value, names)
+            mistakes += [Mistake(*document.place(f"{path}.{field}".lstrip(".")), text) for field, text in problems]
+        elif document.value is not None:
+            problem = mistake_of(value)
+            if problem is None or (has_job and isinstance(value, Mapping) and other_job(value)):
+                say(f"{file}: skipped document {position} ({value['kind']} in {value['apiVersion']})", error=True)
+                continue
+            mistakes = [Mistake(*document.place(path), problem)]
+        for mistake in sorted(mistakes, key=lambda each: (each.line, each.column)):
+            say(mistake.at(file), error=True)
+        yield None if mistakes else job
 
 
-def _parse(file: str, document: Document, path: str, value: Any) -> ParsedJob | None:
-    mistakes = [(each.line, each.column, each.message) for each in document.mistakes]
-    job = None
-    if document.value is not None:
-        try:
-            job = parse_job(value)
-        except InvalidJob as error:
-            mistakes += [(*document.place(f"{path}.{each.field}".lstrip(".")), str(each)) for each in error.problems]
-    _report(file, mistakes)
-    return None if mistakes else job
-
-
-def _report(file: str, mistakes: list[tuple[int, int, str]]) -> None:
-    for line, column, message in sorted(mistakes, key=lambda each: each[:2]):
-        say(f"{file}:{line}:{column}: {message}", error=True)
+def _parsed(value: Mapping[str, Any], names: set[tuple[str, str]]) -> tuple[ParsedJob | None, list[tuple[str, str]]]:
+    """Returns the job, and its problems by field. Its name is added to the file's other names."""
+    try:
+        job = parse_job(value)
+    except InvalidJob as error:
+        return None, [(each.field, str(each)) for each in error.problems]
+    name = (job.namespace, job.name)
+    if name in names:
+        message = f"metadata.name: {show(job.name)} is the name of another job in this file; give it its own"
+        return None, [("metadata.name", message)]
+    if mapping(value["metadata"]).get("name"):
+        names.add(name)
+    return job, []
 
 
 def _text(objects: list[Mapping[str, Any]], output: str) -> str:
@@ -189,32 +162,16 @@ class Project:
         return str(made.render(vars(self)))
 
 
-def write_project(directory: Path, project: Project, *, force: bool) -> int:
-    """Writes a new job's files, prints the next steps, and returns the exit code, which is 1 if nothing was written."""
+def write_project(directory: Path, project: Project, *, force: bool) -> None:
+    """Writes a new job's files, and prints the next steps. Raises ClientError."""
     # Checks the values by the rules for files, so that the error messages are equal.
     values = {"image": project.image, "workers": project.workers, "command": ["python"]}
-    body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
-    try:
-        parse_job({**body, "metadata": {"name": project.name}, "spec": {**values, "resources": {"gpus": project.gpus}}})
-    except InvalidJob as error:
-        for problem in error.problems:
-            say(f"error: {problem}", error=True)
-        return 1
-    try:
-        for file in _STARTERS:
-            require_room(directory / file, force=force)
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in _STARTERS:
-            write_file(directory / file, project.text(file).encode())
-            say(f"wrote {directory / file}")
-    except ClientError as error:
-        say(f"error: {error}", error=True)
-        return 1
-    except OSError as error:
-        say(f"error: {error.filename}: {error.strerror}; name a folder that can be written", error=True)
-        return 1
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": project.name}}
+    require_valid({**body, "spec": {**values, "resources": {"gpus": project.gpus}}})
+    write_files({directory / file: project.text(file).encode() for file in _STARTERS}, force=force)
+    for file in _STARTERS:
+        say(f"wrote {directory / file}")
     say("")
     say("Next, at a cluster that has Trainmaster:")
     say(f"  kubectl dtj submit {shlex.quote(str(directory / _STARTERS[0]))} --code {shlex.quote(str(directory))}")
     say(f"  kubectl dtj status --watch {project.name}")
-    return 0

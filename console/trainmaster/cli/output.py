@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli.terminal import say, write
 
-if TYPE_CHECKING:
-    from trainmaster.client import TrainingJob
 
-FORMATS = ("json", "yaml", "name", "wide")
-
-
-def output_option(*formats: str, help: str | None = None) -> Any:
-    """Returns the option `-o` with these formats."""
+def format_option(*flags: str, formats: Sequence[str], help: str, panel: str | None = None) -> Any:
+    """Returns an option whose value is one of these formats."""
 
     def known(value: str | None) -> str | None:
         if value is not None and value not in formats:
@@ -29,31 +24,55 @@ def output_option(*formats: str, help: str | None = None) -> Any:
         return [each for each in formats if each.startswith(incomplete)]
 
     return typer.Option(
-        *("--output", "-o"),
+        *flags,
         metavar="|".join(formats),
-        help=help or "Output format: whole objects, names only, or more columns.",
+        help=help,
         callback=known,
         autocompletion=complete,
+        rich_help_panel=panel,
     )
 
 
 # The first option is for commands that print jobs, the second for commands that print other objects.
-Output = Annotated[str | None, output_option(*FORMATS)]
-ObjectOutput = Annotated[str | None, output_option("json", "yaml", help="Output format.")]
+Output = Annotated[
+    str | None,
+    format_option(
+        *("--output", "-o"),
+        formats=("json", "yaml", "name", "wide"),
+        help="Output format: whole objects, names only, or more columns.",
+    ),
+]
+ObjectOutput = Annotated[str | None, format_option("--output", "-o", formats=("json", "yaml"), help="Output format.")]
 
 
-def print_jobs(jobs: Sequence[TrainingJob], output: str, *, listed: bool = False) -> None:
-    """Prints jobs as json, yaml or name. With `listed`, even a single job is printed as a list."""
+def print_object(raw: Mapping[str, Any], output: str) -> None:
+    """Prints an object in json or yaml, or a job's name."""
     if output == "name":
-        for job in jobs:
-            say(object_name(job.name))
-        return
-    objects = [shown_object(job.raw) for job in jobs]
-    if len(objects) == 1 and not listed:
-        print_value(objects[0], output)
+        say(object_name(raw["metadata"]["name"]))
     else:
-        whole = {"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}}
-        print_value(whole, output)
+        print_value(shown_object(raw), output)
+
+
+def print_list(objects: Iterable[Mapping[str, Any]], output: str) -> None:
+    """Prints objects as a list in json or yaml, or jobs' names."""
+    if output == "name":
+        for raw in objects:
+            print_object(raw, output)
+        return
+    items = [shown_object(raw) for raw in objects]
+    print_value({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}, output)
+
+
+def print_document(raw: Mapping[str, Any], output: str) -> None:
+    """Prints one of several objects that arrive over time as kubectl does, but each JSON object in one line."""
+    if output == "json":
+        from trainmaster_operator.api.printable import json_line
+
+        write(json_line(shown_object(raw)) + "\n")
+        return
+    if output == "yaml":
+        write("---\n")
+    print_object(raw, output)
 
 
 def print_value(value: Any, output: str) -> None:
@@ -96,6 +115,23 @@ def require_room(path: Path, *, force: bool) -> None:
         raise ClientError(f"{path} exists and is no file; name another")
     if not force:
         raise ClientError(f"{path} exists already; --force replaces it")
+
+
+def write_files(contents: Mapping[Path, bytes], *, force: bool) -> None:
+    """Writes files and creates their folders. Raises ClientError.
+
+    Unless `force` is set, nothing is written if a file exists with different content.
+    """
+    from trainmaster.client.errors import ClientError
+
+    try:
+        for path, content in contents.items():
+            require_room(path, force=force or (path.is_file() and path.read_bytes() == content))
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, content)
+    except OSError as error:
+        raise ClientError(f"{error.filename}: {error.strerror}; name a folder that can be written") from error
 
 
 def write_file(path: Path, content: bytes) -> None:

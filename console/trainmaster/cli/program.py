@@ -14,9 +14,10 @@ import errno
 import gc
 import os
 import re
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,7 +53,6 @@ class _Defaults(dict[str, Any]):
     """_Defaults gives every command the same defaults: the options that preceded the command."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns the defaults of a command's options."""
         return dict(self)
 
 
@@ -63,7 +63,6 @@ class _AsGiven:
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Returns the value unchanged."""
         return value
 
 
@@ -122,8 +121,9 @@ class Commands(TyperGroup):
         """Returns the named command. Raises UsageError if a preceding option doesn't apply to the command."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, TyperGroup) and not ctx.resilient_parsing:
+            flags = {parameter.name: parameter.opts[0] for parameter in ctx.find_root().command.params}
             for option in sorted(set(ctx.default_map) - {parameter.name for parameter in command.params}):
-                flag = OPTIONS[option].flag
+                flag = flags[option]
                 later = any(flag in parameter.opts for parameter in command.params)
                 remedy = f"put it after '{name}', where it has another meaning" if later else "leave it out"
                 ctx.fail(f"'{name}' doesn't take {flag} of the connection; {remedy}")
@@ -150,28 +150,6 @@ class Commands(TyperGroup):
         Command.format_options(self, ctx, formatter)  # type: ignore[arg-type]
 
 
-class _Registered(Mapping[str, Any]):
-    """_Registered maps names to the commands that `commands` lists, each imported on demand."""
-
-    def __init__(self) -> None:
-        self._sections = {name: section for section, names in SECTIONS.items() for name in names}
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            section = self._sections[name]
-            command = _command(import_module(module_of(name)).app, name)
-            vars(command).update(name=name, rich_help_panel=section)
-            self._loaded[name] = command
-        return self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sections)
-
-    def __len__(self) -> int:
-        return len(self._sections)
-
-
 def _command(app: Part, name: str) -> Any:
     """Returns the module's command with this name, or else the module's only command or group."""
     for info in app.registered_commands:
@@ -186,7 +164,33 @@ class _Tree(Commands):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": None})
         _take_texts_as_given(self.params)
-        self.commands: Any = _Registered()
+        self._sections = {name: section for section, names in SECTIONS.items() for name in names}
+        # A command is None until it is needed, because its module is imported then.
+        self.commands: dict[str, Any] = dict.fromkeys(self._sections)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        if name in self.commands and self.commands[name] is None:
+            self.commands[name] = command = _command(import_module(module_of(name)).app, name)
+            vars(command).update(name=name, rich_help_panel=self._sections[name])
+        return self.commands.get(name)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the given command. Turns the client's errors into one line on stderr and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.TyperException):
+            raise
+        except KeyboardInterrupt:
+            # A second Ctrl-C would only interrupt the cleanup.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            raise typer.Exit(130) from None
+        except Exception as error:
+            from trainmaster.client.errors import ClientError, WaitTimeout
+
+            if not isinstance(error, ClientError):
+                raise
+            say(f"error: {error}", error=True)
+            raise typer.Exit(3 if isinstance(error, WaitTimeout) else 1) from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command. Raises UsageError, which suggests kubectl for kubectl's own verbs."""
@@ -233,7 +237,6 @@ class Part(typer.Typer):
         super().__init__(**{**settings, "context_settings": _SETTINGS, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
-        """Returns the decorator for a command's function."""
         return super().command(name, **{"cls": Command, "context_settings": _SETTINGS, **options})
 
 
@@ -244,7 +247,6 @@ class Program(Part):
         super().__init__(name=name, **{"cls": _Tree, **options})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command that the process's arguments name."""
         with short_lived():
             try:
                 return super().__call__(*args, **kwargs)

@@ -47,7 +47,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
         cells.insert(0, ProgressBar(total=view.total_steps, completed=view.step or 0, width=30))
     parts += [Columns(cells, padding=(0, 2))] if cells else []
     if job.status.time_spent is not None:
-        parts.extend(where_time_went(job, job.status.time_spent, pods, now))
+        parts.extend(where_time_went(job, job.status.time_spent, now))
     if pods:
         parts.append(pod_table(pods, now, training(job)))
     if view.failures:
@@ -86,14 +86,14 @@ def figure_cells(view: JobView, *, without: Collection[str] = ()) -> list[Render
     return cells
 
 
-def job_columns(*, namespaces: bool, wide: bool = False) -> list[str]:
+def job_columns(*, namespaces: bool = False, wide: bool = False) -> list[str]:
     """Returns the column names of a table of jobs."""
     usual = ["NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"]
     more = ["SAMPLES/S", "ETA", "GOODPUT", "REASON"]
     return [*(["NAMESPACE"] if namespaces else []), *usual, *(more if wide else [])]
 
 
-def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
+def job_cells(view: JobView) -> dict[str, str]:
     """Returns a job's cells by column. Only the age changes with time."""
     return {
         "NAMESPACE": view.namespace,
@@ -104,7 +104,7 @@ def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
         "WORKERS": f"{view.running}/{view.desired}",
         "STEP": view.steps,
         "LOSS": figure(view.loss),
-        "AGE": view.age(now or datetime.now(UTC)),
+        "AGE": view.age(datetime.now(UTC)),
         "SAMPLES/S": rate(view.samples_per_second),
         "ETA": "" if view.eta_seconds is None else duration(view.eta_seconds),
         "GOODPUT": percent(view.goodput),
@@ -112,12 +112,9 @@ def job_cells(view: JobView, now: datetime | None = None) -> dict[str, str]:
     }
 
 
-def job_table(
-    jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False, wide: bool = False
-) -> Text:
-    """Returns a table with one line per job. `namespaces` adds the jobs' namespaces."""
-    names = job_columns(namespaces=namespaces, wide=wide)
-    cells = [job_cells(view_of(job.raw), now) for job in jobs]
+def job_table(jobs: Sequence[TrainingJob], names: Sequence[str]) -> Text:
+    """Returns a table of these columns with one line per job."""
+    cells = [job_cells(view_of(job.raw)) for job in jobs]
     return columns(names, [[row[name] for name in names] for row in cells], {names.index("PHASE"): PHASE_STYLES})
 
 
@@ -132,7 +129,7 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collec
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
         created = to_datetime(metadata.get("creationTimestamp"))
-        index = _index(pod)
+        index = str(metadata.get("labels", {}).get(POD_INDEX_LABEL, ""))
         rows.append(
             [
                 f"{index} (spare)" if training and index not in map(str, training) else index,
@@ -144,10 +141,6 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collec
             ]
         )
     return columns(["WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"], rows)
-
-
-def _index(pod: Mapping[str, Any]) -> str:
-    return str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
 
 
 def _waiting(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -187,26 +180,16 @@ def job_trouble(job: TrainingJob) -> str:
     return f"{view.phase}: {obstacle}" if view.is_accepted and obstacle else obstacle or view.phase
 
 
-def where_time_went(
-    job: TrainingJob, spent: TimeSpent, pods: Sequence[Mapping[str, Any]], now: datetime
-) -> list[RenderableType]:
-    """Returns a bar for the use of time and its legend, largest share first. Without entries, the list is empty.
+def where_time_went(job: TrainingJob, spent: TimeSpent, now: datetime) -> list[RenderableType]:
+    """Returns a bar for the use of time and its legend, largest share first, if any time is accounted.
 
-    The operator updates the account only with other changes of the status, so the newest time isn't accounted yet.
-    Before a job runs, this time is added to what the job waits for. For a running job without reports, the last line
-    shows this time.
+    The operator updates the account only with other changes of the status. A last line shows the time since then.
     """
     # Users may have edited the status, and the bar needs valid shares.
     amounts = {name: seconds for name in TIME_CATEGORIES if is_number(seconds := getattr(spent, name)) and seconds > 0}
     until = to_datetime(spent.until)
     open_seconds = max((now - until).total_seconds(), 0.0) if until is not None and not job.finished else 0.0
-    waits_in = _waits_in(job, pods)
-    if open_seconds and waits_in is not None:
-        amounts[waits_in] = amounts.get(waits_in, 0.0) + open_seconds
-        open_seconds = 0.0
     total = sum(amounts.values())
-    if not total:
-        return []
     bar = Text("time ")
     cells: list[RenderableType] = []
     drawn, reached = 0, 0.0
@@ -219,42 +202,11 @@ def where_time_went(
         share = "<1%" if seconds / total < 0.005 else percent(seconds / total)
         shown = f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
         cells.append(Text.assemble((name, style), f" {shown} ({share})", no_wrap=True))
-    parts: list[RenderableType] = [bar, Columns(cells, padding=(0, 2))]
+    parts: list[RenderableType] = [bar, Columns(cells, padding=(0, 2))] if cells else []
     if open_seconds >= UNACCOUNTED_SECONDS:
-        why = ": no progress reports" if job.phase == "Running" else ""
-        parts.append(Text(f"last {duration(open_seconds)} not accounted{why}", "dim"))
+        why = "without progress reports" if job.phase == "Running" else job.phase
+        parts.append(Text(f"last {duration(open_seconds)} {why}, not accounted yet", "dim"))
     return parts
-
-
-def _waits_in(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the category in which the operator will account for a waiting job's time.
-
-    Returns None for a running job, or if the user can't see the pods. reconciling/status/time_spent.py uses the same
-    rule.
-    """
-    status = job.status
-    if job.phase == "Suspended":
-        by_user = all(each.reason == "Suspended" for each in status.conditions if each.type == "Suspended")
-        return "suspended" if by_user else "queue"
-    if job.phase not in ("Pending", "Starting", "Restarting"):
-        return None
-    if status.scheduling_backoff:
-        return "queue"
-    needed = training(job)
-    alive = [
-        pod
-        for pod in pods
-        if not pod["metadata"].get("deletionTimestamp") and (not needed or _index(pod) in map(str, needed))
-    ]
-    if len(alive) < status.workers.desired:
-        if not pods and status.workers.created:
-            return None
-        return "restart" if job.phase == "Restarting" or status.attempt > 1 else "queue"
-    if not all((pod.get("spec") or {}).get("nodeName") for pod in alive):
-        return "schedule"
-    if any((pod.get("status") or {}).get("phase") == "Pending" for pod in alive):
-        return "pull"
-    return "restart" if job.phase == "Restarting" else "rendezvous"
 
 
 def _failures(failures: Sequence[FailureView]) -> list[RenderableType]:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from trainmaster.cli.convert import is_job
-from trainmaster.cli.documents import UnreadableFile, read_documents
+from trainmaster.cli.documents import read_documents
 from trainmaster.client.code import Archive
 from trainmaster.client.errors import InvalidRequest
 from trainmaster_operator.api.parsing import InvalidJob, parse_job
@@ -57,15 +57,11 @@ def manifest_from_file(file: str, flags: Flags) -> dict[str, Any]:
     """Returns the only job in a file, under the name from the flags if given. Raises InvalidRequest."""
     if flags.words:
         raise typer.BadParameter(f"a command stands behind -- beside the manifest {file}; write it there")
-    given = {"--image": flags.image, "--workers": flags.workers, "--gpus": flags.gpus, "--script": flags.script}
-    for option, value in given.items():
-        if value is not None:
-            raise typer.BadParameter(f"stands beside the manifest {file}; write it there", param_hint=option)
-    try:
-        documents = read_documents(file)
-    except UnreadableFile as error:
-        raise InvalidRequest(str(error)) from error
-    found = [document.value for document in documents if isinstance(document.value, Mapping) and is_job(document.value)]
+    for option in ("image", "workers", "gpus", "script"):
+        if getattr(flags, option) is not None:
+            raise typer.BadParameter(f"stands beside the manifest {file}; write it there", param_hint=f"--{option}")
+    documents = read_documents(file)
+    found = [document.value for document in documents if is_job(document.value)]
     if len(found) != 1:
         raise InvalidRequest(
             f"{file}: there are {len(found)} {KIND}s in it, and one is submitted at a time; give a file with one"
@@ -123,10 +119,8 @@ def _script(flags: Flags, code: Path | None, archive: Archive | None) -> str:
 
 
 def _generated_name(flags: Flags) -> str:
-    words = [flags.script] if flags.script else [word for word in flags.words if not word.startswith("-")]
-    stem = Path(
-        next((word for word in words if word and word.endswith(".py")), words[-1] if words else "job") or "job"
-    ).stem
+    words = [flags.script] if flags.script else [word for word in flags.words if word and not word.startswith("-")]
+    stem = Path(next((word for word in words if word.endswith(".py")), words[-1] if words else "job")).stem
     plain = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_LONGEST_STEM]
     plain = plain if plain[:1].isalpha() else f"job-{plain}".strip("-")
     return f"{plain}-{secrets.token_hex(3)}"

@@ -5,7 +5,7 @@ The picture of one job fits into the terminal. If there are few lines, it shows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -29,52 +29,13 @@ MAX_RANKS = 16
 SLOWEST, FASTEST = 4, 2
 BINS = 8
 BLOCKS = "▁▂▃▄▅▆▇█"
+# A curve that varies by less than this share of its value is drawn flat, so that noise isn't shown.
+FLAT = 0.005
 SPARK_WIDTH, BAR_WIDTH = 24, 12
 NO_TIME_YET = "no rank has reported the time of a step yet"
 UNTIMED = "the script reports its steps without their time, stepSeconds (docs/progress.md)"
 # Number of lines of a picture in a pipe, as in a large terminal.
 PIPE_LINES = 60
-
-
-@dataclass(frozen=True)
-class Picture:
-    """Picture is the known state of a job at one time. `missing` explains each part that the user may not read."""
-
-    job: TrainingJob
-    pods: Sequence[Mapping[str, object]] = ()
-    ranks: Sequence[RankMetrics] = ()
-    events: Sequence[JobEvent] = ()
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Spread is the distribution of the ranks' own times (`own_seconds`), slowest first."""
-
-    ranks: tuple[RankMetrics, ...] = ()
-    median: float = 0.0
-    histogram: tuple[tuple[float, float, int], ...] = ()
-    """Each bin's bounds (seconds) and number of ranks."""
-
-    @property
-    def title(self) -> str:
-        """Names the measured times."""
-        return "step time" if all(each.compute_seconds is None for each in self.ranks) else "computing time"
-
-    @property
-    def slowest(self) -> RankMetrics | None:
-        """Returns the slowest rank if it is much slower than the median, or None."""
-        first = self.ranks[0] if self.ranks else None
-        return first if first is not None and _seconds(first) > SLOW_FACTOR * self.median else None
-
-
-def spread_of(figures: Iterable[RankMetrics]) -> Spread:
-    """Returns the distribution of the times that ranks report."""
-    ranks = sorted((each for each in figures if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
-    if not ranks:
-        return Spread()
-    times = [_seconds(each) for each in ranks]
-    return Spread(tuple(ranks), median(times), tuple(histogram(times)))
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
@@ -94,9 +55,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
     shown = list(values)[-width:]
     if len(shown) < 2:
         return ""
-    least, most = min(shown), max(shown)
-    steps = len(BLOCKS) - 1
-    return "".join(BLOCKS[round(steps * (value - least) / (most - least)) if most > least else 0] for value in shown)
+    return blocks(shown, min(shown), max(shown))
+
+
+def blocks(values: Sequence[float | None], least: float, most: float) -> str:
+    """Draws values as blocks on a scale from `least` to `most`, and None as a blank."""
+    is_flat = most - least <= FLAT * max(abs(least), abs(most))
+    scale = 0.0 if is_flat else (len(BLOCKS) - 1) / (most - least)
+    return "".join(" " if value is None else BLOCKS[round(scale * (value - least))] for value in values)
 
 
 def step_time(seconds: float) -> str:
@@ -108,44 +74,47 @@ def _seconds(figures: RankMetrics) -> float:
     return figures.own_seconds or 0.0
 
 
+@dataclass(frozen=True)
 class JobPicture:
-    """JobPicture draws one job within the available lines and columns."""
+    """JobPicture is the known state of a job at one time. It is drawn within the available lines and columns."""
 
-    def __init__(
-        self, picture: Picture, losses: Sequence[float] = (), speeds: Sequence[float] = (), now: datetime | None = None
-    ) -> None:
-        self._picture, self._losses, self._speeds, self._now = picture, losses, speeds, now
+    job: TrainingJob
+    pods: Sequence[Mapping[str, object]] = ()
+    ranks: Sequence[RankMetrics] = ()
+    events: Sequence[JobEvent] = ()
+    missing: Sequence[str] = ()
+    """Explains each part that the user may not read."""
+    losses: Sequence[float] = ()
+    speeds: Sequence[float] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields the parts from top to bottom."""
-        picture, now = self._picture, self._now or datetime.now(UTC)
-        view = view_of(picture.job.raw)
+        now, view = datetime.now(UTC), view_of(self.job.raw)
         lines = (options.height or console.height) if console.is_terminal else PIPE_LINES
         width = min(options.max_width, 200)
         head: list[RenderableType] = [headline(view, now), *self._progress(view, width)]
         if view.phase != "Running":
             style = PHASE_STYLES.get(view.phase, "")
-            head.append(Text(one_line(job_trouble(picture.job)), style, no_wrap=True, overflow="ellipsis"))
-        head += [Text(one_line(sentence), style="yellow") for sentence in picture.missing]
-        left = lines - len(head) - len(picture.missing)
-        spread = spread_of(picture.ranks)
+            head.append(Text(one_line(job_trouble(self.job)), style, no_wrap=True, overflow="ellipsis"))
+        head += [Text(one_line(sentence), style="yellow") for sentence in self.missing]
+        left = lines - len(head) - len(self.missing)
+        timed = sorted((each for each in self.ranks if each.own_seconds), key=lambda each: (-_seconds(each), each.rank))
         # Shows at least three events and three workers; the ranks get the rest.
         events = max(3, min(8, left // 4))
-        pods = max(3, min(len(picture.pods), left // 3))
+        pods = max(3, min(len(self.pods), left // 3))
         yield Group(*head)
-        if spread.ranks:
+        if timed:
             yield Text()
-            yield from _ranks(spread, width, max(4, left - events - pods - 6))
-        elif view.phase == "Running" and not picture.missing:
-            yield Text(UNTIMED if any(each.step for each in picture.ranks) else NO_TIME_YET, style="dim")
-        if picture.pods:
+            yield from _ranks(timed, width, max(4, left - events - pods - 6))
+        elif view.phase == "Running" and not self.missing:
+            yield Text(UNTIMED if any(each.step for each in self.ranks) else NO_TIME_YET, style="dim")
+        if self.pods:
             yield Text()
-            yield pod_table(picture.pods[:pods], now, training(picture.job))
-            if len(picture.pods) > pods:
-                yield Text(f"... and {len(picture.pods) - pods} more workers", style="dim")
-        if picture.events:
+            yield pod_table(self.pods[:pods], now, training(self.job))
+            if len(self.pods) > pods:
+                yield Text(f"... and {len(self.pods) - pods} more workers", style="dim")
+        if self.events:
             yield Text()
-            yield _events(picture.events[-events:], now, width)
+            yield _events(self.events[-events:], now, width)
 
     def _progress(self, view: JobView, width: int) -> list[RenderableType]:
         """Returns the job's progress, and how its loss and speed have changed since `top` started."""
@@ -159,11 +128,11 @@ class JobPicture:
         figures = Text(no_wrap=True, overflow="crop")
         if view.loss is not None:
             figures.append(f"loss {figure(view.loss)} ")
-            figures.append(sparkline(self._losses, spark), style="cyan")
-            figures.append("   " if len(self._losses) > 1 else "  ")
+            figures.append(sparkline(self.losses, spark), style="cyan")
+            figures.append("   " if len(self.losses) > 1 else "  ")
         if view.samples_per_second is not None:
             figures.append(f"{rate(view.samples_per_second)} samples/s ")
-            figures.append(sparkline(self._speeds, spark), style="green")
+            figures.append(sparkline(self.speeds, spark), style="green")
         return [*([line] if cells else []), *([figures] if figures.plain else [])]
 
 
@@ -174,41 +143,40 @@ def _events(events: Sequence[JobEvent], now: datetime, width: int) -> Table:
         table.add_column(name, no_wrap=True)
     table.add_column("MESSAGE", no_wrap=True, overflow="ellipsis", ratio=1)
     for event in events:
-        seen, _, reason, about, message = map(one_line, event.cells(now))
+        _, seen, _, reason, about, message = map(one_line, event.cells(now))
         table.add_row(seen, Text(reason, style="yellow" if event.type == "Warning" else ""), about, message)
     return table
 
 
-def _ranks(spread: Spread, width: int, room: int) -> list[RenderableType]:
-    """Returns the ranks' times as bars, or for many ranks, a histogram and bars of the slowest and fastest."""
-    slowest = spread.ranks[0]
-    title = Text(f"{spread.title} by rank ", style="bold")
-    title.append(f"median {step_time(spread.median)}", style="")
-    if spread.slowest is not None:
-        factor = _seconds(slowest) / spread.median
-        title.append(f"   slowest: rank {slowest.rank}, {factor:.1f} times the median", style="yellow")
-    if len(spread.ranks) <= min(MAX_RANKS, room):
-        return [title, _bars(sorted(spread.ranks, key=lambda each: each.rank), spread, width)]
-    ends = [*spread.ranks[:SLOWEST], *spread.ranks[max(SLOWEST, len(spread.ranks) - FASTEST) :]]
-    most = max(counted for _, _, counted in spread.histogram)
+def _ranks(ranks: Sequence[RankMetrics], width: int, room: int) -> list[RenderableType]:
+    """Returns the times of ranks, slowest first, as bars; of many ranks, a histogram and the slowest and fastest."""
+    middle, longest = median(map(_seconds, ranks)), _seconds(ranks[0])
+    slowest = ranks[0] if longest > SLOW_FACTOR * middle else None
+    kind = "step time" if all(each.compute_seconds is None for each in ranks) else "computing time"
+    title = Text.assemble((f"{kind} by rank ", "bold"), f"median {step_time(middle)}")
+    if slowest is not None:
+        title.append(f"   slowest: rank {slowest.rank}, {longest / middle:.1f} times the median", style="yellow")
+    if len(ranks) <= min(MAX_RANKS, room):
+        return [title, _bars(sorted(ranks, key=lambda each: each.rank), longest, slowest, width)]
+    ends = [*ranks[:SLOWEST], *ranks[max(SLOWEST, len(ranks) - FASTEST) :]]
+    bins = histogram([_seconds(each) for each in ranks])
+    most = max(counted for _, _, counted in bins)
     table = Table.grid(padding=(0, 1))
-    for low, high, counted in spread.histogram:
+    for low, high, counted in bins:
         bar = Text("█" * max(1 if counted else 0, round((width - 44) * counted / most)), style="blue")
         table.add_row(f"{step_time(low)} to {step_time(high)}", f"{counted:>5}", bar)
-    return [title, _bars(ends, spread, width), Text(f"all {len(spread.ranks)} ranks", style="dim"), table]
+    return [title, _bars(ends, longest, slowest, width), Text(f"all {len(ranks)} ranks", style="dim"), table]
 
 
-def _bars(ranks: Sequence[RankMetrics], spread: Spread, width: int) -> Table:
+def _bars(ranks: Sequence[RankMetrics], longest: float, slowest: RankMetrics | None, width: int) -> Table:
     table = Table.grid(padding=(0, 1))
-    longest = _seconds(spread.ranks[0])
     room = max(8, min(60, width - 48))
     for each in ranks:
-        seconds, is_slow = _seconds(each), each == spread.slowest
-        bar = Text("█" * max(1, round(room * seconds / longest)), style="yellow" if is_slow else "cyan")
+        bar = Text("█" * max(1, round(room * _seconds(each) / longest)), style="yellow" if each == slowest else "cyan")
         marks = [f"step {each.step}"] if each.step is not None else []
-        marks += ["slowest"] if is_slow else []
+        marks += ["slowest"] if each == slowest else []
         worker = Text(f"worker {each.worker}", style="dim")
-        table.add_row(f"rank {each.rank}", worker, step_time(seconds), bar, " ".join(marks))
+        table.add_row(f"rank {each.rank}", worker, step_time(_seconds(each)), bar, " ".join(marks))
     return table
 
 
@@ -227,7 +195,6 @@ class JobsPicture:
         self._names = [*(["NAMESPACE"] if namespaces else []), *self._COLUMNS]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields the table."""
         views = [view_of(job.raw) for job in self._jobs]
         rows = [{**job_cells(view), "": "█" * BAR_WIDTH if view.share is not None else ""} for view in views]
         shown = {name: [row[name] for row in rows] for name in self._names}

@@ -63,6 +63,10 @@ class Mistake:
     column: int
     message: str
 
+    def at(self, file: str) -> str:
+        """Returns the message with its place in a file, which editors recognize."""
+        return f"{file}:{self.line}:{self.column}: {self.message}"
+
 
 def place(mark: yaml.Mark | None) -> tuple[int, int]:
     """Returns the line and column of a mark, counted from 1. Without a mark, returns (1, 1)."""
@@ -109,18 +113,20 @@ class Reader:
             # A template's other mistakes may disappear when it is rendered.
             return None
         if size > _MOST_VALUES:
-            self._add(node, f"its aliases (*name) make more than {_MOST_VALUES} values of it; write out what is needed")
+            self._add(
+                node, "", f"its aliases (*name) make more than {_MOST_VALUES} values of it; write out what is needed"
+            )
             return None
         return value
 
-    def _add(self, node: yaml.Node, message: str) -> None:
-        self.mistakes.append(Mistake(*place(node.start_mark), message))
+    def _add(self, node: yaml.Node, path: str, message: str) -> None:
+        self.mistakes.append(Mistake(*place(node.start_mark), f"{path}: {message}" if path else message))
 
     def _read(self, node: yaml.Node, path: str) -> tuple[Any, int]:
         if id(node) in self._known:
             return self._known[id(node)]
         if id(node) in self._open:
-            self._add(node, f"{path}: its alias stands in itself; write out what is needed")
+            self._add(node, path, "its alias stands in itself; write out what is needed")
             return None, 1
         self._open.add(id(node))
         read = self._scalar(node, path) if isinstance(node, yaml.ScalarNode) else self._collection(node, path)
@@ -149,7 +155,7 @@ class Reader:
             if name is None:
                 continue
             if name in given:
-                self._add(key, f"{path}.{name}: is given twice; keep one".removeprefix("."))
+                self._add(key, f"{path}.{name}".removeprefix("."), "is given twice; keep one")
             given.add(name)
             fields[name] = (key, value)
         return fields
@@ -160,48 +166,44 @@ class Reader:
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for source in reversed(sources):
             if not isinstance(source, yaml.MappingNode) or id(source) in self._open:
-                where = f"{path}: " if path else ""
-                self._add(
-                    source, f"{where}<< merges mappings that stand before it; give the alias of one, such as *base"
-                )
+                message = "<< merges mappings that stand before it; give the alias of one, such as *base"
+                self._add(source, path, message)
                 continue
             self._read(source, path)
             merged.update(self.fields[id(source)])
         return merged
 
     def _key(self, node: yaml.Node, path: str) -> str | None:
-        where = f"{path}: " if path else ""
         if not isinstance(node, yaml.ScalarNode):
             is_template = isinstance(node, yaml.MappingNode) and node.flow_style
             message = TEMPLATE if is_template else "a list or a mapping can't be a key; write a text"
-            self._add(node, f"{where}{message}")
+            self._add(node, path, message)
             return None
         value, _ = self._scalar(node, path)
         name = key_text(value)
         if name is None:
-            self._add(node, f"{where}null can't be a key; write it in quotes")
+            self._add(node, path, "null can't be a key; write it in quotes")
         elif isinstance(value, bool) and node.tag == _PLAIN and node.value.lower() != name:
-            self._add(node, f"{where}kubectl reads the key {node.value} as {name}; write it in quotes")
+            self._add(node, path, f"kubectl reads the key {node.value} as {name}; write it in quotes")
         return name
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> tuple[Any, int]:
-        where = f"{path}: " if path else ""
         if node.tag == _PLAIN:
             value = plain_scalar(node.value)
         else:
             try:
                 value = tagged_scalar(node.tag, node.value)
             except ValueError as error:
-                self._add(node, f"{where}{show(node.value)} {error}; remove the tag, or give what it says")
+                self._add(node, path, f"{show(node.value)} {error}; remove the tag, or give what it says")
                 return None, 1
         if isinstance(value, float) and not math.isfinite(value):
-            self._add(node, f"{where}{node.value} is not a finite number; use one")
+            self._add(node, path, f"{node.value} is not a finite number; use one")
             return None, 1
         if isinstance(value, str) and _HALF_CHARACTER.search(value):
             if self._is_json:
                 value = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
             if _HALF_CHARACTER.search(value):
-                self._add(node, f"{where}{HALF_A_CHARACTER}")
+                self._add(node, path, HALF_A_CHARACTER)
                 return value.encode("utf-8", "replace").decode(), 1
         return value, 1
 

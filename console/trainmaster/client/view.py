@@ -203,7 +203,7 @@ class JobView:
     @property
     def steps(self) -> str:
         """Returns the completed steps, and the total if it is known: 120/1000."""
-        return "" if self.step is None else f"{self.step}/{self.total_steps}" if self.total_steps else str(self.step)
+        return steps_text(self.step, self.total_steps)
 
     @property
     def share(self) -> float | None:
@@ -288,6 +288,11 @@ def first_line(message: str) -> str:
     return message[:MAX_SENTENCE].strip().partition("\n")[0]
 
 
+def steps_text(step: int | None, total: int | None) -> str:
+    """Returns the completed steps, and the total if it is known. Empty before the first report."""
+    return "" if step is None else f"{step}/{total}" if total else str(step)
+
+
 def figure(value: float | None) -> str:
     """Formats a loss or another figure with four significant digits."""
     return "" if value is None else f"{value:.4g}"
@@ -304,15 +309,26 @@ def percent(share: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Formats seconds as kubectl does: 42s, 3m5s, 2h7m, 4d3h."""
-    rounded = max(0, round(seconds))
-    if rounded < 120:
-        return f"{rounded}s"
-    if rounded < 3600:
-        return f"{rounded // 60}m{rounded % 60}s"
-    if rounded < 86400:
-        return f"{rounded // 3600}h{rounded % 3600 // 60}m"
-    return f"{rounded // 86400}d{rounded % 86400 // 3600}h"
+    """Formats a time as kubectl formats ages: 119s, 5m20s, 3h, 47h, 5d3h, 200d."""
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if whole < 120:
+        return f"{whole}s"
+    if minutes < 10:
+        return f"{minutes}m{_rest(whole % 60, 's')}"
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return f"{hours}h{_rest(minutes % 60, 'm')}"
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return f"{days}d{_rest(hours % 24, 'h')}"
+    return f"{days}d" if days < 730 else f"{days // 365}y{_rest(days % 365, 'd')}"
+
+
+def _rest(number: int, unit: str) -> str:
+    return f"{number}{unit}" if number else ""
 
 
 def plural(count: int, noun: str) -> str:

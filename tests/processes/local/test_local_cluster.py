@@ -68,7 +68,7 @@ def test_without_the_local_cluster_a_sentence_says_which_extra_to_install(comman
 def test_without_its_parts_the_demo_says_which_extra_to_install(missing: str) -> None:
     done = run(missing, "demo")
     assert done.returncode == 1
-    assert done.stdout == "error: what the demo needs isn't installed: pip install 'trainmaster[demo]'\n"
+    assert done.stderr == "error: what the demo needs isn't installed: pip install 'trainmaster[demo]'\n"
 
 
 def run(missing: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,7 @@
 | `arguments` | `test_dtj`, `test_completion`, `test_following`, `test_dtj_evidence`, `test_manifests` |
 | `assistant` | `test_mcp` |
 | `commands/events` | `test_events` |
-| `commands/evidence` | `test_dtj_evidence` |
+| `commands/evidence` | `test_dtj_evidence`, `test_dtj_stacks`, `cluster/test_stacks` |
 | `commands/files` | `test_init`, `test_manifests`, `test_convert` |
 | `commands/history` | `history/test_history` |
 | `commands/history_server` | `unit/history/test_settings`, `processes/history/test_serving` |
@@ -15,16 +15,10 @@
 | `commands/pages` | `test_open`, `cluster/test_dashboard_server` |
 | `commands/programs` | `test_program`, `processes/cli/test_keys`, `test_completion`, `test_mcp`, `e2e/test_demo` |
 | `commands/push` | `test_dtj_push`, `cluster/test_code` |
-| `commands/restart` | `cluster/test_code` |
-| `commands/resume` | `test_dtj_suspend` |
-| `commands/scale` | `test_dtj_suspend` |
-| `commands/stacks` | `test_dtj_stacks`, `cluster/test_stacks` |
+| `commands/steering` | `test_dtj_suspend`, `test_dtj_wait`, `cluster/test_code` |
 | `commands/submit` | `test_submission`, `test_dtj_wait`, `cluster/test_code` |
-| `commands/suspend` | `test_dtj_suspend` |
-| `commands/wait` | `test_dtj_wait` |
 | `completion` | `test_completion` |
-| `connection` | `test_connection`, `test_program` |
-| `connection_values` | `test_completion`, `cluster/test_command_line` |
+| `connection` | `test_connection`, `test_program`, `test_completion`, `cluster/test_command_line` |
 | `console` | `test_hostile_text`, `test_dtj_status` |
 | `convert` | `test_convert`, `test_manifests` |
 | `dashboard` | `test_open`, `cluster/test_dashboard_server` |
@@ -38,12 +32,12 @@
 | `history/page` | `history/test_page`, `history/test_history` |
 | `history/showing` | `history/test_history`, `history/test_exporting` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |
+| `live` | `test_dtj_watching`, `test_hostile_text`, `cluster/test_command_line` |
 | `logs` | `test_logs`, `test_following`, `cluster/test_logs` |
 | `main` | `test_manifests`, `test_start` |
 | `manifests` | `test_manifests`, `test_init`, `trainer/test_starter` |
 | `output` | `test_output`, `test_init`, `test_manifests`, `history/test_exporting` |
 | `program` | `test_program`, `test_start`, `test_process_end`, `test_dtj`, `test_dtj_wait` |
-| `settings_options` | `unit/history/test_settings`, `test_open` |
 | `show` | `test_dtj_status` |
 | `submission` | `test_submission` |
 | `terminal` | `test_hostile_text` |

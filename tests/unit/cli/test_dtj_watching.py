@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, event, job
-from trainmaster.cli import listing
+from trainmaster.cli import live
 from trainmaster.cli.console import SafeConsole
 from trainmaster.client import NoCluster
 
@@ -72,7 +72,7 @@ def test_watching_a_job_that_is_deleted_ends_with_1(transport: FakeTransport, ou
 def test_the_clock_moves_between_events_and_asks_the_cluster_nothing(
     transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "TICK_SECONDS", 0.001)
+    monkeypatch.setattr(live, "TICK_SECONDS", 0.001)
     drawn: list[str] = []
     ended = threading.Event()
 
@@ -82,10 +82,10 @@ def test_the_clock_moves_between_events_and_asks_the_cluster_nothing(
             ended.set()
         return "now"
 
-    def views() -> Iterator[listing.View]:
+    def views() -> Iterator[live.View]:
         yield draw
         assert ended.wait(20)
 
-    listing.draw(SafeConsole(), views())
+    live.draw(SafeConsole(), views())
     assert len(drawn) >= 5
     assert transport.asked == []

@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.cli.dtj_command import run
 from tests.unit.client.fakes import FakeTransport, job
-from trainmaster.cli.events import JobEvent, Owners, age, events_of
+from trainmaster.cli.events import JobEvent, Owners, events_of, owners_of
 from trainmaster.client import TrainingJob
+from trainmaster.client.view import duration
 
 
 def event(kind: str, name: str, message: str = "text", *, uid: str = "", **fields: Any) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def event(kind: str, name: str, message: str = "text", *, uid: str = "", **field
 
 def owners(*specs: dict[str, Any]) -> Owners:
     names = ("reviews", "other")
-    return Owners.of([TrainingJob.of({**job(names[at]), "spec": spec}) for at, spec in enumerate(specs)])
+    return owners_of([TrainingJob.of({**job(names[at]), "spec": spec}) for at, spec in enumerate(specs)])
 
 
 def objects(*raw: dict[str, Any], of: Owners) -> list[str]:
@@ -115,7 +116,7 @@ def test_events_of_one_second_without_a_version_stay_in_the_order_of_the_list() 
     ],
 )
 def test_ages_are_kubectl_s(seconds: float, shown: str) -> None:
-    assert age(seconds) == shown
+    assert duration(seconds) == shown
 
 
 def test_the_command_shows_them_by_type(transport: FakeTransport) -> None:

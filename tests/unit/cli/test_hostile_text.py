@@ -10,12 +10,11 @@ import contextlib
 import json
 import os
 import re
-import select
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -25,14 +24,16 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.unit.client.fakes import FakeTransport, event, job, pod
-from trainmaster.cli import dtj
+from trainmaster.cli import dtj, live
 from trainmaster.cli import main as trainmaster
-from trainmaster.cli import top as live
 from trainmaster.cli.arguments import complete_job
 from trainmaster.cli.commands import SECTIONS
 from trainmaster.cli.connection import Connection
 from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.demo import Demo, _Lines
+from trainmaster.cli.demo import Demo
+from trainmaster.cli.listing import print_rows
+from trainmaster.cli.live import draw
+from trainmaster.cli.show import job_columns, job_view
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
 from trainmaster_operator.api.evidence import AttemptEvidence, Stacks
 from trainmaster_operator.api.printable import UNSAFE
@@ -241,17 +242,15 @@ def assert_harmless(output: str, *, shown: bool = True, coloured: bool = False) 
 @pytest.fixture(autouse=True)
 def left_after_two_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user of `top` presses Ctrl-C after two pictures: a pty takes megabytes, of 8,000 columns, slowly."""
-    waits = iter((True, False))
+    newest = live._newest
 
-    def wait(watched: list[int], *_: Any) -> tuple[list[int], list[int], list[int]]:
-        first = next(waits, None)
-        if first is None:
-            raise KeyboardInterrupt
-        if first:
-            select.select(watched[:1], [], [], 30)
-        return watched[:1], [], []
+    def twice(found: Iterable[Any]) -> Iterator[Any]:
+        for number, view in enumerate(newest(found)):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield view
 
-    monkeypatch.setattr(live, "select", SimpleNamespace(select=wait))
+    monkeypatch.setattr(live, "_newest", twice)
     monkeypatch.setattr("trainmaster.cli.events.LAST_SECONDS", 0.2)
 
 
@@ -426,10 +425,9 @@ def test_the_demo_shows_a_hostile_job_like_any_other(
         console = SafeConsole()
         shown = Demo(Path(HOSTILE), tmp_path, console)
         if terminal:
-            running: Any = SimpleNamespace(require_operator=lambda: None)
-            shown._follow(jobs, "reviews", running)
+            draw(console, [partial(job_view, found, jobs.pods("reviews"))])
         else:
-            _Lines(console).show(found)
+            print_rows([(found, False)], job_columns())
         shown._say("failure", HOSTILE)
         transport.answers[f"GET {MAPS}/{HOSTILE}-logs"] = {"data": {"worker-0.log": HOSTILE + "\ud83d"}}
         transport.answers[f"GET {PODS}"] = {"items": []}

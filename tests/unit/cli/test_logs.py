@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.cli import logs
-from trainmaster.cli.logs import Printer, Style
+from trainmaster.cli.logs import Printer
 from trainmaster.client.merging import WorkerLine
 from trainmaster_operator.api.kept_logs import StampedLine, stamped_line
 
@@ -17,36 +17,35 @@ LINES = (
 )
 
 
-def printed(style: Style, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    printer = Printer(style)
+def printed(printer: Printer, capsys: pytest.CaptureFixture[str]) -> list[str]:
     for line in LINES:
         printer(line)
     return capsys.readouterr().out.splitlines()
 
 
 def test_several_workers_lines_are_told_apart_and_an_attempt_begins_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Style(), capsys) == ["[rank 0]: a", "--- attempt 2 ---", "[worker 1] [agent]: b"]
-    assert printed(Style(separators=False), capsys) == ["[rank 0]: a", "[worker 1] [agent]: b"]
+    assert printed(Printer(), capsys) == ["[rank 0]: a", "--- attempt 2 ---", "[worker 1] [agent]: b"]
+    assert printed(Printer(separators=False), capsys) == ["[rank 0]: a", "[worker 1] [agent]: b"]
 
 
 def test_one_worker_s_lines_are_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Style(several=False), capsys) == [line.text for line in LINES]
+    assert printed(Printer(several=False), capsys) == [line.text for line in LINES]
 
 
 def test_the_worker_stands_before_every_line_or_nothing_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Style(prefix=True), capsys) == [f"[worker {line.worker}] {line.text}" for line in LINES]
-    assert printed(Style(prefix=False, separators=False), capsys) == ["a", "[agent]: b"]
+    assert printed(Printer(prefix=True), capsys) == [f"[worker {line.worker}] {line.text}" for line in LINES]
+    assert printed(Printer(prefix=False, separators=False), capsys) == ["a", "[agent]: b"]
 
 
 def test_times_are_utc_with_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(Style(timestamps=True), capsys)[0] == "1970-01-01T00:00:01.500Z [rank 0]: a"
+    assert printed(Printer(timestamps=True), capsys)[0] == "1970-01-01T00:00:01.500Z [rank 0]: a"
 
 
 def test_on_a_terminal_every_rank_has_a_colour_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logs, "shows_colours", lambda: True)
-    printer = Printer(Style())
+    printer = Printer()
     for rank in range(len(logs.COLOURS)):
         printer(WorkerLine(0, 0, f"[rank {rank}]: x"))
     labels = {line.partition("[rank")[0] for line in capsys.readouterr().out.splitlines()}

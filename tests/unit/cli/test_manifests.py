@@ -355,7 +355,7 @@ def test_render_writes_a_file_for_each_child(runner: CliRunner, tmp_path: Path) 
 def test_a_folder_that_cant_be_written_is_named(runner: CliRunner, tmp_path: Path) -> None:
     file = write(tmp_path, GOOD)
     result = runner.invoke(app, ["render", file, "--directory", file])
-    assert (result.exit_code, result.stderr) == (1, f"{file}: File exists; name a folder that can be written\n")
+    assert (result.exit_code, result.stderr) == (1, f"error: {file}: File exists; name a folder that can be written\n")
 
 
 def test_render_names_the_agent_that_an_operator_of_this_version_makes(runner: CliRunner) -> None:

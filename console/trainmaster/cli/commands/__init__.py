@@ -1,21 +1,21 @@
 """Lists the commands by the help's sections, in its order. A command's module has the same name, except for `SHARED`.
 
-`jobs` shows jobs, `files` works on files, `pages` serves the page, and `programs` has small commands; `submit`, `push`,
-`logs`, `events`, `wait`, `history` (with `history_server`, its `serve`), `stacks`, `evidence`, `suspend`, `resume`,
-`scale`, `restart` and `local` are modules of their own. To add a command:
+`jobs` shows jobs, `steering` changes them or waits for them, `evidence` also has `stacks`, `files` works on files,
+`pages` serves the page, and `programs` has small commands; `submit`, `push`, `logs`, `events`, `history` (with
+`history_server`, its `serve`) and `local` are modules of their own. To add a command:
 
     app = Part()
 
-    @app.command()
+    @app.command("resume")
     @connected
     def resume(connection: Connection, name: JobName) -> None:
         '''Resume a suspended job from its checkpoint.'''
         connection.client().resume(name)
 
-In a shared module, the decorator names the command. Commands import their dependencies when they run, so that `--help`
-and completion answer at once. A command that asks the API server needs `@connected`. A parameter for a job's name has
-the type `arguments.JobName`, and a command that prints objects takes `output.Output`. `terminal.called()` returns the
-name by which the user called this program.
+Commands import their dependencies when they run, so that `--help` and completion answer at once. A command that asks
+the API server needs `@connected`. A parameter for a job's name has the type `arguments.JobName`, and a command that
+prints objects takes `output.Output`. `terminal.called()` returns the name by which the user called this program. A
+`ClientError` becomes one line on stderr and exit code 1, a `WaitTimeout` exit code 3.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 # Commands that share a module with others.
 SHARED: Mapping[str, str] = {
     **dict.fromkeys(("list", "status", "top", "why"), "jobs"),
+    **dict.fromkeys(("suspend", "resume", "scale", "restart", "wait"), "steering"),
+    "stacks": "evidence",
     **dict.fromkeys(("init", "validate", "render", "convert"), "files"),
     **dict.fromkeys(("open", "dashboard"), "pages"),
     **dict.fromkeys(("crd", "operator", "completion", "mcp", "demo"), "programs"),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from trainmaster.cli.arguments import Files
-from trainmaster.cli.connection_values import complete_path
+from trainmaster.cli.connection import complete_path
 from trainmaster.cli.program import Part
 
 app = Part()
@@ -36,7 +36,7 @@ def init(
     """
     from trainmaster.cli.manifests import Project, write_project
 
-    raise typer.Exit(write_project(directory, Project(name, workers, gpus, image), force=force))
+    write_project(directory, Project(name, workers, gpus, image), force=force)
 
 
 @app.command("validate")

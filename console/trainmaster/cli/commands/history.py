@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.arguments import plain_name
+from trainmaster.cli.arguments import Everywhere, name_argument, require_one
 from trainmaster.cli.commands import module_of
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.connection_values import complete_path
-from trainmaster.cli.history import FORMATS, HistoryOptions, open_history
-from trainmaster.cli.output import Output
+from trainmaster.cli.connection import Connection, beginning, complete_path, connected
+from trainmaster.cli.history import FORMATS
+from trainmaster.cli.output import Output, format_option
 from trainmaster.cli.program import Command, Part
+
+if TYPE_CHECKING:
+    from trainmaster.client.history import HistoryReader
 
 app = Part()
 
 # `history serve` runs the server (commands/history_server.py); `history dtj/serve` shows the job named serve.
 SERVE, SERVER = "serve", "history-server"
-PANEL = "History"
 EXPORT = "Export"
 
 
+def open_history(
+    connection: Connection, address: str | None, token: str | None, account: str | None, authority: str | None
+) -> tuple[HistoryReader, str]:
+    """Opens the history that the options select; returns it with the namespace. Raises ClientError and BadParameter.
+
+    Without an address, TRAINMASTER_HISTORY or the cluster selects the history.
+    """
+    from trainmaster.client.history import blocking_history, find_history
+
+    limit, server = connection.answer_seconds(), connection.server()
+    found = find_history(address, server, token=token, account=account, authority=authority)
+    return blocking_history(found, seconds=limit), connection.namespace or server.namespace
+
+
 def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of recorded jobs for tab completion."""
-    from trainmaster.cli.history import recorded_names
+    """Returns the namespace's recorded job names with the given beginning, newest first."""
+    from trainmaster.client.blocking import run
 
-    return recorded_names(ctx, incomplete)
+    def read() -> list[str]:
+        options = (ctx.params.get(name) for name in ("history", "token", "account", "authority"))
+        reader, namespace = open_history(Connection.of(ctx), *options)
+        return list(dict.fromkeys(job["name"] for job in run(reader.jobs(namespace))["items"]))
+
+    return beginning(read, incomplete)
 
 
-def _known_format(value: str | None) -> str | None:
-    if value is not None and value not in FORMATS:
-        raise typer.BadParameter(f"{value!r} is not known; use {' or '.join(FORMATS)}")
-    return value
+def _source(flag: str, metavar: str, help: str, **more: Any) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel="History", **more)
 
 
 class _History(Command):
     """_History is a command that takes a job's name or a subcommand."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Returns the context of this command, or of its subcommand."""
-        runs: Any = super() if args[:1] != [SERVE] else self.server()
+        serve = args[:1] == [SERVE]
+        runs: Any = typer.main.get_command(import_module(module_of(SERVER)).app) if serve else super()
         return runs.make_context(info_name, args, parent, **extra)
-
-    def server(self) -> Any:
-        """Returns the group with `serve`."""
-        return typer.main.get_command(import_module(module_of(SERVER)).app)
 
 
 @app.command("history", cls=_History)
@@ -55,18 +68,9 @@ class _History(Command):
 def show_history(
     connection: Connection,
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Name of the job; without it all recorded jobs.",
-            autocompletion=_complete_name,
-            callback=plain_name,
-            show_default=False,
-        ),
+        str | None, name_argument("Name of the job; default: all recorded jobs.", complete=_complete_name)
     ] = None,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="List the jobs of all namespaces.")
-    ] = False,
+    everywhere: Everywhere = False,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="List at most N jobs, the newest; 0: all.")
     ] = 100,
@@ -86,13 +90,8 @@ def show_history(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="csv|json|parquet",
-            help="Set the format of an export; default: FILE's suffix.",
-            rich_help_panel=EXPORT,
-            callback=_known_format,
-            autocompletion=lambda incomplete: [each for each in FORMATS if each.startswith(incomplete)],
+        format_option(
+            "--format", formats=FORMATS, help="Set the format of an export; default: FILE's suffix.", panel=EXPORT
         ),
     ] = None,
     ranks: Annotated[
@@ -100,39 +99,19 @@ def show_history(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.", rich_help_panel=EXPORT)] = False,
     history: Annotated[
-        str | None,
-        typer.Option(
-            "--history",
-            metavar="URL",
-            help="Read this history; default: TRAINMASTER_HISTORY or the cluster's.",
-            rich_help_panel=PANEL,
-        ),
+        str | None, _source("--history", "URL", "Read this history; default: TRAINMASTER_HISTORY or the cluster's.")
     ] = None,
     token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            metavar="TOKEN",
-            help="Send this bearer token; default: the kubeconfig's.",
-            rich_help_panel=PANEL,
-        ),
+        str | None, _source("--token", "TOKEN", "Send this bearer token; default: the kubeconfig's.")
     ] = None,
     account: Annotated[
         str | None,
-        typer.Option(
-            "--service-account",
-            metavar="[NAMESPACE/]NAME",
-            help="Read as this account, if the kubeconfig has no token.",
-            rich_help_panel=PANEL,
-        ),
+        _source("--service-account", "[NAMESPACE/]NAME", "Read as this account, if the kubeconfig has no token."),
     ] = None,
     authority: Annotated[
         str | None,
-        typer.Option(
-            "--history-ca",
-            metavar="FILE",
-            help="Trust this authority for https; default: the system's.",
-            rich_help_panel=PANEL,
+        _source(
+            *("--history-ca", "FILE", "Trust this authority for https; default: the system's."),
             autocompletion=complete_path,
         ),
     ] = None,
@@ -145,9 +124,10 @@ def show_history(
     """
     from trainmaster.cli.history.showing import export_format, export_job, show_attempt, show_job, show_list
 
-    _require_possible(name, {"--all-namespaces": everywhere}, only_listed=True)
-    of_a_job = {"--uid": uid, "--attempt": attempt, "--export": export}
-    _require_possible(name, of_a_job, only_listed=False)
+    require_one(name, everywhere)
+    for option, given in {"--uid": uid, "--attempt": attempt, "--export": export}.items():
+        if given and name is None:
+            raise typer.BadParameter("needs the name of a job", param_hint=option)
     if export is None:
         for option, given in {"--format": format, "--ranks": ranks, "--force": force}.items():
             if given:
@@ -159,20 +139,12 @@ def show_history(
         format = export_format(export, format, force=force)
     if attempt is not None and output not in (None, "json", "yaml"):
         raise typer.BadParameter("an attempt is printed as json or yaml", param_hint="--output")
-    opened = open_history(connection, HistoryOptions(history, token, account, authority))
+    reader, namespace = open_history(connection, history, token, account, authority)
     if name is None:
-        show_list(opened, None if everywhere else opened.namespace, limit, output)
+        show_list(reader, None if everywhere else namespace, limit, output)
     elif export is not None and format is not None:
-        export_job(opened, name, uid, export, format, ranks=ranks)
+        export_job(reader, namespace, name, uid, export, format, ranks=ranks)
     elif attempt is not None:
-        show_attempt(opened, name, uid, attempt, output)
+        show_attempt(reader, namespace, name, uid, attempt, output)
     else:
-        show_job(opened, name, uid, output)
-
-
-def _require_possible(name: str | None, options: Mapping[str, Any], *, only_listed: bool) -> None:
-    """Raises BadParameter for a list's option with a job's name, or a job's option without a name."""
-    for option, given in options.items():
-        if given and (name is not None) == only_listed:
-            why = "a job is in one namespace; name that with --namespace" if only_listed else "needs the name of a job"
-            raise typer.BadParameter(why, param_hint=option)
+        show_job(reader, namespace, name, uid, output)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import Field, fields
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from trainmaster.cli.program import Part
-from trainmaster.cli.settings_options import parse_settings, with_options
 from trainmaster.cli.terminal import say
 from trainmaster.history.settings import HistorySettings
+from trainmaster_operator.api.options import InvalidSetting, Option, option_name, option_of, variables
+
+_OPTIONS = [(setting, option) for setting in fields(HistorySettings) if (option := option_of(setting.metadata))]
 
 app = Part(help="Keep a history of jobs.")
 
@@ -20,14 +24,50 @@ def history() -> None:
     """Keep a history of jobs."""
 
 
-@app.command("serve")
-@with_options(HistorySettings)
-def serve(given: Mapping[str, Any]) -> None:
+def serve(**given: Any) -> None:
     """Record what an operator sends, and answer viewers, until SIGTERM or Ctrl-C.
 
     It has no rights in the cluster: the API server decides by each viewer's own token.
     """
-    raise typer.Exit(_run(HistorySettings(**parse_settings(HistorySettings, given))))
+    raise typer.Exit(_run(HistorySettings(**_parse_settings(given))))
+
+
+def _parse_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields' given or default values. Raises typer.BadParameter."""
+    values: dict[str, Any] = {}
+    for setting, option in _OPTIONS:
+        if given[setting.name] in (None, ""):
+            continue
+        try:
+            values[setting.name] = option.parse(given[setting.name])
+        except InvalidSetting as error:
+            raise typer.BadParameter(f"--{option_name(setting, option)}: {error}") from error
+    return values
+
+
+def _parameter(setting: Field[Any], option: Option) -> inspect.Parameter:
+    """Returns the parameter from which typer makes a setting's option."""
+    annotation, default, help = get_type_hints(HistorySettings)[setting.name], setting.default, option.help
+    if option.default_text:
+        annotation, default = str | None, None
+        help = f"{help.removesuffix('.')}; default: {option.default_text}."
+    info = typer.Option(
+        f"--{option_name(setting, option)}",
+        envvar=list(variables(setting, option)) or None,
+        help=help,
+        min=option.least,
+        max=option.most,
+        hidden=option.hidden,
+        case_sensitive="DEBUG" not in get_args(annotation),
+    )
+    return inspect.Parameter(
+        setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info]
+    )
+
+
+# Typer reads the options from the signature and the help from the docstring.
+vars(serve)["__signature__"] = inspect.Signature([_parameter(*each) for each in _OPTIONS])
+app.command("serve")(serve)
 
 
 def _run(settings: HistorySettings) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.arguments import Everywhere, find_job, none_found, optional_name, require_one
+from trainmaster.cli.arguments import Everywhere, find_job, name_argument, none_found, require_one
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.output import ObjectOutput, Output, print_value
 from trainmaster.cli.program import Part
@@ -38,7 +38,7 @@ def list_jobs(
 @connected
 def status(
     connection: Connection,
-    name: Annotated[str | None, optional_name("Name of the job; default: all jobs.")] = None,
+    name: Annotated[str | None, name_argument("Name of the job; default: all jobs.")] = None,
     everywhere: Everywhere = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show every change until a job has ended.")] = False,
     output: Output = None,
@@ -58,34 +58,32 @@ def status(
 @connected
 def top(
     connection: Connection,
-    name: Annotated[str | None, optional_name("Name of the job; default: all unfinished jobs.")] = None,
+    name: Annotated[str | None, name_argument("Name of the job; default: all unfinished jobs.")] = None,
     everywhere: Everywhere = False,
 ) -> None:
     """Show progress, ranks, workers and events as they change; q leaves.
 
     Into a pipe it prints one picture.
     """
-    from trainmaster.cli import top as live
     from trainmaster.cli.console import SafeConsole
+    from trainmaster.cli.live import draw_full_screen
+    from trainmaster.cli.top import job_views, jobs_views
 
     require_one(name, everywhere)
     jobs = connection.client()
-    if name is not None:
-        read = live.job_reading(jobs, find_job(jobs, name))
-    else:
-        read = live.jobs_reading(jobs, all_namespaces=everywhere)
+    views = jobs_views(jobs, all_namespaces=everywhere) if name is None else job_views(jobs, find_job(jobs, name))
     console = SafeConsole()
     if console.is_terminal:
-        live.show(console, read)
-    elif (draw := read()) is not None:
-        console.print(draw())
+        draw_full_screen(console, views)
+    else:
+        console.print(next(views)())
 
 
 @app.command("why")
 @connected
 def why(
     connection: Connection,
-    name: Annotated[str | None, optional_name("Name of the job; default: every job in trouble, a line each.")] = None,
+    name: Annotated[str | None, name_argument("Name of the job; default: every job in trouble, a line each.")] = None,
     everywhere: Everywhere = False,
     output: ObjectOutput = None,
 ) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from trainmaster.cli.connection_values import complete_path
+from trainmaster.cli.connection import complete_path
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -26,22 +25,6 @@ StateDir = Annotated[
         autocompletion=complete_path,
     ),
 ]
-
-
-def _cluster() -> ModuleType:
-    """Returns the module that starts and stops clusters, from an optional distribution."""
-    try:
-        from trainmaster_local import cluster
-    except ModuleNotFoundError as error:
-        say("error: the local cluster isn't installed: pip install 'trainmaster[local]'", error=True)
-        raise typer.Exit(1) from error
-    return cluster
-
-
-def _failed(error: Exception) -> typer.Exit:
-    """Prints the error, and returns the exit to raise."""
-    say(f"error: {error}", error=True)
-    return typer.Exit(1)
 
 
 def _state_option(state_dir: Path) -> str:
@@ -61,13 +44,10 @@ def up(
     ] = False,
 ) -> None:
     """Start the cluster and print how to use it."""
-    cluster = _cluster()
-    from trainmaster.local import CONFIGURE
+    from trainmaster.local import CONFIGURE, local_cluster
 
-    try:
+    with local_cluster() as cluster:
         info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground, configure=CONFIGURE)
-    except cluster.LocalClusterError as error:
-        raise _failed(error) from error
     if not foreground:
         say(f"The cluster is up at {info.server} (process {info.pid}).")
         say(f"Use it:   export KUBECONFIG={info.kubeconfig}")
@@ -77,22 +57,20 @@ def up(
 @app.command()
 def down(state_dir: StateDir = STATE_DIR) -> None:
     """Stop the cluster and everything in it; keep its folder."""
-    cluster = _cluster()
-    try:
+    from trainmaster.local import local_cluster
+
+    with local_cluster() as cluster:
         stopped = cluster.down(state_dir.resolve())
-    except cluster.LocalClusterError as error:
-        raise _failed(error) from error
     say("The cluster is down." if stopped else "No cluster was running.")
 
 
 @app.command()
 def status(state_dir: StateDir = STATE_DIR) -> None:
     """Show whether the cluster is running, and its GPUs; exit with 1 if it isn't."""
-    cluster = _cluster()
-    try:
+    from trainmaster.local import local_cluster
+
+    with local_cluster() as cluster:
         info = cluster.status(state_dir.resolve())
-    except cluster.LocalClusterError as error:
-        raise _failed(error) from error
     if info is None:
         say(f"No cluster is running. Start one: trainmaster local up{_state_option(state_dir)}")
         raise typer.Exit(1)

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.arguments import JobName, find_job
+from trainmaster.cli.arguments import JobName, duration_option, find_job
 from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.durations import seconds
 from trainmaster.cli.program import Part
 
 app = Part()
@@ -38,10 +37,7 @@ def logs(
         int | None, typer.Option("--tail", help="Show only this many last lines of each worker.", min=0)
     ] = None,
     since: Annotated[
-        float | None,
-        typer.Option(
-            "--since", help="Show only newer lines: seconds, or 30s, 5m, 2h.", parser=seconds, metavar="<time>"
-        ),
+        float | None, duration_option("Show only newer lines: seconds, or 30s, 5m, 2h.", "--since")
     ] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time of each line (UTC).")] = False,
     prefix: Annotated[
@@ -54,7 +50,10 @@ def logs(
     With -f it continues through restarts, replaced pods, suspend and resume. It reports on stderr what it waits for,
     which lines are lost and how the job ended.
     """
-    from trainmaster.cli.logs import LogOptions, print_logs
+    import time
+
+    from trainmaster.cli.logs import attempt_before, print_logs
+    from trainmaster.client.logs import Selection
 
     if previous and attempt is not None:
         raise typer.BadParameter(
@@ -64,5 +63,12 @@ def logs(
         given = "--follow" if follow else "--rank" if rank else "--worker"
         raise typer.BadParameter(f"it shows the log of the rank that failed; leave {given} out", param_hint="--failed")
     jobs = connection.client()
-    options = LogOptions(worker or (), rank or (), attempt, previous, failed, since, tail, follow, timestamps, prefix)
-    print_logs(jobs, find_job(jobs, name), options)
+    job = find_job(jobs, name)
+    selection = Selection(
+        workers=frozenset(worker) if worker else None,
+        ranks=frozenset(rank) if rank else None,
+        attempt=attempt_before(job) if previous else attempt,
+        since=None if since is None else time.time() - since,
+        tail=tail,
+    )
+    print_logs(jobs, job, selection, prefix=prefix, timestamps=timestamps, failed=failed, follow=follow)

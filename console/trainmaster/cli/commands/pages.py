@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainmaster.cli.arguments import optional_name
+from trainmaster.cli.arguments import name_argument
 from trainmaster.cli.connection import Connection, connected
 from trainmaster.cli.program import Part
 
@@ -32,7 +32,7 @@ History = Annotated[
 @connected
 def open(
     connection: Connection,
-    name: Annotated[str | None, optional_name("Name of the job; default: the list of jobs.")] = None,
+    name: Annotated[str | None, name_argument("Name of the job; default: the list of jobs.")] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the browser, or only print the address.")
     ] = True,
@@ -45,6 +45,14 @@ def open(
 
     It is served on this machine with your kubeconfig until Ctrl-C. Over SSH the command to forward its port is printed.
     """
+    _serve_here(connection, port, history, name=name, browser=browser)
+
+
+def _serve_here(
+    connection: Connection, port: int, history: str | None, *, name: str | None = None, browser: bool = False
+) -> None:
+    import asyncio
+
     from trainmaster.cli.dashboard import serve
     from trainmaster.dashboard.app import DashboardSettings
 
@@ -52,7 +60,7 @@ def open(
     namespace = connection.namespace or server.namespace
     path = "/" if name is None else f"/jobs/{namespace}/{name}"
     settings = DashboardSettings("laptop", server, namespace=namespace)
-    serve(settings, "127.0.0.1", port, history=history, path=path, browser=browser)
+    asyncio.run(serve(settings, "127.0.0.1", port, history=history, path=path, browser=browser))
 
 
 @app.command("dashboard")
@@ -98,7 +106,9 @@ def dashboard(
 
     It has no rights of its own: viewers can do what their token allows. --namespace is where the page starts.
     """
-    from trainmaster.cli.dashboard import Certificate, serve
+    import asyncio
+
+    from trainmaster.cli.dashboard import serve
     from trainmaster.client.server import address_of
     from trainmaster.dashboard.app import DashboardSettings
     from trainmaster_operator.serving.logs import set_up
@@ -124,12 +134,11 @@ def dashboard(
             )
     set_up(log_format, log_level)
     if laptop:
-        server = connection.server()
-        namespace = connection.namespace or server.namespace
-        serve(DashboardSettings("laptop", server, namespace=namespace), "127.0.0.1", port or 0, history=history)
+        _serve_here(connection, port or 0, history)
         return
     server = address_of(connection.kubeconfig, connection.context)
     settings = DashboardSettings("cluster", server, namespace=connection.namespace or "")
-    certificate = None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key)
+    certificate = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     port = CLUSTER_PORT if port is None else port
-    serve(settings, address or "0.0.0.0", port, history=history, certificate=certificate)
+    serving = serve(settings, address or "0.0.0.0", port, history=history, certificate=certificate)
+    asyncio.run(serving)

@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.connection_values import complete_path
+from trainmaster.cli.connection import Connection, complete_path, connected
 from trainmaster.cli.program import Part
-from trainmaster.cli.terminal import called, say, write
+from trainmaster.cli.terminal import called, write
 
 app = Part()
 
@@ -56,9 +55,9 @@ def demo(
 
     The demo stops everything it started. The folder must be empty or an earlier demo's.
     """
-    from trainmaster.cli import demo as demonstration
+    from trainmaster.cli.demo import Demo
 
-    raise typer.Exit(demonstration.run(example, folder))
+    raise typer.Exit(0 if Demo(example, folder.resolve()).run() else 1)
 
 
 @app.command("completion")
@@ -91,7 +90,8 @@ def mcp(connection: Connection) -> None:
 
 
 def _require(module: str, what: str, extra: str) -> None:
-    """Prints an error and exits if a module isn't installed."""
+    """Raises ClientError if a module isn't installed."""
+    from trainmaster.client.errors import ClientError
+
     if find_spec(module) is None:
-        say(f"error: {what} isn't installed: pip install 'trainmaster[{extra}]'", error=True)
-        raise typer.Exit(1)
+        raise ClientError(f"{what} isn't installed: pip install 'trainmaster[{extra}]'")

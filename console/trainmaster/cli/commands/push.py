@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.arguments import JobName, find_job
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.connection_values import complete_path
-from trainmaster.cli.durations import seconds
+from trainmaster.cli.arguments import JobName, duration_option, find_job
+from trainmaster.cli.connection import Connection, complete_path, connected
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from trainmaster.client import TrainingJob
 
 app = Part()
-# Time limit for replacing lost pods (seconds).
-WAIT_SECONDS = 600.0
 
 
 @app.command()
@@ -33,15 +29,7 @@ def push(
         typer.Argument(metavar="DIR", help="Folder of the code.", autocompletion=complete_path),
     ],
     wait: Annotated[bool, typer.Option(help="Wait until the ranks run the new code.")] = True,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            help="Wait at most this long: seconds, or 30s, 5m; default: 10m.",
-            parser=seconds,
-            metavar="<time>",
-        ),
-    ] = None,
+    timeout: Annotated[float, duration_option()] = "10m",  # type: ignore[assignment]
 ) -> None:
     """Upload new code into a job that was submitted with --code.
 
@@ -74,7 +62,7 @@ def push(
     def runs(job: TrainingJob) -> bool:
         return job.finished or (job.status.code_digest == archive.digest and job.phase == "Running")
 
-    job = jobs.wait(name, until=runs, timeout=WAIT_SECONDS if timeout is None else timeout)
+    job = jobs.wait(name, until=runs, timeout=timeout)
     if job.finished:
         ran = job.status.code_digest == archive.digest
         say(view_of(job.raw).outcome + ("" if ran else "; the new code never ran"))

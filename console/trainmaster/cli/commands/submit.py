@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.connection_values import complete_path
+from trainmaster.cli.connection import Connection, complete_path, connected
 from trainmaster.cli.output import ObjectOutput, object_name, print_value
 from trainmaster.cli.program import Command, Part
 from trainmaster.cli.terminal import called, say
@@ -21,7 +21,6 @@ class _Submit(Command):
     """_Submit keeps the `--` among its arguments, which click would remove."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments."""
         at = args.index("--") if "--" in args else len(args)
         return super().parse_args(ctx, [*args[:at], *args[at : at + 1], *args[at:]])
 
@@ -88,7 +87,7 @@ def submit(
         print_value(complete, output or "yaml")
         return
     if connection.namespace is None and manifest["metadata"].get("namespace"):
-        connection = Connection(**{**vars(connection), "namespace": manifest["metadata"]["namespace"]})
+        connection = replace(connection, namespace=manifest["metadata"]["namespace"])
     jobs = connection.client()
     job = jobs.submit(complete) if archive is None else submit_with_code(jobs, manifest, archive, claim=code_claim)
     if output is not None:

@@ -14,9 +14,9 @@ from rich.text import Text
 from trainmaster.cli.console import columns
 from trainmaster.cli.show import PHASE_STYLES, where_time_went
 from trainmaster.cli.terminal import called, wrapped
-from trainmaster.cli.top_picture import BLOCKS, step_time
+from trainmaster.cli.top_picture import blocks, step_time
 from trainmaster.client import ClientError, TrainingJob
-from trainmaster.client.view import duration
+from trainmaster.client.view import duration, figure, percent, rate, steps_text
 from trainmaster_operator.api.printable import one_line
 from trainmaster_operator.api.times import to_datetime
 from trainmaster_operator.wire.values import is_number, mapping, text
@@ -29,8 +29,6 @@ MOST_ATTEMPTS = 20
 # Maximum width of curves in a pipe (a longer line can't be read at a glance), and their minimum width (columns).
 PIPE_WIDTH, MOST_WIDTH, LEAST_WIDTH = 100, 160, 8
 LABEL_WIDTH = 15
-# A curve that varies by less than this share of its value is drawn flat, so that noise isn't shown.
-FLAT = 0.005
 # If two points are this many times the usual distance apart, there were no reports between them.
 GAP = 3.0
 
@@ -42,49 +40,39 @@ def job_table(
     now = now or datetime.now(UTC)
     names = ["NAME", "PHASE", "ATTEMPTS", "RESTARTS", "STEP", "LOSS", "GOODPUT", "STARTED", "DURATION"]
     names = [*(["NAMESPACE"] if namespaces else []), *names, *(["UID", "LAST FAILURE"] if wide else [])]
-    rows = []
-    for job in jobs:
-        cells = _cells(job, now)
-        more = [job["uid"], failure_words(job["lastFailure"])] if wide else []
-        rows.append([*([job["namespace"]] if namespaces else []), *cells, *more])
-    return columns(names, rows, {names.index("PHASE"): STYLES})
+    cells = [_cells(job, now) for job in jobs]
+    return columns(names, [[row[name] for name in names] for row in cells], {names.index("PHASE"): STYLES})
 
 
-def _cells(job: Mapping[str, Any], now: datetime) -> list[str]:
+def _cells(job: Mapping[str, Any], now: datetime) -> dict[str, str]:
     started = to_datetime(job["startedAt"])
-    ran = ran_for(job["startedAt"], job["endedAt"] or job["deletedAt"], now)
-    return [
-        job["name"],
-        phase_of(job),
-        _known(job["attempt"]),
-        _known(job["restarts"]),
-        steps_of(job),
-        "" if job["loss"] is None else f"{job['loss']:.4g}",
-        "" if job["goodput"] is None else f"{job['goodput']:.0%}",
-        "" if started is None else f"{duration((now - started).total_seconds())} ago",
-        ran,
-    ]
+    return {
+        "NAMESPACE": job["namespace"],
+        "NAME": job["name"],
+        "PHASE": _phase(job),
+        "ATTEMPTS": "" if job["attempt"] is None else str(job["attempt"]),
+        "RESTARTS": "" if job["restarts"] is None else str(job["restarts"]),
+        "STEP": steps_text(job["step"], job["totalSteps"]),
+        "LOSS": figure(job["loss"]),
+        "GOODPUT": percent(job["goodput"]),
+        "STARTED": "" if started is None else f"{duration((now - started).total_seconds())} ago",
+        "DURATION": _ran_for(job, job, now),
+        "UID": job["uid"],
+        "LAST FAILURE": _failure_line(job["lastFailure"]),
+    }
 
 
-def phase_of(job: Mapping[str, Any]) -> str:
-    """Returns a job's last phase, and whether it was deleted."""
+def _phase(job: Mapping[str, Any]) -> str:
     return f"{job['phase'] or 'Pending'}{DELETED if job['deletedAt'] else ''}"
 
 
-def steps_of(job: Mapping[str, Any]) -> str:
-    """Returns the completed steps, and the total if it is known."""
-    if job["step"] is None:
-        return ""
-    return f"{job['step']}/{job['totalSteps']}" if job["totalSteps"] else str(job["step"])
+def _ran_for(part: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -> str:
+    """Returns how long a job or an attempt has run so far or in total. Before the start, the text is empty."""
+    begin, end = to_datetime(part["startedAt"]), to_datetime(part["endedAt"] or job["endedAt"] or job["deletedAt"])
+    return "" if begin is None else duration(((end or now) - begin).total_seconds())
 
 
-def ran_for(started: str | None, ended: str | None, now: datetime) -> str:
-    """Returns the time from the start to the end or until now. Before the start, the text is empty."""
-    begin = to_datetime(started)
-    return "" if begin is None else duration(((to_datetime(ended) or now) - begin).total_seconds())
-
-
-def failure_words(failure: Mapping[str, Any] | None) -> str:
+def _failure_line(failure: Mapping[str, Any] | None) -> str:
     """Formats a failure in one line: `Error: worker 2 (rank 5, pod …) exited with code 1: ValueError: …`.
 
     The error itself comes from the rank's last line.
@@ -98,10 +86,6 @@ def failure_words(failure: Mapping[str, Any] | None) -> str:
     return f"{reason}: {first}" if first else reason
 
 
-def _known(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
 def job_page(
     job: Mapping[str, Any], series: Mapping[str, Any], width: int | None, now: datetime | None = None
 ) -> Iterator[RenderableType]:
@@ -109,17 +93,9 @@ def job_page(
     now = now or datetime.now(UTC)
     yield _headline(job, now)
     yield from _facts(job, width, now)
-    if job["attempts"]:
-        yield Text()
-        yield from _attempts(job, width, now)
-    time = _time(job, now)
-    if time:
-        yield Text()
-        yield from time
-    curves = list(curve_lines(series, width))
-    if curves:
-        yield Text()
-        yield from curves
+    for part in (_attempts(job, width, now), _time(job, now), curve_lines(series, width)):
+        if lines := list(part):
+            yield from (Text(), *lines)
     failed = [each["attempt"] for each in job["attempts"] if each["failure"] is not None]
     if failed:
         life = f" --uid {job['uid']}" if len(job["lives"]) > 1 else ""
@@ -128,26 +104,24 @@ def job_page(
 
 
 def _headline(job: Mapping[str, Any], now: datetime) -> Text:
-    phase = phase_of(job)
+    phase = _phase(job)
     line = Text.assemble((one_line(job["name"]), "bold"), "  ", (one_line(phase), STYLES.get(phase, "")))
     for name in ("attempt", "restarts", "disruptions"):
         if job[name] is not None and (job[name] or name != "disruptions"):
             line.append(f"  {name} {job[name]}")
-    ran = ran_for(job["startedAt"], job["endedAt"] or job["deletedAt"], now)
+    ran = _ran_for(job, job, now)
     return line.append(f"  time {ran}" if ran else "")
 
 
 def _facts(job: Mapping[str, Any], width: int | None, now: datetime) -> Iterator[Text]:
-    progress = []
-    if job["step"] is not None:
-        progress.append(f"step {steps_of(job)}")
-    if job["loss"] is not None:
-        progress.append(f"loss {job['loss']:.4f}")
-    if job["goodput"] is not None:
-        progress.append(f"goodput {job['goodput']:.0%}")
-    progress += [f"{name} {value:.4g}" for name, value in mapping(job["result"]).items() if is_number(value)]
-    if progress:
-        yield from _lines("  ".join(progress), width)
+    known = {
+        "step": steps_text(job["step"], job["totalSteps"]),
+        "loss": figure(job["loss"]),
+        "goodput": percent(job["goodput"]),
+        **{name: figure(value) for name, value in mapping(job["result"]).items() if is_number(value)},
+    }
+    if progress := "  ".join(f"{name} {shown}" for name, shown in known.items() if shown):
+        yield from _lines(progress, width)
     life = [f"namespace {job['namespace']}", f"uid {job['uid']}"]
     for name in ("created", "deleted"):
         at = to_datetime(job[f"{name}At"])
@@ -162,18 +136,19 @@ def _facts(job: Mapping[str, Any], width: int | None, now: datetime) -> Iterator
 
 
 def _attempts(job: Mapping[str, Any], width: int | None, now: datetime) -> Iterator[Text]:
-    """Yields a table of the attempts, with a sentence below each failed one."""
+    """Yields a table of the attempts, if there are any, with a sentence below each failed one."""
+    if not job["attempts"]:
+        return
     shown = job["attempts"][-MOST_ATTEMPTS:]
     rows = []
     for attempt in shown:
         started = to_datetime(attempt["startedAt"])
-        ended = attempt["endedAt"] or job["endedAt"] or job["deletedAt"]
         first, last = attempt["firstStep"], attempt["lastStep"]
         rows.append(
             [
                 str(attempt["attempt"]),
                 "" if started is None else _moment(started),
-                ran_for(attempt["startedAt"], ended, now),
+                _ran_for(attempt, job, now),
                 "" if first is None or last is None else f"{first} to {last}",
                 attempt["outcome"] or "",
             ]
@@ -184,11 +159,10 @@ def _attempts(job: Mapping[str, Any], width: int | None, now: datetime) -> Itera
     for attempt, line in zip(shown, lines, strict=True):
         yield line
         if attempt["trainingWith"] is not None:
-            ended = attempt["endedAt"] or job["endedAt"] or job["deletedAt"]
-            ran = ran_for(attempt["startedAt"], ended, now)
+            ran = _ran_for(attempt, job, now)
             yield from _lines(f"continued with {attempt['trainingWith']} for {ran}", width, indent="  ")
         if attempt["failure"] is not None:
-            yield from _lines(failure_words(attempt["failure"]), width, "red", indent="  ")
+            yield from _lines(_failure_line(attempt["failure"]), width, "red", indent="  ")
     if len(shown) < len(job["attempts"]):
         yield Text(f"{len(job['attempts']) - len(shown)} earlier attempts are left out: -o json has all", "dim")
 
@@ -200,7 +174,7 @@ def _time(job: Mapping[str, Any], now: datetime) -> list[RenderableType]:
         # The object wasn't recorded, or was written by another release, so the page omits it.
         return []
     spent = last.status.time_spent
-    return [] if spent is None else where_time_went(last, spent, (), to_datetime(job["deletedAt"]) or now)
+    return [] if spent is None else where_time_went(last, spent, to_datetime(job["deletedAt"]) or now)
 
 
 def _lines(sentence: str, width: int | None, style: str = "", indent: str = "") -> Iterator[Text]:
@@ -216,18 +190,10 @@ def _moment(at: datetime) -> str:
         return at.isoformat()
 
 
-def _plain(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 _CURVES: Mapping[str, tuple[str, Callable[[float], str], str]] = {
-    "loss": ("loss", _plain, "cyan"),
-    "samplesPerSecond": ("samples/s", _rate, "green"),
-    "gradNorm": ("gradient norm", _plain, "magenta"),
+    "loss": ("loss", figure, "cyan"),
+    "samplesPerSecond": ("samples/s", rate, "green"),
+    "gradNorm": ("gradient norm", figure, "magenta"),
     "stepSeconds": ("step, median", step_time, "blue"),
     "slowestStepSeconds": ("step, slowest", step_time, "yellow"),
 }
@@ -283,13 +249,6 @@ def spread(times: Sequence[float], values: Sequence[float | None], columns: int)
         if later - column - 1 <= longest:
             means[column:later] = [means[column]] * (later - column)
     return means
-
-
-def blocks(values: Sequence[float | None], least: float, most: float) -> str:
-    """Draws values as blocks on a scale from `least` to `most`, and None as a blank."""
-    is_flat = most - least <= FLAT * max(abs(least), abs(most))
-    scale = 0.0 if is_flat else (len(BLOCKS) - 1) / (most - least)
-    return "".join(" " if value is None else BLOCKS[round(scale * (value - least))] for value in values)
 
 
 def _starts(times: Sequence[float], attempts: Sequence[int | None], columns: int) -> list[str]:

@@ -6,7 +6,7 @@ import csv
 import importlib.util
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import typer
 
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.evidence import as_json, evidence_lines, print_page
-from trainmaster.cli.history import FORMATS, OpenHistory
+from trainmaster.cli.history import FORMATS
 from trainmaster.cli.history.page import job_page, job_table
 from trainmaster.cli.output import object_name, print_value, require_room, write_file
 from trainmaster.cli.terminal import say, terminal_width, write
@@ -31,9 +31,9 @@ _FLAGS = ("redone",)
 Columns = Mapping[str, Sequence[Any]]
 
 
-def show_list(opened: OpenHistory, namespace: str | None, limit: int, output: str | None) -> None:
+def show_list(reader: HistoryReader, namespace: str | None, limit: int, output: str | None) -> None:
     """Shows the newest recorded jobs of one or all namespaces; a limit of 0 means all jobs. Raises ClientError."""
-    jobs, more = run(recorded_jobs(opened.reader, namespace, limit))
+    jobs, more = run(_recorded_jobs(reader, namespace, limit))
     if output == "name":
         for each in dict.fromkeys(job["name"] for job in jobs):
             say(object_name(each))
@@ -49,9 +49,9 @@ def show_list(opened: OpenHistory, namespace: str | None, limit: int, output: st
         say(f"Only the newest {limit} are shown: --limit 0 shows all.", error=True)
 
 
-def show_job(opened: OpenHistory, name: str, uid: str | None, output: str | None) -> None:
+def show_job(reader: HistoryReader, namespace: str, name: str, uid: str | None, output: str | None) -> None:
     """Shows one job. Raises ClientError."""
-    job = run(opened.reader.job(opened.namespace, name, uid=uid))
+    job = run(reader.job(namespace, name, uid=uid))
     if output == "name":
         say(object_name(job["name"]))
     elif output in ("json", "yaml"):
@@ -61,36 +61,50 @@ def show_job(opened: OpenHistory, name: str, uid: str | None, output: str | None
         if output == "wide":
             console.print(job_table([job], wide=True), soft_wrap=True)
             return
-        series = run(opened.reader.series(opened.namespace, name, uid=job["uid"]))
+        series = run(reader.series(namespace, name, uid=job["uid"]))
         for part in job_page(job, series, terminal_width()):
             console.print(part, crop=False)
 
 
-def show_attempt(opened: OpenHistory, name: str, uid: str | None, number: int, output: str | None) -> None:
+def show_attempt(
+    reader: HistoryReader, namespace: str, name: str, uid: str | None, number: int, output: str | None
+) -> None:
     """Shows an attempt's evidence, or prints the evidence as json or yaml. Raises ClientError."""
-    reader, namespace = opened.reader, opened.namespace
     job = run(reader.job(namespace, name, uid=uid))
     attempt = next((each for each in job["attempts"] if each["attempt"] == number), None)
     if attempt is None:
         numbers = [each["attempt"] for each in job["attempts"]]
         there = f"{numbers[0]} to {numbers[-1]} were recorded" if numbers else "none was recorded"
         raise JobNotFound(f"Job {name} has no attempt {number}: {there}")
-    evidence = evidence_of(run(reader.evidence(namespace, name, uid=job["uid"])), number)
+    kept = run(reader.evidence(namespace, name, uid=job["uid"]))["items"]
+    evidence = next((AttemptEvidence.parse(json.dumps(one)) for one in kept if one["attempt"] == number), None)
     if output is not None:
         print_value([] if evidence is None else as_json([evidence], None), output)
         return
-    print_page(attempt_lines(evidence, attempt))
+    if evidence is None and attempt["failure"] is not None:
+        # The status has the failure, too.
+        evidence = AttemptEvidence(attempt=number, failure=attempt["failure"])
+    if evidence is None:
+        say(f"Attempt {number}: {attempt['outcome'] or 'its end is unknown'}")
+    else:
+        print_page(evidence_lines([evidence], None))
     if attempt is job["attempts"][-1]:
         # The kept logs belong to the last attempt. The evidence contains those of other attempts.
         try:
-            print_page(log_lines(run(reader.logs(namespace, name, uid=job["uid"], tail=TAIL_LINES))))
+            logs = run(reader.logs(namespace, name, uid=job["uid"], tail=TAIL_LINES))["items"]
         except ClientError as error:
             say(f"The logs can't be shown: {error}", error=True)
+            return
+        for log in logs:
+            print_page(
+                [f"  The log of worker {log['worker']} ends:", *(f"    {line}" for line in log["lines"][-TAIL_LINES:])]
+            )
 
 
-def export_job(opened: OpenHistory, name: str, uid: str | None, file: str, format: str, *, ranks: bool) -> None:
+def export_job(
+    reader: HistoryReader, namespace: str, name: str, uid: str | None, file: str, format: str, *, ranks: bool
+) -> None:
     """Writes a job's curves, or the figures of its ranks, to a file. Raises ClientError."""
-    reader, namespace = opened.reader, opened.namespace
     # This finds the job before the file is created, so that an unknown name leaves no empty file.
     uid = run(reader.job(namespace, name, uid=uid))["uid"]
     left_out = 0
@@ -98,14 +112,14 @@ def export_job(opened: OpenHistory, name: str, uid: str | None, file: str, forma
         columns, left_out = run(rank_figures(reader, namespace, name, uid=uid))
     else:
         columns = run(curves(reader, namespace, name, uid=uid))
-    export(columns, file, format)
+    _export(columns, file, format)
     if left_out:
         say(f"{left_out} ranks are left out: the history can't show so many at once.", error=True)
     if file != STDOUT:
         say(f"{file}: {len(columns['at'])} rows, {len(columns)} columns")
 
 
-async def recorded_jobs(
+async def _recorded_jobs(
     reader: HistoryReader, namespace: str | None, limit: int
 ) -> tuple[list[Mapping[str, Any]], bool]:
     """Returns the newest recorded jobs (all for a limit of 0), and whether there are more. Raises ClientError."""
@@ -120,32 +134,6 @@ async def recorded_jobs(
         if not more or more == after or not page["items"] or (limit and len(found) >= limit):
             return found[: limit or None], bool(more) or bool(limit and len(found) > limit)
         after = more
-
-
-def evidence_of(answer: Mapping[str, Any], attempt: int) -> AttemptEvidence | None:
-    """Returns an attempt's evidence from a validated EvidenceList, or None if it is missing or unreadable."""
-    for item in answer["items"]:
-        if item["attempt"] == attempt:
-            return AttemptEvidence.parse(json.dumps(item))
-    return None
-
-
-def attempt_lines(evidence: AttemptEvidence | None, attempt: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the evidence, or else the attempt's end according to the job's status."""
-    number = attempt["attempt"]
-    if evidence is None and attempt["failure"] is not None:
-        evidence = AttemptEvidence(attempt=number, failure=attempt["failure"])
-    if evidence is None:
-        yield f"Attempt {number}: {attempt['outcome'] or 'its end is unknown'}"
-        return
-    yield from evidence_lines([evidence], None)
-
-
-def log_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the ends of the workers' logs of a validated LogList."""
-    for item in answer["items"]:
-        yield f"  The log of worker {item['worker']} ends:"
-        yield from (f"    {line}" for line in item["lines"][-TAIL_LINES:])
 
 
 def export_format(file: str, given: str | None, *, force: bool) -> str:
@@ -169,7 +157,7 @@ def export_format(file: str, given: str | None, *, force: bool) -> str:
     return found
 
 
-def export(columns: Columns, file: str, format: str) -> None:
+def _export(columns: Columns, file: str, format: str) -> None:
     """Writes columns of equal length. Raises ClientError if the file can't be written."""
     content = {"csv": _csv, "json": _json, "parquet": _parquet}[format](columns)
     if file == STDOUT:

@@ -32,7 +32,7 @@ def test_jobs_are_listed_newest_first_and_those_that_are_gone_are_marked(history
     assert heading == ["NAME", "PHASE", "ATTEMPTS", "RESTARTS", "STEP", "LOSS", "GOODPUT", "STARTED", "DURATION"]
     assert pending == ["gpt-small", "Pending", "0", "0"]
     assert done[:7] == ["bert-mrpc", "Succeeded", "(deleted)", "4", "2", "1000/1000", "0.2134"]
-    assert (done[7], done[9:]) == ("87%", ["ago", "1h10m"])
+    assert (done[7], done[9:]) == ("87%", ["ago", "70m"])
     assert history.asked == [("/v1/jobs", {"namespace": "team", "limit": "100"})]
 
 

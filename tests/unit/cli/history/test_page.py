@@ -11,7 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.unit.client.history.recorded import RecordedHistory, detail
-from trainmaster.cli.history.page import blocks, curve_lines, job_page, spread
+from trainmaster.cli.history.page import curve_lines, job_page, spread
+from trainmaster.cli.top_picture import blocks
 from trainmaster.client.blocking import Blocking, run
 from trainmaster.client.history import HistoryReader
 
@@ -41,25 +42,25 @@ def test_every_line_fits_the_terminal(width: int) -> None:
 def test_the_facts_the_attempts_and_the_time_stand_there() -> None:
     text = "\n".join(page(200))
     assert text.startswith(
-        "bert-mrpc  Succeeded (deleted)  attempt 4  restarts 2  disruptions 1  time 1h10m\n"
+        "bert-mrpc  Succeeded (deleted)  attempt 4  restarts 2  disruptions 1  time 70m\n"
         "step 1000/1000  loss 0.2134  goodput 87%  eval/f1 0.8812\n"
         "namespace team  uid 8d6f6a3e-5b2c-4f0e-9d0a-1c2b3a4d5e6f  created 2026-11-20 11:59:30 (2d12h ago)  deleted "
-        "2026-11-21 13:00:00 (1d11h ago)\n"
+        "2026-11-21 13:00:00 (35h ago)\n"
         "another job of this name, created 2026-11-19 11:00:00: --uid first-life\n"
     )
     table = text[text.index("ATTEMPT") : text.index("\n\ntime ")].splitlines()
     assert [line.split() for line in table if line[0].isdigit()] == [
-        ["1", "2026-11-20", "12:00:00", "15m0s", "0", "to", "240", "Failed"],
-        ["2", "2026-11-20", "12:15:12", "19m48s", "200", "to", "520", "Disrupted"],
-        ["3", "2026-11-20", "12:35:18", "14m42s", "500", "to", "700", "Failed"],
-        ["4", "2026-11-20", "12:50:10", "19m50s", "650", "to", "1000", "Succeeded"],
+        ["1", "2026-11-20", "12:00:00", "15m", "0", "to", "240", "Failed"],
+        ["2", "2026-11-20", "12:15:12", "19m", "200", "to", "520", "Disrupted"],
+        ["3", "2026-11-20", "12:35:18", "14m", "500", "to", "700", "Failed"],
+        ["4", "2026-11-20", "12:50:10", "19m", "650", "to", "1000", "Succeeded"],
     ]
     assert [line for line in table if line.startswith("  ")] == [
         "  OOMKilled: worker 2 (rank 5, pod bert-mrpc-2, node gpu-7) was killed for memory: MemoryError: 40 GiB",
         "  NodeLost: pod bert-mrpc-1 of worker 1 on node gpu-3 lost its node",
         "  Hung: worker 1 (rank 2, pod bert-mrpc-1, node gpu-4) made no progress for 300 s while all wait",
     ]
-    assert "productive 1h0m (89%)  recompute 4m36s (7%)  checkpoint 112s (3%)" in text
+    assert "productive 60m (89%)  recompute 4m36s (7%)  checkpoint 112s (3%)" in text
     assert text.endswith(
         "more: kubectl dtj history bert-mrpc -n team --uid 8d6f6a3e-5b2c-4f0e-9d0a-1c2b3a4d5e6f --attempt 3"
     )
@@ -70,7 +71,7 @@ def test_an_attempt_that_trained_on_without_some_says_with_whom_and_for_how_long
     job["attempts"][1] |= {"outcome": "Joined", "failure": None, "trainingWith": "3 of 4 workers"}
     lines = page(120, RecordedHistory(answers={"bert-mrpc": job}))
     row = next(at for at, line in enumerate(lines) if line.endswith("Joined"))
-    assert lines[row + 1] == "  continued with 3 of 4 workers for 19m48s"
+    assert lines[row + 1] == "  continued with 3 of 4 workers for 19m"
 
 
 def test_a_slow_rank_is_seen_between_the_curves_of_step_times() -> None:

@@ -1,0 +1,166 @@
+"""`suspend`, `resume`, `scale` and `restart` steer jobs, and `wait` waits for them. Each takes several jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated, get_args
+
+import typer
+
+from trainmaster.cli.arguments import JobNames, Timeout, find_job
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import say
+
+app = Part()
+
+
+def _for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
+    """Runs an action for each job. As in kubectl, a refusal is reported and the remaining jobs are processed."""
+    from trainmaster.client import ClientError, WaitTimeout
+
+    refused: ClientError | None = None
+    for name in names:
+        try:
+            action(name)
+        except WaitTimeout:
+            # The timeout applies to all jobs together, so the remaining ones aren't tried.
+            raise
+        except ClientError as error:
+            if len(names) == 1:
+                raise
+            say(f"error: {error}", error=True)
+            refused = error
+    if refused is not None:
+        raise typer.Exit(1) from refused
+
+
+@app.command("suspend")
+@connected
+def suspend(connection: Connection, names: JobNames) -> None:
+    """Stop jobs with a checkpoint, and free their resources.
+
+    Resumed jobs continue from the checkpoint if its volume outlives the pods: a claim does, an emptyDir doesn't.
+    """
+    from trainmaster.client.sentences import KEEPING, lost_checkpoints
+
+    jobs = connection.client()
+
+    def one(name: str) -> None:
+        job = find_job(jobs, name)
+        if job.to_be_suspended:
+            say(f"{name}: already suspended")
+            return
+        jobs.suspend(name)
+        say(f"{name}: suspending")
+        lost = lost_checkpoints(job)
+        if lost is not None:
+            say(f"warning: {lost}; {KEEPING}", error=True)
+
+    _for_each(names, one)
+
+
+@app.command("resume")
+@connected
+def resume(connection: Connection, names: JobNames) -> None:
+    """Resume suspended jobs, from their checkpoint if its volume has outlived the pods."""
+    jobs = connection.client()
+
+    def one(name: str) -> None:
+        job = find_job(jobs, name)
+        jobs.resume(name)
+        say(f"{name}: resuming" if job.to_be_suspended else f"{name}: is not suspended; it is {job.phase}")
+
+    _for_each(names, one)
+
+
+@app.command("scale")
+@connected
+def scale(
+    connection: Connection,
+    names: JobNames,
+    workers: Annotated[int, typer.Option("--workers", help="New number of workers.", min=1)],
+) -> None:
+    """Change the number of workers."""
+    jobs = connection.client()
+
+    def one(name: str) -> None:
+        before = find_job(jobs, name).raw["spec"].get("workers")
+        jobs.scale(name, workers)
+        say(f"{name}: {workers} workers" + ("" if before is None else f", {before} before"))
+
+    _for_each(names, one)
+
+
+@app.command("restart")
+@connected
+def restart(connection: Connection, names: JobNames) -> None:
+    """Restart all ranks of jobs in their pods.
+
+    Scripts that save a checkpoint at SIGTERM do so first. This doesn't count against maxRestarts.
+    """
+    jobs = connection.client()
+
+    def one(name: str) -> None:
+        find_job(jobs, name)
+        jobs.restart(name)
+        say(f"{name}: restarting")
+
+    _for_each(names, one)
+
+
+def _wait_targets() -> list[str]:
+    """Returns all values of `wait --for`."""
+    from trainmaster_operator.api.v1alpha1 import Phase
+
+    return ["finished", *map(str.lower, get_args(Phase))]
+
+
+def _complete_target(incomplete: str) -> list[str]:
+    return [each for each in _wait_targets() if each.startswith(incomplete.lower())]
+
+
+@app.command("wait")
+@connected
+def wait(
+    connection: Connection,
+    names: JobNames,
+    phase: Annotated[
+        str,
+        typer.Option(
+            "--for", help="Wait for finished, running, or a phase such as Suspended.", autocompletion=_complete_target
+        ),
+    ] = "finished",
+    timeout: Timeout = None,
+) -> None:
+    """Wait until jobs have ended, or are in a phase.
+
+    The exit code is 0 if all succeeded or are in that phase, 1 if one ended otherwise, 3 at the timeout.
+    """
+    from trainmaster.client.view import view_of
+
+    if phase.lower() not in _wait_targets():
+        kubectls = "; kubectl wait has conditions and delete" if "=" in phase or phase.lower() == "delete" else ""
+        targets = ", ".join(_wait_targets())
+        raise typer.BadParameter(f"{phase!r} is no phase; use one of {targets}{kubectls}", param_hint="--for")
+    jobs = connection.client()
+    wanted = phase.capitalize()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    missed: list[str] = []
+
+    def one(name: str) -> None:
+        find_job(jobs, name)
+        left = timeout if deadline is None or len(names) == 1 else max(0.0, deadline - time.monotonic())
+        job = jobs.wait(
+            name,
+            until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
+            timeout=left,
+        )
+        say(view_of(job.raw).outcome)
+        if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
+            missed.append(name)
+
+    _for_each(names, one)
+    if missed:
+        raise typer.Exit(1)
