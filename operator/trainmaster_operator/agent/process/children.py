@@ -58,11 +58,10 @@ def adopt_orphans() -> None:
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
     """Returns the path that execvp(3) would execute for `name` in this environment; raises LaunchError."""
-    if "/" in name:
-        candidates = [name]
-    else:
+    candidates, problem = [name], "does not exist"
+    if "/" not in name:
         candidates = [os.path.join(folder or ".", name) for folder in environ.get("PATH", os.defpath).split(":")]
-    problem = "is in no folder of PATH" if "/" not in name else "does not exist"
+        problem = "is in no folder of PATH"
     for candidate in candidates:
         try:
             mode = os.stat(candidate).st_mode
@@ -132,30 +131,21 @@ def reap() -> dict[int, Ending]:
 def send(pids: Iterable[int], number: int) -> None:
     """Send a signal to each process that still exists."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 def spare_core(pid: int) -> None:
     """Prevent a process's core file, by a limit of 1 byte, which core handlers respect too (core(5))."""
     import resource
 
-    try:
+    with contextlib.suppress(OSError, ValueError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         resource.prlimit(pid, resource.RLIMIT_CORE, (1 if hard != 0 else 0, hard))
-    except (OSError, ValueError):
-        return
 
 
 def _all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-
-
-def _fields_of(pid: int) -> list[str]:
-    """Returns the fields of a process's stat from the third one on (proc(5)); empty if it is gone."""
-    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 class Process(NamedTuple):
@@ -163,6 +153,7 @@ class Process(NamedTuple):
 
     pid: int
     parent: int
+    session: int
     name: str
     state: str
 
@@ -171,13 +162,17 @@ def process_table() -> dict[int, Process]:
     """Returns all visible processes, zombies included, by pid."""
     table: dict[int, Process] = {}
     for pid in _all_pids():
-        text = read_text(f"/proc/{pid}/stat")
-        # The name is in parentheses and may contain any character (proc(5)).
-        head, _, tail = text.rpartition(")")
-        fields = tail.split()
-        if len(fields) > 2:
-            table[pid] = Process(pid, int(fields[1]), head.partition("(")[2], fields[0])
+        name, fields = _stat_of(pid)
+        if len(fields) > 3:
+            table[pid] = Process(pid, int(fields[1]), int(fields[3]), name, fields[0])
     return table
+
+
+def _stat_of(pid: int) -> tuple[str, list[str]]:
+    """Returns a process's name, and the fields of its stat from the third one on (proc(5)); empty if it is gone."""
+    # The name is in parentheses and may contain any character.
+    head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
+    return head.partition("(")[2], tail.split()
 
 
 def descendants(root: int) -> list[int]:
@@ -186,26 +181,17 @@ def descendants(root: int) -> list[int]:
     below: dict[int, list[int]] = {}
     for process in table.values():
         below.setdefault(process.parent, []).append(process.pid)
-    found: list[int] = []
-    queue = list(below.get(root, []))
-    while queue:
-        pid = queue.pop(0)
-        if table[pid].state != "Z":
-            found.append(pid)
-        queue.extend(below.get(pid, []))
-    return found
+    found = list(below.get(root, []))
+    for pid in found:
+        found.extend(below.get(pid, []))
+    return [pid for pid in found if table[pid].state != "Z"]
 
 
 def session_members(leaders: Collection[int]) -> list[int]:
     """Returns the pids of all living processes in these sessions, given by their leaders."""
     # Session 0 contains the kernel's processes, and those of other PID namespaces.
-    wanted, found = {pid for pid in leaders if pid > 1}, []
-    for pid in _all_pids():
-        # Fields 3 and 6 of proc(5).
-        fields = _fields_of(pid)
-        if len(fields) > 3 and fields[0] not in "ZX" and int(fields[3]) in wanted:
-            found.append(pid)
-    return found
+    wanted = {pid for pid in leaders if pid > 1}
+    return [each.pid for each in process_table().values() if each.session in wanted and each.state not in "ZX"]
 
 
 def rank_processes(root: int) -> dict[int, int]:
@@ -225,9 +211,12 @@ def rank_processes(root: int) -> dict[int, int]:
 
 
 def _launchers_variables(pid: int) -> dict[str, str]:
-    """Returns a launcher's variables in a process's initial environment (proc(5))."""
+    return {name: value for name, value in _initial_environment(pid).items() if name in _SET_BY_LAUNCHERS}
+
+
+def _initial_environment(pid: int) -> dict[str, str]:
     pairs = (variable.partition("=") for variable in read_text(f"/proc/{pid}/environ").split("\0"))
-    return {name: value for name, _, value in pairs if name in _SET_BY_LAUNCHERS}
+    return {name: value for name, _, value in pairs}
 
 
 def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
@@ -263,7 +252,7 @@ def catches(pid: int, number: int) -> bool:
 
 def zombie_ending(pid: int) -> Ending | None:
     """Returns the ending of a zombie that isn't our child; None if it can't be read."""
-    fields = _fields_of(pid)
+    _, fields = _stat_of(pid)
     # Field 52 of proc(5), counted from the third one here.
     if len(fields) < 50 or fields[0] not in "ZX":
         return None
@@ -287,11 +276,10 @@ def leftovers(state_dir: str) -> list[int]:
 
     A separate container has none: the kernel kills a PID namespace with its PID 1.
     """
-    wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
     found = []
-    for pid in _all_pids():
-        variables = read_text(f"/proc/{pid}/environ").split("\0") if pid != os.getpid() else []
-        if wanted in variables and any(variable.startswith("TRAINMASTER_ATTEMPT=") for variable in variables):
+    for pid in set(_all_pids()) - {os.getpid()}:
+        variables = _initial_environment(pid)
+        if variables.get("TRAINMASTER_STATE_DIR") == state_dir and "TRAINMASTER_ATTEMPT" in variables:
             found.append(pid)
     return found
 

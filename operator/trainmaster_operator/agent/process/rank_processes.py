@@ -141,7 +141,7 @@ STORE = "store"
 
 
 class RankStarts:
-    """RankStarts starts the ranks of one run. All paths are in the folder of the run's first attempt."""
+    """RankStarts starts a run's ranks or their launcher. All paths are in the folder of the run's first attempt."""
 
     def __init__(
         self,
@@ -150,18 +150,48 @@ class RankStarts:
         node_rank: int,
         command: Sequence[str],
         base_environ: Mapping[str, str],
+        warm: Optional[WarmProcess],
         trainer_port: int,
     ) -> None:
         self.assignment = assignment
         """The newest attempt's assignment."""
         self.folder = launcher.attempt_dir(settings, assignment.attempt)
         self.group_file = os.path.join(self.folder, "group")
+        self.line = launcher.CommandLine((), False)
+        self.environ: Mapping[str, str] = {}
         self._settings = settings
         self._started_for = assignment.attempt
         self._node_rank = node_rank
         self._command = command
         self._base_environ = base_environ
+        self._warm = warm
         self._trainer_port = trainer_port
+        """The port for reports of Hugging Face's Trainer; 0: none."""
+
+    def prepare(self) -> None:
+        """Make the launcher's command line and environment. Raises LaunchError if a program is missing."""
+        made = self._settings, self.assignment, self._node_rank
+        self.line = launcher.command_line(*made, self._command, self._base_environ)
+        self.environ = launcher.rank_environment(*made, self._base_environ, self._trainer_port)
+        children.find_program(self._command[0], self.environ)
+        if self.needs_launcher:
+            launcher.find_launcher(self.line, self.environ)
+
+    @property
+    def needs_launcher(self) -> bool:
+        """Returns whether a launcher starts the ranks, which depends on the job's spec alone.
+
+        Each torchrun waits in the store for a key of all others (torch 2.13, local_elastic_agent,
+        `_assign_worker_ranks`), so workers with and without torchrun never meet. So a worker's own circumstances (no
+        memory, a Python that ignores `sitecustomize`, a killed process) must not cause the use of torchrun.
+        """
+        return self._warm is None or self._warm.needs_launcher
+
+    @property
+    def continuable(self) -> bool:
+        """Returns whether the agent starts the ranks itself, so that they can continue in another attempt."""
+        single = not self.line.wraps_ranks and self._settings.processes == 1
+        return not self.needs_launcher or (single and not launcher.starts_torchrun(self._command))
 
     @property
     def ranks(self) -> range:
@@ -175,7 +205,7 @@ class RankStarts:
         return self.assignment.present(self._node_rank, self._settings.processes)
 
     @property
-    def serves_store(self) -> bool:
+    def _serves_store(self) -> bool:
         """Returns whether this worker serves torch's store. As with torchrun, the first worker does.
 
         In a continued attempt the group's lowest rank serves the store.
@@ -187,9 +217,10 @@ class RankStarts:
         if self.assignment.continues is not None:
             state_folder.write_group(self.group_file, self.assignment, self._settings.processes)
 
-    def group_variables(self, local_rank: int) -> dict[str, str]:
+    def _group_variables(self, local_rank: int) -> dict[str, str]:
         """Returns the variables by which a rank finds its group."""
-        return state_folder.rank_variables(self.group_file, joins=local_rank not in self.present)
+        joins = {} if local_rank in self.present else {"TRAINMASTER_JOINS": "1"}
+        return {"TRAINMASTER_GROUP_FILE": self.group_file, **joins}
 
     def order(self, local_rank: int) -> dict[str, Any]:
         """Returns the warm process's order for a rank."""
@@ -199,24 +230,29 @@ class RankStarts:
 
     def store_order(self, log: str) -> Optional[dict[str, Any]]:
         """Returns the order for the process that serves the store and prints into `log`; None if none is needed."""
-        if not self.serves_store:
+        if not self._serves_store:
             return None
         return {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
 
-    def spawn_rank(self, local_rank: int, warm: WarmProcess) -> int:
+    def spawn_launcher(self, streams: Mapping[int, int]) -> int:
+        """Start the launcher. Raises LaunchError."""
+        environ = {**self.environ, **(self._group_variables(0) if self.continuable else {})}
+        return children.spawn(launcher.find_launcher(self.line, environ), self.line.arguments, environ, streams)
+
+    def spawn_rank(self, local_rank: int) -> int:
         """Start a rank without the warm process. Raises LaunchError or OSError."""
-        if warm.lacks_torch:
+        if self._warm is not None and self._warm.lacks_torch:
             raise LaunchError(NO_TORCH)
         stem = os.path.join(self.folder, f"rank-{local_rank}")
         streams = {1: os.open(f"{stem}.out", os.O_WRONLY), 2: os.open(f"{stem}.err", os.O_WRONLY)}
         return self._spawn(self._command, local_rank, streams)
 
-    def spawn_store(self, log: str, warm: WarmProcess) -> int:
+    def spawn_store(self, log: str) -> int:
         """Start the process that serves the store; returns 0 if none is needed. Raises LaunchError or OSError."""
-        if not self.serves_store or warm.lacks_torch:
+        if not self._serves_store or self._warm is None or self._warm.lacks_torch:
             return 0
         stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        return self._spawn(warm.store_command(), 0, {1: stream, 2: stream})
+        return self._spawn(self._warm.store_command(), 0, {1: stream, 2: stream})
 
     def remove_traces(self, local_rank: int) -> None:
         """Remove a process's files before another one replaces it."""
@@ -245,6 +281,6 @@ class RankStarts:
         return {
             **launcher.attempt_variables(settings, assignment, node_rank, base, self._trainer_port),
             **launcher.rank_variables(settings, assignment, node_rank, local_rank, base),
-            **self.group_variables(local_rank),
+            **self._group_variables(local_rank),
             "TRAINMASTER_ATTEMPT": str(self.assignment.attempt),
         }

@@ -95,7 +95,7 @@ class SetupLine:
         try:
             with children.output_streams() as (ends, streams):
                 for fd, printer in zip(ends, self._printers):
-                    self._pumps.append(Pump(self._loop, fd, "[setup]: ", printer, None))
+                    self._pumps.append(Pump(self._loop, fd, "[setup]: ", printer))
                 self._pid = children.spawn(shell, (shell, "-c", script), environ, {**streams, 9: env_write})
         finally:
             os.close(env_write)

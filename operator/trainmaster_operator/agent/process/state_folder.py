@@ -26,14 +26,13 @@ from trainmaster_operator.wire.report import Report
 MAX_REPORT_BYTES = 65_536
 
 
-def report_path(state_dir: str) -> str:
-    return os.path.join(state_dir, "saved-report.json")
+REPORT = "saved-report.json"
 
 
 def read_report(state_dir: str) -> SavedReport | None:
     """Returns the saved report; None if nothing was ever started here, or the file is damaged."""
     try:
-        with open(report_path(state_dir), "rb") as file:
+        with open(os.path.join(state_dir, REPORT), "rb") as file:
             data = json.loads(file.read(MAX_REPORT_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
@@ -43,9 +42,8 @@ def read_report(state_dir: str) -> SavedReport | None:
 
 def write_report(state_dir: str, report: Report, *, exited: bool = False) -> None:
     """Replace the saved report; after a crash either the old one or the new one exists. Raises OSError."""
-    data = report.to_wire()
-    data["exited"] = exited
-    write_atomically(report_path(state_dir), json.dumps(data) + "\n")
+    data = {**report.to_wire(), "exited": exited}
+    write_atomically(os.path.join(state_dir, REPORT), json.dumps(data) + "\n")
 
 
 def write_atomically(path: str, text: str) -> None:
@@ -64,21 +62,12 @@ def prune_attempts(state_dir: str, keep: int) -> None:
         int(name[8:]) for name in os.listdir(state_dir) if name.startswith("attempt-") and name[8:].isdigit()
     )
     for attempt in attempts[:-keep]:
+        # `shutil.rmtree` isn't used, because its import would cost a start several milliseconds.
         for folder, folders, files in os.walk(os.path.join(state_dir, f"attempt-{attempt}"), topdown=False):
-            for name in files:
+            links = {name for name in folders if os.path.islink(os.path.join(folder, name))}
+            for name in {*files, *links}:
                 os.unlink(os.path.join(folder, name))
-            for name in folders:
-                path = os.path.join(folder, name)
-                if os.path.islink(path):
-                    os.unlink(path)
-                else:
-                    os.rmdir(path)
-        os.rmdir(os.path.join(state_dir, f"attempt-{attempt}"))
-
-
-def rank_variables(path: str, *, joins: bool) -> dict[str, str]:
-    """Returns the variables by which a rank finds its group."""
-    return {"TRAINMASTER_GROUP_FILE": path, **({"TRAINMASTER_JOINS": "1"} if joins else {})}
+            os.rmdir(folder)
 
 
 def make_fifos(path: str, ranks: Iterable[int]) -> None:

@@ -20,7 +20,7 @@ from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.kernel import free_memory
-from trainmaster_operator.agent.process.output import Printers, Pump, RotatedLog
+from trainmaster_operator.agent.process.output import Printers, Pump
 from trainmaster_operator.agent.process.state_folder import write_atomically
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.agent.warm import stage
@@ -78,13 +78,13 @@ class WarmProcess:
         self._channel: Optional[socket.socket] = None
         self._received = b""
         self._pumps: list[Pump] = []
-        self._logs: list[RotatedLog] = []
         self._ready = False
-        self._order: Optional[bytes] = None
-        self._sent = False
+        self._unsent = b""
+        """The present order, until it is sent."""
         self._attempt = 0
         """The present order's attempt."""
-        self._answered: Callable[[str], None] = _nobody
+        self._answered: Optional[Callable[[str], None]] = None
+        """Takes the answer to the present order; None: there is no unanswered one."""
         self._timer: Optional[Timer] = None
         self._look_timer: Optional[Timer] = None
         self._left_out: set[str] = set()
@@ -111,21 +111,17 @@ class WarmProcess:
             self._end(form, events.HOPELESS)
             return
         self._path, problem = script_path(form, os.getcwd())
+        free = free_memory(self._settings.cgroup_root)
         if problem:
             self._end(problem, events.HOPELESS)
             return
-        try:
-            write_stage(self._folder)
-        except OSError as error:
-            self._end(f"it cannot be started: {error}", events.LACKING)
-            return
-        free = free_memory(self._settings.cgroup_root)
         if free is not None and free < MIN_FREE_BYTES:
             missing = f"{free // _MEBIBYTE} MiB of memory are left, and a warm process gets none below"
             self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", events.LACKING)
             return
         self.reason = ""
         try:
+            write_stage(self._folder)
             self._read_modules()
             self._probe_pid = self._spawn((*form.interpreter, "-c", PROBE_PROGRAM, self._folder), PROBE, {})
         except (LaunchError, OSError) as error:
@@ -133,13 +129,22 @@ class WarmProcess:
 
     def learn(self, names: Sequence[str]) -> None:
         """Import the modules of one of this worker's ranks, and put `ModulesLearned` when done."""
-        self._order_imports(names)
+        if self._channel is None:
+            return
+        path = os.path.join(self._folder, "later.json")
+        try:
+            write_atomically(path, json.dumps(list(names)))
+            self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
+        except OSError:
+            # The process is about to end, or hangs; an order to fork will show it.
+            return
+        self._importing = bool(names)
 
     def preload(self, modules: Modules) -> None:
         """Import the modules that another worker has learned."""
         if self.modules is None:
             self._keep(modules)
-            self._order_imports(modules.names)
+            self.learn(modules.names)
 
     def fork(
         self,
@@ -163,17 +168,12 @@ class WarmProcess:
             "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else "",
         }
         self._attempt = attempt
-        self._order, self._answered, self._sent = json.dumps(order).encode() + b"\n", answered, False
-        if self._ready:
-            patience = IMPORT_SECONDS if self._importing else ORDER_SECONDS
-        else:
-            patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
-        self._timer = self._loop.call_later(patience, self._late)
+        self._unsent, self._answered = json.dumps(order).encode() + b"\n", answered
+        patience = IMPORT_SECONDS if self._importing or not self._ready else ORDER_SECONDS
+        if self._settings.preload and not self._ready:
+            patience = PRELOAD_SECONDS
+        self._timer = self._loop.call_later(patience, lambda: self._fail("the warm process didn't answer in time"))
         self._send_order()
-
-    def confirm(self) -> None:
-        """Record that all ordered ranks have announced themselves, even if the answer hasn't arrived yet."""
-        self._answer("")
 
     @property
     def needs_launcher(self) -> bool:
@@ -199,7 +199,7 @@ class WarmProcess:
     @property
     def busy(self) -> bool:
         """Returns whether an order is unanswered."""
-        return self._order is not None
+        return self._answered is not None
 
     def private_bytes(self) -> Optional[int]:
         """Returns the process's unshared memory [bytes]; None if there is no process."""
@@ -231,13 +231,15 @@ class WarmProcess:
         if self.was_killed:
             # The process may no longer be needed.
             self._end("it was ended while it started", self._verdict)
-            return
-        if ending.exit_code == EXIT_DEAF:
+        elif ending.exit_code == EXIT_DEAF:
             self._end("this Python doesn't import sitecustomize from PYTHONPATH", events.HOPELESS)
-            return
-        if ending.exit_code != EXIT_PROBED:
+        elif ending.exit_code != EXIT_PROBED:
             self._end(f"the probe of this Python has ended {_how(ending)}", events.FAILED)
-            return
+        else:
+            self._start_process()
+
+    def _start_process(self) -> None:
+        later = [] if self.modules is None else list(self.modules.names)
         config = {
             "pythonPath": self._environ.get("PYTHONPATH"),
             "path": self._path,
@@ -245,9 +247,9 @@ class WarmProcess:
             "leftOut": sorted(self._left_out),
             "required": [_REQUIRED],
             "preload": list(self._settings.preload),
-            "later": [] if self.modules is None else list(self.modules.names),
+            "later": later,
         }
-        self._importing = bool(config["later"])
+        self._importing = bool(later)
         path = os.path.join(self._folder, "config.json")
         ours, theirs = socket.socketpair()
         try:
@@ -274,9 +276,8 @@ class WarmProcess:
         environ[MARK] = "warm"
         with children.output_streams() as (ends, outputs):
             for name, fd, printer in zip(("out", "err"), ends, self._printers):
-                log = RotatedLog(os.path.join(self._folder, f"warm.{name}.log"))
-                self._logs.append(log)
-                self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
+                path = os.path.join(self._folder, f"warm.{name}.log")
+                self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, path))
             program = children.find_program(arguments[0], environ)
             return children.spawn(program, arguments, environ, {**outputs, **streams})
 
@@ -325,7 +326,7 @@ class WarmProcess:
                 self._put(events.ModulesLearned(modules))
         elif kind in ("forked", "refused"):
             if answer["attempt"] == self._attempt:
-                self._answer(str(answer.get("reason", "")))
+                self.answer(str(answer.get("reason", "")))
         elif kind == "failed":
             self._verdict, self.lacks_torch = events.LACKING, bool(answer["lacks"])
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
@@ -345,24 +346,12 @@ class WarmProcess:
         first, *others = problems
         more = f", and {len(others)} more modules can't be forked" if others else ""
         self.reason = f"importing {first} {problems[first]}{more}"
-        self._answer(self.reason)
+        self.answer(self.reason)
 
     def _say(self, text: str) -> None:
         self._printers.stderr.write(f"[agent]: {text}\n".encode())
 
     # Learning
-
-    def _order_imports(self, names: Sequence[str]) -> None:
-        path = os.path.join(self._folder, "later.json")
-        if self._channel is None:
-            return
-        try:
-            write_atomically(path, json.dumps(list(names)))
-            self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
-        except OSError:
-            # The process is about to end, or hangs; an order to fork will show it.
-            return
-        self._importing = bool(names)
 
     def _read_modules(self) -> None:
         """Read the modules that an earlier agent in this pod may have learned."""
@@ -386,30 +375,27 @@ class WarmProcess:
     # Orders
 
     def _send_order(self) -> None:
-        order, channel = self._order, self._channel
-        if order is None or channel is None or self._sent:
+        if self._answered is None or not self._unsent or self._channel is None:
             return
-        self._sent = True
+        order, self._unsent = self._unsent, b""
         try:
-            complete = channel.send(order) == len(order)
+            complete = self._channel.send(order) == len(order)
         except OSError:
             complete = False
         if not complete:
-            self.reason = "the warm process takes no orders"
-            self.kill(events.FAILED)
+            self._fail("the warm process takes no orders")
 
-    def _late(self) -> None:
-        self.reason = "the warm process didn't answer in time"
+    def _fail(self, reason: str) -> None:
+        self.reason = reason
         self.kill(events.FAILED)
 
-    def _answer(self, reason: str) -> None:
-        if self._order is None:
-            return
-        self._order = None
+    def answer(self, reason: str = "") -> None:
+        """Answer an unanswered order. `reason`: why there are no ranks; empty: all have announced themselves."""
+        answered, self._answered = self._answered, None
         if self._timer is not None:
             self._timer.cancel()
-        answered, self._answered = self._answered, _nobody
-        answered(reason)
+        if answered is not None:
+            answered(reason)
 
     def _end(self, reason: str, verdict: str) -> None:
         """Record that there is no warm process any more."""
@@ -424,20 +410,13 @@ class WarmProcess:
         self._received = b""
         for pump in self._pumps:
             pump.close()
-        for log in self._logs:
-            log.close()
         self._pumps.clear()
-        self._logs.clear()
-        self._answer(reason)
+        self.answer(reason)
         self._put(events.WarmProcessEnded(verdict))
 
 
 def _how(ending: Ending) -> str:
     return f"by signal {ending.signal}" if ending.signal else f"with exit code {ending.exit_code}"
-
-
-def _nobody(_reason: str) -> None:
-    return
 
 
 def write_stage(folder: str) -> None:
@@ -452,13 +431,5 @@ def write_stage(folder: str) -> None:
     for name, path in places.items():
         source = loader.get_data(f"{sources}/{name}.py")
         # An unchanged file keeps the bytecode that Python has cached for it.
-        if _read_bytes(path) != source:
+        if children.read_text(path) != source.decode():
             write_atomically(path, source.decode())
-
-
-def _read_bytes(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""

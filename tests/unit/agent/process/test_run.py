@@ -63,7 +63,8 @@ def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
     printers = cast(Printers, None)
     run = RunProcesses(cast(Loop, loop), settings, Assignment.parse(GOOD), 0, printers, put.append, ["x"], {})
     if answered_first:
-        run._forked("the warm process has ended by signal 9")
+        run._ordered = {0}
+        run._forked(None, "the warm process has ended by signal 9")
         assert killed == [4_194_305], "which it may have forked"
     below.clear()
     run.sweep()
@@ -73,5 +74,6 @@ def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
     for call in loop.later:
         call()
     if not answered_first:
-        run._forked("it was ended while it started")
+        run._ordered = {0}
+        run._forked(None, "it was ended while it started")
     assert not killed and list(map(repr, put)) == ["RunEmptied()"]
