@@ -10,12 +10,13 @@ links inside the folder are written, one by one, and never through a link.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple, Optional
 
 from trainmaster_operator.agent.loop import Loop, Timer
@@ -86,10 +87,9 @@ class CodeFolder:
         self._wanted, self._problem = digest, ""
         self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
         if not self._works:
-            self._start()
+            self._start(digest)
 
-    def _start(self) -> None:
-        digest = self._wanted
+    def _start(self, digest: str) -> None:
         if read_installed(self._stamp).digest == digest:
             self._end(CodeFetched(digest))
             return
@@ -109,14 +109,13 @@ class CodeFolder:
                     time.sleep(POLL_SECONDS)
                 elif self._install(path, digest):
                     event = CodeFetched(digest)
-        except RefusedArchive as error:
-            event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {error}")
         except OSError as error:
             # The error's own file name isn't used: a full disk gives none, and a failed rename gives the source's name.
             event = CodeRefused(digest, f"cannot unpack the code into {self.folder}: {error.strerror or error}")
         except Exception as error:
-            # Otherwise the attempt would wait for a dead thread.
-            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            # All errors are caught, because otherwise the attempt would wait for a dead thread.
+            refused = isinstance(error, RefusedArchive)
+            reason = str(error) if refused else f"{type(error).__name__}: {str(error)[:200]}"
             event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {reason}")
         self._loop.call_from_thread(lambda: self._worked(digest, event))
 
@@ -152,32 +151,29 @@ class CodeFolder:
         if digest == self._wanted and event is not None:
             self._end(event)
         elif self._wanted:
-            self._start()
+            self._start(self._wanted)
 
     def _give_up(self) -> None:
         if self._unpacks:
             # There is no limit for unpacking, which may take as long as the disk needs.
             self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
+            return
+        code, source = self._wanted[:12], self._settings.code_source
+        problem = f"nothing comes from {self._reads}" if self._reads else self._problem
+        if problem:
+            reason = f"the code {code} of {source} can't be read, after {WAIT_SECONDS:g} s: {problem}; check the volume"
         else:
-            self._end(CodeRefused(self._wanted, self._not_there(self._wanted)))
+            reason = (
+                f"{source} doesn't have the code {code} that spec.code.digest names, after {WAIT_SECONDS:g} s; push "
+                "the code again (kubectl dtj push)"
+            )
+        self._end(CodeRefused(self._wanted, reason))
 
     def _end(self, event: Event) -> None:
         if self._limit is not None:
             self._limit.cancel()
         self._wanted = ""
         self._put(event)
-
-    def _not_there(self, digest: str) -> str:
-        problem = f"nothing comes from {self._reads}" if self._reads else self._problem
-        if problem:
-            return (
-                f"the code {digest[:12]} of {self._settings.code_source} can't be read, after {WAIT_SECONDS:g} s: "
-                f"{problem}; check the volume"
-            )
-        return (
-            f"{self._settings.code_source} doesn't have the code {digest[:12]} that spec.code.digest names, after "
-            f"{WAIT_SECONDS:g} s; push the code again (kubectl dtj push)"
-        )
 
 
 def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[], None] = lambda: None) -> bool:
@@ -187,14 +183,20 @@ def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[]
 
     Raises RefusedArchive, UnreadableArchive, and OSError if the folder can't be written.
     """
-    file = _open(path)
-    if file is None:
-        return False
-    with file:
-        if _digest(path, file) != digest:
+    staging = f"{folder}.new"
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(open(path, "rb"))
+            if os.fstat(file.fileno()).st_size > MAX_CODE_BYTES:
+                raise UnreadableArchive(f"{path} has more than {MAX_CODE_BYTES >> 20} MiB")
+            if _Hashing(file).digest() != digest:
+                return False
+        except FileNotFoundError:
+            # The volume is switching to another version.
             return False
+        except OSError as error:
+            raise UnreadableArchive(f"{path}: {error.strerror or error}") from error
         unpack()
-        staging = f"{folder}.new"
         try:
             _install(file, digest, folder, stamp, staging)
         finally:
@@ -214,7 +216,7 @@ def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str)
     if hashing.digest() != digest:
         raise RefusedArchive("it was changed while it was read")
     everything = sorted({*before.files, *files})
-    _write_stamp(stamp, Installed("", moment, tuple(everything)))
+    write_atomically(stamp, json.dumps(Installed("", moment, tuple(everything))._asdict()))
     for folder_name in {os.path.dirname(name) for name in everything}:
         shutil.rmtree(os.path.join(folder, folder_name, "__pycache__"), ignore_errors=True)
     for name in set(before.files) - set(files):
@@ -226,7 +228,7 @@ def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str)
             shutil.rmtree(target)
         os.replace(os.path.join(staging, name), target)
     _remove_empty(folder, before.files)
-    _write_stamp(stamp, Installed(digest, moment, tuple(files)))
+    write_atomically(stamp, json.dumps(Installed(digest, moment, tuple(files))._asdict()))
 
 
 def read_installed(stamp: str) -> Installed:
@@ -237,33 +239,6 @@ def read_installed(stamp: str) -> Installed:
         return Installed(str(data["digest"]), int(data["time"]), tuple(map(str, data["files"])))
     except (OSError, ValueError, KeyError, TypeError):
         return Installed("", 0, ())
-
-
-def _write_stamp(stamp: str, installed: Installed) -> None:
-    write_atomically(stamp, json.dumps(installed._asdict()))
-
-
-def _open(path: str) -> Optional[BinaryIO]:
-    try:
-        return open(path, "rb")
-    except FileNotFoundError:
-        # The volume is switching to another version.
-        return None
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _digest(path: str, file: BinaryIO) -> str:
-    try:
-        if os.fstat(file.fileno()).st_size > MAX_CODE_BYTES:
-            raise UnreadableArchive(f"{path} has more than {MAX_CODE_BYTES >> 20} MiB")
-        return _Hashing(file).digest()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: OSError) -> UnreadableArchive:
-    return UnreadableArchive(f"{path}: {error.strerror or error}")
 
 
 class _Hashing:
@@ -304,11 +279,10 @@ def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
                 continue
             name = _safe_name(member.name)
             parent = os.path.dirname(name)
-            if any(above in files for above in _ancestors(name)):
+            if not files.keys().isdisjoint(accumulate(parent.split("/"), os.path.join)):
                 raise RefusedArchive(f"{member.name[:200]!r} is below a file or a link")
-            _make_folders(staging, parent)
+            _make_folders(staging, name if member.isdir() else parent)
             if member.isdir():
-                _make_folders(staging, name)
                 folders.add(name)
                 continue
             if name in files or name in folders or len(files) >= MAX_CODE_FILES:
@@ -366,10 +340,7 @@ class _Bounded:
 def _write(target: str, read: Callable[[int], bytes], mode: int) -> None:
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with open(fd, "wb") as file:
-        while True:
-            data = read(_CHUNK)
-            if not data:
-                return
+        while data := read(_CHUNK):
             file.write(data)
 
 
@@ -379,12 +350,6 @@ def _safe_name(name: str) -> str:
     if name.startswith("/") or ".." in parts or not parts or "\0" in name:
         raise RefusedArchive(f"{name[:200]!r} is no path inside the folder")
     return "/".join(parts)
-
-
-def _ancestors(name: str) -> Iterator[str]:
-    while "/" in name:
-        name = os.path.dirname(name)
-        yield name
 
 
 def _safe_link(name: str, target: str) -> str:
@@ -405,27 +370,18 @@ def _make_folders(root: str, path: str) -> None:
 
 
 def _is_folder(path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _remove(path: str) -> None:
-    try:
+    # Ranks may have removed or replaced it.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
         os.remove(path)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        # Ranks have removed or replaced it.
-        return
 
 
 def _remove_empty(root: str, files: tuple[str, ...]) -> None:
     """Remove the folders that are empty without an old archive's files."""
     folders = {os.path.dirname(name) for name in files}
-    for folder in sorted(folders | {os.path.dirname(each) for each in folders} - {""}, key=len, reverse=True):
-        try:
-            if folder:
-                os.rmdir(os.path.join(root, folder))
-        except OSError:
-            # It isn't empty, or never existed.
-            continue
+    for folder in sorted((folders | {os.path.dirname(each) for each in folders}) - {""}, key=len, reverse=True):
+        with contextlib.suppress(OSError):  # it isn't empty, or never existed
+            os.rmdir(os.path.join(root, folder))

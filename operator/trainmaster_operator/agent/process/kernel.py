@@ -30,10 +30,8 @@ def free_memory(cgroup_root: str) -> Optional[int]:
     cgroup v2: `memory.max`, `memory.current` and `memory.stat`; v1: `memory.limit_in_bytes` and so on.
     """
     for folder, first_version in _folders(cgroup_root):
-        files = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes") if first_version else ("memory.max", "memory.current")
-        )
-        most, now = (children.read_text(os.path.join(folder, name)).strip() for name in files)
+        files = ("limit_in_bytes", "usage_in_bytes") if first_version else ("max", "current")
+        most, now = (children.read_text(os.path.join(folder, f"memory.{name}")).strip() for name in files)
         if most.isdigit() and now.isdigit() and int(most) < _V1_NO_LIMIT:
             cache = _numbers(os.path.join(folder, "memory.stat"))
             droppable = cache.get("total_inactive_file" if first_version else "inactive_file", 0)
