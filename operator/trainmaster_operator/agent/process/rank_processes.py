@@ -155,24 +155,20 @@ class RankStarts:
     ) -> None:
         self.assignment = assignment
         """The newest attempt's assignment."""
-        self.folder = launcher.attempt_dir(settings, assignment.attempt)
+        self._launch = launcher.Launch(settings, assignment, node_rank, base_environ, trainer_port)
+        """The launch of the run's first attempt."""
+        self.folder = self._launch.folder
         self.group_file = os.path.join(self.folder, "group")
         self.line = launcher.CommandLine((), False)
         self.environ: Mapping[str, str] = {}
         self._settings = settings
-        self._started_for = assignment.attempt
         self._node_rank = node_rank
         self._command = command
-        self._base_environ = base_environ
         self._warm = warm
-        self._trainer_port = trainer_port
-        """The port for reports of Hugging Face's Trainer; 0: none."""
 
     def prepare(self) -> None:
         """Make the launcher's command line and environment. Raises LaunchError if a program is missing."""
-        made = self._settings, self.assignment, self._node_rank
-        self.line = launcher.command_line(*made, self._command, self._base_environ)
-        self.environ = launcher.rank_environment(*made, self._base_environ, self._trainer_port)
+        self.line, self.environ = self._launch.command_line(self._command), self._launch.environment()
         children.find_program(self._command[0], self.environ)
         if self.needs_launcher:
             launcher.find_launcher(self.line, self.environ)
@@ -258,14 +254,14 @@ class RankStarts:
         """Remove a process's files before another one replaces it."""
         rank = self.ranks[local_rank]
         names = [f"progress.{rank}", f"stacks.{rank}", f"saving.{rank}", *(["progress"] if local_rank == 0 else [])]
-        error_folder = launcher.error_folder(self._settings, self._started_for, local_rank)
-        for path in (*(os.path.join(self.folder, name) for name in names), os.path.join(error_folder, "error.json")):
+        names.append(os.path.join(self._launch.error_folder(local_rank), "error.json"))
+        for path in (os.path.join(self.folder, name) for name in names):
             state_folder.unlink(path)
             state_folder.unlink(f"{path}.step")
 
     def _spawn(self, command: Sequence[str], local_rank: int, streams: Mapping[int, int]) -> int:
         try:
-            common, _ = launcher.warm_environment(self._settings, self._base_environ)
+            common, _ = launcher.warm_environment(self._settings, self._launch.base)
             environ = {**common, **self._own_variables(local_rank)}
             program = children.find_program(command[0], environ)
             return children.spawn(program, tuple(command), environ, streams, in_session=True)
@@ -275,12 +271,11 @@ class RankStarts:
 
     def _own_variables(self, local_rank: int) -> dict[str, str]:
         """Returns a rank's own environment variables, and makes the folder that they name."""
-        settings, node_rank, base = self._settings, self._node_rank, self._base_environ
-        os.makedirs(launcher.error_folder(settings, self._started_for, local_rank), exist_ok=True)
-        assignment = self.assignment._replace(attempt=self._started_for)
+        launch = self._launch
+        os.makedirs(launch.error_folder(local_rank), exist_ok=True)
+        assignment = self.assignment._replace(attempt=launch.assignment.attempt)
         return {
-            **launcher.attempt_variables(settings, assignment, node_rank, base, self._trainer_port),
-            **launcher.rank_variables(settings, assignment, node_rank, local_rank, base),
+            **launch._replace(assignment=assignment).rank_variables(local_rank),
             **self._group_variables(local_rank),
             "TRAINMASTER_ATTEMPT": str(self.assignment.attempt),
         }
