@@ -239,7 +239,7 @@ class RunProcesses:
         self._starts.write_group()
         for local_rank, rank in enumerate(self._starts.ranks):
             if local_rank not in action.restarted:
-                state_folder.wake(self._starts.group_file, rank)
+                state_folder.wake(f"{self._starts.group_file}.{rank}")
         self.output.say(f"attempt {self.attempt} continues {state_folder.described(action.assignment)}")
         # Earlier kills are accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)

@@ -101,14 +101,16 @@ def described(assignment: Assignment) -> str:
     return f"without rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:16]))}{more}"
 
 
-def wake(path: str, rank: int) -> None:
-    """Make a rank read the group's file, if the rank listens."""
+def wake(path: str, data: bytes = b".") -> bool:
+    """Write into a FIFO, without waiting; returns whether a process reads it."""
     with contextlib.suppress(OSError):  # no reader (ENXIO), or one that hasn't read 64 KiB of wake-ups
-        fd = os.open(f"{path}.{rank}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
-            os.write(fd, b".")
+            os.write(fd, data)
+            return True
         finally:
             os.close(fd)
+    return False
 
 
 def unlink(path: str) -> None:

@@ -61,7 +61,7 @@ class LineMatcher:
         for rule in self._lines:
             if rule.mark in data:
                 self._match(rule.pattern, [line for line in lines if rule.mark in line])
-        if BAR_MARK in data:
+        if self._own is None and BAR_MARK in data:
             self._read_bars([line for line in (*lines, unfinished) if BAR_MARK in line])
         if self._fields != before:
             self.progress = RankProgress.salvage(self._fields)
@@ -80,8 +80,6 @@ class LineMatcher:
                 return
 
     def _read_bars(self, lines: Sequence[bytes]) -> None:
-        if self._own is not None:
-            return
         for line in reversed(lines):
             bar = read_bar(_text(line))
             if bar is None:

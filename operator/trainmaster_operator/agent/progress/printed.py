@@ -37,9 +37,8 @@ class Printed:
         self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
         self._say = say
         self._rules: dict[int, LineMatcher] = {}
-        self.on_environment: Callable[[str], None] = lambda _line: None
+        self.on_environment: Optional[Callable[[str], None]] = None
         """Called once, with the first line that describes devices and libraries (trainloop.distributed.diagnostics)."""
-        self._has_environment = False
         self._matching = False
         self.given_up = False
         self.changed = False
@@ -78,24 +77,31 @@ class Printed:
 
     def _read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
         now = self.printed_at[rank] = time.monotonic()
-        if not self._has_environment and ENVIRONMENT_MARK in data:
-            for line in lines:
-                if line.startswith(ENVIRONMENT_MARK) and not self._has_environment:
-                    self._has_environment = True
-                    text = line[len(ENVIRONMENT_MARK) :].decode("utf-8", "replace")
-                    self.on_environment(text[:MAX_ENVIRONMENT])
+        if self.on_environment is not None and ENVIRONMENT_MARK in data:
+            line = next((line for line in lines if line.startswith(ENVIRONMENT_MARK)), None)
+            if line is not None:
+                self.on_environment(line[len(ENVIRONMENT_MARK) :].decode("utf-8", "replace")[:MAX_ENVIRONMENT])
+                self.on_environment = None
         if self._preset == NONE or self.given_up:
             return
         rules = self._rules_of(rank)
         try:
-            if not self._within_time(lambda: rules.read(data, lines, unfinished)):
-                return
+            try:
+                self._matching = True
+                signal.setitimer(signal.ITIMER_VIRTUAL, MATCH_SECONDS)
+                found = rules.read(data, lines, unfinished)
+            finally:
+                self._matching = False
         except TooSlow:
             self.given_up = True
             self._say(
                 f"spec.progress took longer than {MATCH_SECONDS:g} s to match what rank {rank} printed, and is given "
                 "up for this attempt: write a pattern that finds its place at once, without several .* in a row"
             )
+            return
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        if not found:
             return
         self.changed = True
         self.progressed_at[rank] = now
@@ -110,18 +116,6 @@ class Printed:
 
             self._rules[rank] = LineMatcher(self._pattern, self._preset)
         return self._rules[rank]
-
-    def _within_time(self, match: Callable[[], bool]) -> bool:
-        """Run a match; raises TooSlow if it takes too long."""
-        try:
-            try:
-                self._matching = True
-                signal.setitimer(signal.ITIMER_VIRTUAL, MATCH_SECONDS)
-                return match()
-            finally:
-                self._matching = False
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     def _break_off(self, _number: int, _frame: Optional[FrameType]) -> None:
         # The signal may arrive just after the end of the match.

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple, Optional
 
 from trainmaster_operator.agent.process.launcher import DUMP_VARIABLE, PIPE_VARIABLE
 from trainmaster_operator.agent.process.rank_processes import RankProcess
+from trainmaster_operator.agent.process.state_folder import wake
 from trainmaster_operator.wire.limits import MAX_SECONDS
+from trainmaster_operator.wire.values import mapping, mappings, whole
 
 # torch versions without TORCH_FR_DUMP_TEMP_FILE write the dump here.
 OLD_DUMP = "/tmp/nccl_trace_rank_"
@@ -57,17 +59,7 @@ class FlightRecorder:
     def ask(self) -> bool:
         """Request a dump; False if no process reads the pipe."""
         self._before = {path: _version(path) for path in self._dumps}
-        try:
-            fd = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            return False
-        try:
-            os.write(fd, b"1")
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        return True
+        return wake(self._pipe, b"1")
 
     def answer(self) -> Recorded | None:
         """Returns the dump since the request; None if there is no complete one yet."""
@@ -100,21 +92,26 @@ def summarize(dump: bytes) -> Recorded | None:
         return None
     try:
         data = _load_plain(dump)
-        entries = [entry for entry in data["entries"] if _is_default(entry) and not entry.get("is_p2p")]
+        # The first group is the default one; others exist on some ranks only, so their numbers can't be compared.
+        entries = [
+            entry
+            for entry in data["entries"]
+            if isinstance(entry, dict) and entry.get("pg_id") == 0 and not entry.get("is_p2p")
+        ]
         operations = _operations(data["entries"])
     except Exception:  # a pickle of anybody's can fail in any way
         return None
     numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
-    if not numbers:
-        # Other groups' collectives fill the ring, but the group's own counter remains.
-        numbers = _enqueued(data)
-    open_ones = [entry for entry in entries if not _is_done(entry)]
-    message = f"last collective {max(numbers)}, completed" if entries else "no collective yet"
-    if numbers and not entries:
-        message = f"last collective {max(numbers)}"
-    if open_ones:
-        message = _describe(open_ones[0])
-    return Recorded(max(numbers) if numbers else None, message, *operations)
+    # Other groups' collectives may fill the ring, but the group's own counter remains.
+    newest = max(numbers) if numbers else _last_enqueued(data)
+    waits_in = next((entry for entry in entries if not _is_done(entry)), None)
+    if waits_in is not None:
+        message = _describe(waits_in)
+    elif newest is None:
+        message = "no collective yet"
+    else:
+        message = f"last collective {newest}{', completed' if entries else ''}"
+    return Recorded(newest, message, *operations)
 
 
 def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
@@ -138,25 +135,16 @@ def _is_done(entry: Mapping[str, Any]) -> bool:
     return entry.get("state") == "completed" or bool(entry.get("retired"))
 
 
-def _enqueued(data: Mapping[str, Any]) -> list[int]:
-    """Returns the last collective that the default group has entered, by `pg_status`; empty if unknown."""
-    groups = data.get("pg_status")
-    group = groups.get("0") if isinstance(groups, dict) else None
-    number = group.get("last_enqueued_collective") if isinstance(group, dict) else None
-    return [number] if isinstance(number, int) and number > 0 else []
-
-
-def _is_default(entry: Any) -> bool:
-    # The first group is the default one; others exist on some ranks only, so their numbers can't be compared.
-    return isinstance(entry, dict) and entry.get("pg_id") == 0
+def _last_enqueued(data: Mapping[str, Any]) -> Optional[int]:
+    """Returns the last collective that the default group has entered, by `pg_status`; None if unknown."""
+    return whole(mapping(mapping(data.get("pg_status")).get("0")).get("last_enqueued_collective")) or None
 
 
 def _describe(entry: Mapping[str, Any]) -> str:
-    frames = entry.get("frames")
     places = [
         f"{str(frame.get('filename'))[-80:]}:{frame.get('line')} in {str(frame.get('name'))[:60]}"
-        for frame in (frames if isinstance(frames, list) else [])
-        if isinstance(frame, dict) and "/torch/" not in str(frame.get("filename"))
+        for frame in mappings(entry.get("frames"))
+        if "/torch/" not in str(frame.get("filename"))
     ][:MAX_FRAMES]
     called = f", called at {', '.join(places)}" if places else ""
     name, sizes = str(entry.get("profiling_name"))[:80], str(entry.get("input_sizes"))[:80]

@@ -23,7 +23,7 @@ from collections import deque
 from typing import Optional
 
 from trainmaster_operator.agent.progress.printed import Printed
-from trainmaster_operator.agent.progress.recorder import Counters, Waiting
+from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.progress.trainer import TrainerReports
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_PROGRESS_FILE_BYTES
@@ -33,6 +33,7 @@ from trainmaster_operator.wire.values import loads, whole
 
 REPORT_SECONDS = 0.2
 """The usual time between reports of steps: scripts spare the disk, and bars spare their terminal (tqdm: 0.1 s)."""
+PROGRESS_LIMIT, FIRST_STEP_LIMIT = "failurePolicy.hang.progressSeconds", "failurePolicy.hang.firstStepSeconds"
 
 
 class Sources:
@@ -51,8 +52,8 @@ class Sources:
         self._own = ranks
         self._started_at = started_at
         self._heartbeats = heartbeats
-        self._printed = printed
-        self._counters = None if settings.progress_preset == NONE else counters
+        self._printed = printed or Printed(settings, lambda _text: None)
+        self._counters = counters or Counters(list, settings.progress_timeout)
         self._trainer = TrainerReports()
         self._step_times = {rank: StepTimes() for rank in ranks}
         self._reported_at = started_at
@@ -73,9 +74,8 @@ class Sources:
     def poll(self, now: float) -> bool:
         """Read the changed sources; returns whether there were any."""
         changed = self._heartbeats.poll(now) or self._changed
-        if self._printed is not None and self._printed.changed:
-            self._printed.changed, changed = False, True
-        self._changed = False
+        changed = changed or self._printed.changed
+        self._changed = self._printed.changed = False
         if changed:
             found = {rank: self._progress(rank) for rank in self._own}
             self.ranks = {
@@ -83,9 +83,7 @@ class Sources:
                 for rank, progress in found.items()
                 if progress is not None
             }
-        if self._counters is not None:
-            limit = self._settings.progress_timeout
-            self._counters.poll([rank for rank in self._own if self._may_wait(rank, now, limit)], now)
+        self._counters.poll([rank for rank in self._own if self._may_wait(rank, now)], now)
         return changed
 
     def state(self, rank: int, now: float) -> RankState:
@@ -112,27 +110,21 @@ class Sources:
             return min(now - self._started_at, self._settings.progress_timeout)
         if rank in self._heartbeats.ranks:
             return now - self._heartbeats.progressed_at.get(rank, self._started_at)
-        printed = self._printed
-        seen = [self._started_at]
-        if self._has_trainer(rank):
-            seen.append(self._reported_at)
-        if printed is not None:
-            seen.append(printed.progressed_at.get(rank, self._started_at))
-            if self._has_trainer(rank) or not printed.is_strict:
-                seen.append(printed.printed_at.get(rank, self._started_at))
-        if self._counters is not None and not (printed is not None and printed.is_strict):
-            seen.append(self._counters.moved_at.get(rank, self._started_at))
-        return now - max(seen)
+        printed, has_trainer = self._printed, self._has_trainer(rank)
+        seen = [{rank: self._reported_at} if has_trainer else {}, printed.progressed_at]
+        if has_trainer or not printed.is_strict:
+            seen.append(printed.printed_at)
+        if not printed.is_strict:
+            seen.append(self._counters.moved_at)
+        return now - max(times.get(rank, self._started_at) for times in seen)
 
     @property
     def first_step_at(self) -> dict[int, float]:
         """Returns when each rank finished the attempt's first step, if known (seconds since the epoch)."""
         found = dict(self._heartbeats.first_step_at)
-        printed = {} if self._printed is None else self._printed.first_step_at
-        for rank in self.ranks:
-            if rank in self._heartbeats.ranks:
-                continue
-            first = printed.get(rank, self._first_report_with_step if self._has_trainer(rank) else None)
+        for rank in self.ranks.keys() - self._heartbeats.ranks.keys():
+            reported = self._first_report_with_step if self._has_trainer(rank) else None
+            first = self._printed.first_step_at.get(rank, reported)
             if first is not None:
                 found[rank] = first
         return found
@@ -141,7 +133,7 @@ class Sources:
         written = self._heartbeats.ranks.get(rank)
         if written is not None:
             return written
-        printed = None if self._printed is None else self._printed.progress(rank)
+        printed = self._printed.progress(rank)
         reported = self._trainer.progress if self._has_trainer(rank) else None
         if reported is None:
             return printed
@@ -153,7 +145,7 @@ class Sources:
     def _with_bar(self, rank: int, reported: RankProgress) -> RankProgress:
         """Returns the Trainer's report with the step of the Trainer's bar, if the bar has advanced since the report."""
         total = reported.total_steps
-        bar = None if self._printed is None or total is None else self._printed.bar(rank, total)
+        bar = None if total is None else self._printed.bar(rank, total)
         if bar is None or total is None or bar.n < (reported.step or 0) or not bar.n:
             return reported
         remaining = None if bar.step_seconds is None else (total - bar.n) * bar.step_seconds
@@ -168,17 +160,26 @@ class Sources:
             return True
         if self._has_trainer(rank):
             return not self._trainer.is_over
-        return rank in self.ranks and self._printed is not None and self._printed.is_asked_for
+        return rank in self.ranks and self._printed.is_asked_for
 
-    def _may_wait(self, rank: int, now: float, limit: float) -> bool:
+    def _may_wait(self, rank: int, now: float) -> bool:
         """Returns whether to ask a rank for its collectives, because it has never reported or no longer reports."""
-        if rank in self._heartbeats.ranks or not limit:
+        limit = self._settings.progress_timeout
+        if rank in self._heartbeats.ranks or not limit or self._settings.progress_preset == NONE:
             return False
         return not self._is_watched(rank) or self.silent_seconds(rank, now) > limit / 2
 
     def _state_by_collectives(self, rank: int) -> RankState:
-        waiting = None if self._counters is None else self._counters.waiting(rank)
-        return RankState() if waiting is None else observe_waiting(self._settings, waiting)
+        """Returns the state of a rank about which only its present collective is known."""
+        waiting = self._counters.waiting(rank)
+        if waiting is None:
+            return RankState()
+        limit, name = self._settings.progress_timeout, PROGRESS_LIMIT
+        if not waiting.has_done_some:
+            limit, name = self._settings.first_step_timeout, FIRST_STEP_LIMIT
+        if limit and waiting.timeout > limit:
+            limit, name = waiting.timeout, "the collective's own timeout"
+        return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
 
 
 INTERVAL_SECONDS = 5.0
@@ -294,11 +295,8 @@ class Heartbeats:
         return changed
 
     def _of_this_attempt(self, written: RankProgress) -> RankProgress:
-        joined_at, restored_at, first_step_at = (
-            None if at is None or at < self._since else at
-            for at in (written.joined_at, written.restored_at, written.first_step_at)
-        )
-        return written._replace(joined_at=joined_at, restored_at=restored_at, first_step_at=first_step_at)
+        times = {name: getattr(written, name) for name in ("joined_at", "restored_at", "first_step_at")}
+        return written._replace(**{name: None for name, at in times.items() if at is not None and at < self._since})
 
     def _has_stepped(self, progress: RankProgress) -> bool:
         if self._since:
@@ -348,24 +346,10 @@ def observe_rank(
     """
     if progress is None:
         return RankState()
-    seconds, limit, patient = _limit(settings, progress)
+    seconds, limit, patient = settings.progress_timeout, PROGRESS_LIMIT, False
+    if progress.section_seconds:
+        seconds, limit, patient = progress.section_seconds, "sectionSeconds", True
+    elif not progress.step:
+        seconds, limit, patient = settings.first_step_timeout, FIRST_STEP_LIMIT, True
     state = RankState(progress.step, progress.section or "", silent_seconds, seconds, limit, patient)
     return state._replace(unreported=unreported)
-
-
-def observe_waiting(settings: AgentSettings, waiting: Waiting) -> RankState:
-    """Returns the state of a rank about which only its present collective is known."""
-    limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
-    if not waiting.has_done_some:
-        limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"
-    if limit and waiting.timeout > limit:
-        limit, name = waiting.timeout, "the collective's own timeout"
-    return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
-
-
-def _limit(settings: AgentSettings, progress: RankProgress) -> tuple[float, str, bool]:
-    if progress.section_seconds:
-        return progress.section_seconds, "sectionSeconds", True
-    if not progress.step:
-        return settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds", True
-    return settings.progress_timeout, "failurePolicy.hang.progressSeconds", False
