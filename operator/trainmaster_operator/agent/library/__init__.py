@@ -34,16 +34,12 @@ def enter(environ: dict[str, str], state_dir: str) -> None:
     # The folder is named by its content, because after a restart another agent may run while old ranks still import.
     folder = os.path.join(state_dir, f"library-{zlib.crc32(packed):08x}")
     if not os.path.isdir(folder):
-        _unpack(packed, folder)
+        # The folder is renamed last, so that a folder with this name is always complete.
+        staging = f"{folder}.new"
+        for path, text in json.loads(packed).items():
+            file = os.path.join(staging, _INSTALLED, path)
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+            with open(file, "w", encoding="utf-8") as opened:
+                opened.write(text)
+        os.rename(staging, folder)
     environ["PYTHONPATH"] = ":".join(filter(None, (environ.get("PYTHONPATH"), os.path.join(folder, _INSTALLED))))
-
-
-def _unpack(packed: bytes, folder: str) -> None:
-    """Write the files, and then rename their folder, so that a folder with this name is always complete."""
-    staging = f"{folder}.new"
-    for path, text in json.loads(packed).items():
-        file = os.path.join(staging, _INSTALLED, path)
-        os.makedirs(os.path.dirname(file), exist_ok=True)
-        with open(file, "w", encoding="utf-8") as opened:
-            opened.write(text)
-    os.rename(staging, folder)

@@ -17,7 +17,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .devices import answering
@@ -121,13 +121,12 @@ class Blame:
 
     def left_out(self) -> list[str]:
         """Returns the modules that can't be imported before a fork: blamed modules and their importers."""
-        found: set[str] = set()
-        rest = list(self.problems)
-        while rest:
-            name = rest.pop()
-            if name not in found:
-                found.add(name)
-                rest.extend(self._importers.get(name, ()))
+        found = dict.fromkeys(self.problems)
+        rest = list(found)
+        for name in rest:
+            new = self._importers.get(name, set()) - found.keys()
+            found.update(dict.fromkeys(new))
+            rest.extend(new)
         return sorted(found)
 
     def at_fork(self) -> str:
@@ -175,10 +174,10 @@ class Blame:
         for name in names:
             while name:
                 if name in self._importers:
-                    for importer in self._stack:
-                        if importer != name:
-                            self._importers[name].add(importer)
-                            self._importers.setdefault(importer, set())
+                    importers = set(self._stack) - {name}
+                    self._importers[name] |= importers
+                    for importer in importers:
+                        self._importers.setdefault(importer, set())
                 name = name.rpartition(".")[0]
 
 
@@ -240,11 +239,8 @@ class Imports:
             # Ranks get new seeds, so a seed that a module has set would be lost. Any of these modules may have set it.
             for each in (name, *new):
                 self.blame.blame(each, "seeded random numbers")
-        self._remember_files(new)
-
-    def _remember_files(self, names: set[str]) -> None:
-        for name in names:
-            path = getattr(sys.modules.get(name), "__file__", None)
+        for each in new:
+            path = getattr(sys.modules.get(each), "__file__", None)
             if isinstance(path, str) and not is_package_path(path):
                 self._users[path] = _version(path)
 
@@ -257,7 +253,8 @@ class Imports:
 
     def outdated(self) -> str:
         """Returns the first of the user's files that a rank would import differently now; empty if there is none."""
-        return self._shadowed() or self._changed()
+        changed = (path for path, version in self._users.items() if _version(path) != version)
+        return self._shadowed() or next((f"{path} has changed since it was imported" for path in changed), "")
 
     def _shadowed(self) -> str:
         """Returns the first of the user's files whose name belongs to an imported module; empty if there is none."""
@@ -280,13 +277,6 @@ class Imports:
                 return f"{path} has the name of a module that is imported already"
         return ""
 
-    def _changed(self) -> str:
-        """Returns the first of the user's files that has changed since its import; empty if there is none."""
-        for path, version in self._users.items():
-            if _version(path) != version:
-                return f"{path} has changed since it was imported"
-        return ""
-
 
 def describe_error(error: BaseException) -> str:
     """Describes an import's error in one line."""
@@ -306,16 +296,12 @@ def _import(name: str, path: list[str]) -> None:
 
 def _random_states() -> dict[str, Any]:
     """Returns the states of the existing random generators that are seeded from the system at a start."""
-    modules: list[Any] = [sys.modules.get(name) for name in ("random", "numpy.random", "torch.random")]
-    random, numpy, torch = modules
-    states: dict[str, Any] = {}
-    if random is not None:
-        states["random"] = random.getstate()
-    if numpy is not None:
-        states["numpy"] = numpy.get_state(legacy=False)["state"]["key"].tobytes()
-    if torch is not None:
-        states["torch"] = torch.initial_seed()
-    return states
+    states: dict[str, Callable[[Any], Any]] = {
+        "random": lambda module: module.getstate(),
+        "numpy.random": lambda module: module.get_state(legacy=False)["state"]["key"].tobytes(),
+        "torch.random": lambda module: module.initial_seed(),
+    }
+    return {name: state(sys.modules[name]) for name, state in states.items() if sys.modules.get(name) is not None}
 
 
 def _follows(before: Any, now: Any) -> bool:

@@ -110,7 +110,12 @@ class Forks:
         os.umask(self._umask)
         set_oom_score(self._oom_score)
         renew()
-        collect_as_before(collects=self._collects)
+        # Python's garbage collector gets its state after a start, in which all imported objects are old: these calls
+        # move all objects out of the collector's reach, reset the counts, and make all objects old.
+        gc.freeze()
+        gc.unfreeze()
+        if self._collects:
+            gc.enable()
 
 
 def _serve_store(environ: dict[str, str]) -> NoReturn:
@@ -195,15 +200,6 @@ def _keep_default_group() -> None:
     c10d._update_default_pg = update_and_keep  # type: ignore[union-attr]
 
 
-def collect_as_before(*, collects: bool) -> None:
-    """Put Python's garbage collector into its state after a start, in which all imported objects are old."""
-    # These calls move all objects out of the collector's reach, reset the counts, and make all objects old.
-    gc.freeze()
-    gc.unfreeze()
-    if collects:
-        gc.enable()
-
-
 def reopen(fd: int) -> None:
     """Open this process's own copy of a shared file, because a shared one has the same position in all ranks."""
     import fcntl
@@ -234,15 +230,13 @@ def print_stacks_when_asked() -> None:
         return
     try:
         opened = os.open(f"{named}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, STACKS_DESCRIPTOR)
+        finally:
+            os.close(opened)
     except OSError:
+        # The file can't be made, or the limit of descriptors is too low.
         return
-    try:
-        kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, STACKS_DESCRIPTOR)
-    except OSError:
-        # The limit of descriptors is too low.
-        return
-    finally:
-        os.close(opened)
     faulthandler.register(signal.SIGUSR2, file=kept, all_threads=True, chain=False)
 
 

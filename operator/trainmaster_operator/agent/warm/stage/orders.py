@@ -7,7 +7,7 @@ import json
 import os
 import select
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from . import CHANNEL, EXIT_PROBED, MARK, PACKAGE, PROBE, VARIABLE
 from .forkable import Imports, describe_error
@@ -33,10 +33,16 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
         try:
             with open(config_file, encoding="utf-8") as file:
                 config = json.load(file)
-            _restore_variable("PYTHONPATH", config["pythonPath"])
+            os.environ.pop("PYTHONPATH", None)
+            if config["pythonPath"] is not None:
+                os.environ["PYTHONPATH"] = config["pythonPath"]
             WarmLoop(config, native, collects=collects).serve()
         except BaseException:
-            _end_with_traceback()
+            import traceback
+
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(70)
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
     # This imports the image's own, if there is one. Otherwise `site` expects the resulting error.
@@ -48,21 +54,6 @@ def _leave_path(folder: str) -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
     for known in (folder, os.path.join(folder, PACKAGE)):
         sys.path_importer_cache.pop(known, None)
-
-
-def _restore_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
-
-
-def _end_with_traceback() -> NoReturn:
-    import traceback
-
-    traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(70)
 
 
 OOM_SCORE = 800
@@ -77,8 +68,7 @@ class WarmLoop:
     """WarmLoop imports and forks. A fork waits for earlier orders to import, which cost less here than in ranks."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str], *, collects: bool) -> None:
-        self._required: list[str] = config["required"]
-        self._preload: list[str] = config["preload"]
+        self._config = config
         self._later: list[str] = config["later"]
         self._orders: list[dict[str, Any]] = []
         """Orders to fork, which wait for pending imports."""
@@ -87,20 +77,20 @@ class WarmLoop:
         self._received = b""
         self._imported: list[str] = []
         """Learned names that weren't imported yet when they were processed."""
-        self._oom_score = oom_score()
         self._imports = Imports(config, native)
         self._blame = self._imports.blame
         self._reported = False
         """Whether the agent knows that this process can't fork ranks."""
+        self._oom_score = oom_score()
         self._forks = Forks(config, self._oom_score, self._blame.open_before, collects=collects)
         os.set_inheritable(CHANNEL, False)
 
     def serve(self) -> None:
         """Import and fork as ordered. Returns only in a rank."""
         set_oom_score(str(min(1000, int(self._oom_score or 0) + OOM_SCORE)))
-        for name in self._required:
+        for name in self._config["required"]:
             self._import(name, required=True)
-        for name in self._preload:
+        for name in self._config["preload"]:
             self._import(name, users=True)
         self._settle()
         if not self._blame.problems:
@@ -157,13 +147,10 @@ class WarmLoop:
 
     def _fork(self, order: dict[str, Any]) -> bool:
         """Fork an attempt's ranks; True in a rank."""
-        reason = "a module that it has imported can't be forked" if self._blame.problems else ""
-        reason = reason or self._blame.at_fork() or self._imports.outdated()
-        if not reason:
-            problem = self._forks.fork(order)
-            if problem is None:
-                return True
-            reason = problem
+        reason: str | None = "a module that it has imported can't be forked" if self._blame.problems else ""
+        reason = reason or self._blame.at_fork() or self._imports.outdated() or self._forks.fork(order)
+        if reason is None:
+            return True
         answer = {"type": "refused", "reason": reason} if reason else {"type": "forked"}
         self._send({**answer, "attempt": order["attempt"]})
         return False
@@ -171,10 +158,10 @@ class WarmLoop:
     def _receive(self) -> dict[str, Any] | None:
         """Returns the next order; None if there is none, but pending imports or forks."""
         while b"\n" not in self._received:
-            if self._later or self._orders or self._blame.problems:
-                if not _readable(0):
+            busy = self._later or self._orders or self._blame.problems
+            if (busy or self._littered) and not select.select([CHANNEL], [], [], 0 if busy else IDLE_SECONDS)[0]:
+                if busy:
                     return None
-            elif self._littered and not _readable(IDLE_SECONDS):
                 # Ranks then have fewer objects to collect and copy.
                 gc.collect()
                 self._littered = False
@@ -190,7 +177,3 @@ class WarmLoop:
         data = json.dumps(answer).encode() + b"\n"
         while data:
             data = data[os.write(CHANNEL, data) :]
-
-
-def _readable(seconds: float) -> bool:
-    return bool(select.select([CHANNEL], [], [], seconds)[0])

@@ -20,7 +20,6 @@ def fork() -> int:
 
 
 def descriptors() -> set[int]:
-    """Returns the open descriptors."""
     found = set(map(int, os.listdir("/proc/self/fd")))
     return {fd for fd in found if target(fd)}
 
