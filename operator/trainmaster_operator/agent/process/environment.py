@@ -43,15 +43,12 @@ def describe(
             name = name.lower().replace("_", "-")
             if name in PACKAGES or name.startswith(("nvidia-nccl", "nvidia-cuda-runtime")):
                 found.setdefault(name, release)
-        for name, value in _torch_build(os.path.join(folder, "torch", "version.py")).items():
-            found.setdefault(name, value)
-    for word in command[1:]:
-        if code:
-            found["code"] = code[:16]
-            break
-        if word.endswith(".py") and os.path.isfile(word):
-            found["code"] = _hash(word)
-            break
+        build = children.read_text(os.path.join(folder, "torch", "version.py"), MAX_TEXT_CHARACTERS)
+        for name, value in re.findall(_TORCH_VERSION_FILE, build):
+            found.setdefault(f"torch {name}", value)
+    script = next((word for word in command[1:] if word.endswith(".py") and os.path.isfile(word)), "")
+    if code or script:
+        found["code"] = code[:16] or _hash(script)
     if os.path.isfile(config_file):
         found["config"] = _hash(config_file)
     return found
@@ -59,17 +56,14 @@ def describe(
 
 def _devices(root: str) -> dict[str, str]:
     """Returns the worker's GPUs and their driver from the kernel's files, without opening a device."""
-    folder = os.path.join(root, _NVIDIA, "gpus")
-    texts = (
-        children.read_text(os.path.join(folder, gpu, "information"), MAX_TEXT_CHARACTERS)
-        for gpu in _entries(folder, ".*")
-    )
+
+    def read(*path: str) -> str:
+        return children.read_text(os.path.join(root, *path), MAX_TEXT_CHARACTERS)
+
+    texts = (read(_NVIDIA, "gpus", gpu, "information") for gpu in _entries(os.path.join(root, _NVIDIA, "gpus"), ".*"))
     models = [match[1].strip() for match in (re.search(r"(?m)^Model:(.*)", text) for text in texts) if match]
-    versions = (
-        children.read_text(os.path.join(root, _NVIDIA, "version"), MAX_TEXT_CHARACTERS),
-        children.read_text(os.path.join(root, _AMD), MAX_TEXT_CHARACTERS),
-    )
-    driver = next((match[0] for match in (re.search(_VERSION, text) for text in versions) if match), "")
+    versions = (re.search(_VERSION, text) for text in (read(_NVIDIA, "version"), read(_AMD)))
+    driver = next((match[0] for match in versions if match), "")
     gpus = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
     return {name: value for name, value in (("gpus", gpus), ("driver", driver)) if value}
 
@@ -107,9 +101,8 @@ def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
     """
     folders = [folder for folder in environ.get("PYTHONPATH", "").split(":") if folder]
     if interpreter:
-        prefix = os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))
-        prefixes = [prefix]
-        if not os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
+        prefixes = [os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))]
+        if not os.path.exists(os.path.join(prefixes[0], "pyvenv.cfg")):
             prefixes.append(os.path.dirname(os.path.dirname(os.path.realpath(interpreter))))
         name = re.search(r"python3\.\d+t?$", os.path.realpath(interpreter))
         for prefix in prefixes:
@@ -125,13 +118,6 @@ def _entries(folder: str, pattern: str) -> list[str]:
         return sorted(name for name in os.listdir(folder) if re.fullmatch(pattern, name))
     except OSError:
         return []
-
-
-def _torch_build(path: str) -> dict[str, str]:
-    return {
-        f"torch {name}": value
-        for name, value in re.findall(_TORCH_VERSION_FILE, children.read_text(path, MAX_TEXT_CHARACTERS))
-    }
 
 
 def _hash(path: str) -> str:

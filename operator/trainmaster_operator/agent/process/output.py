@@ -74,9 +74,7 @@ class Printer:
     """Printer writes to one of the agent's own output streams (descriptor 1 or 2)."""
 
     def __init__(self, loop: Loop, fd: int, end: PrintedEnd) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._end = end
+        self._loop, self._fd, self._end = loop, fd, end
         self._pending = bytearray()
         self._on_room: list[Callable[[], None]] = []
         mode = os.fstat(fd).st_mode
@@ -178,12 +176,9 @@ class Pump:
     def __init__(
         self, loop: Loop, fd: int, prefix: str, printer: Printer, log: str = "", read: Reader | None = None
     ) -> None:
-        self._loop = loop
-        self._fd = fd
+        self._loop, self._fd, self._printer, self._read_progress = loop, fd, printer, read
         self._prefix = prefix.encode()
-        self._printer = printer
         self._log = RotatedLog(log) if log else None
-        self._read_progress = read
         self._partial = b""
         self._more = True
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
@@ -272,10 +267,8 @@ class AttemptOutput:
     """
 
     def __init__(self, loop: Loop, settings: AgentSettings, folder: str, printers: Printers) -> None:
-        self._loop = loop
+        self._loop, self._folder, self._printers = loop, folder, printers
         self.printed = Printed(settings, self.say)
-        self._folder = folder
-        self._printers = printers
         self._pumps: dict[str, Pump] = {}
 
     def open_rank_pipes(self, processes: int, first_rank: int) -> None:
@@ -325,8 +318,8 @@ class AttemptOutput:
     def evidence(self, local_rank: int, *, by_torchrun: bool) -> str:
         """Returns a rank's last lines: its exception if torch's error file contains one, else its last output."""
         name = f"rank-{local_rank}"
-        found = filter(None, map(read_error_file, self._error_files(local_rank, by_torchrun)))
-        return with_assertion(next(found, "") or self.last_lines(name), lambda: self._tail(f"{name}.err"))
+        text = self._exception(local_rank, by_torchrun) or self.last_lines(name)
+        return with_assertion(text, lambda: self._tail(f"{name}.err"))
 
     def _tail(self, name: str) -> str:
         self._drained(name)
@@ -340,17 +333,17 @@ class AttemptOutput:
 
     def raised(self, local_rank: int, *, by_torchrun: bool) -> bool:
         """Returns whether torch's error file has an exception of this rank other than a lost peer."""
-        files = self._error_files(local_rank, by_torchrun)
-        errors = [text for text in map(read_error_file, files) if text]
-        return bool(errors) and not broken_connection(errors[0])
+        text = self._exception(local_rank, by_torchrun)
+        return bool(text) and not broken_connection(text)
 
-    def _error_files(self, local_rank: int, by_torchrun: bool) -> list[str]:
+    def _exception(self, local_rank: int, by_torchrun: bool) -> str:
         if not by_torchrun:
-            return [os.path.join(self._folder, "error.json")]
+            return read_error_file(os.path.join(self._folder, "error.json"))
         # torchrun adds a folder level with a new name in each of its lives.
         folder = os.path.join(self._folder, "torchrun")
         lives = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        return [os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives]
+        files = (os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives)
+        return next(filter(None, map(read_error_file, files)), "")
 
     def close(self) -> None:
         """Read the remaining data, and close everything."""

@@ -52,10 +52,7 @@ class RankProcesses:
         """The process that serves torch's store; 0: this worker has none."""
         self.below_launcher = False
         """Whether a launcher has started the ranks, so that the launcher reaps them, not the agent."""
-        self._loop = loop
-        self._processes = processes
-        self._started = started
-        self._exited = exited
+        self._loop, self._processes, self._started, self._exited = loop, processes, started, exited
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
 
@@ -105,9 +102,11 @@ class RankProcesses:
         self.pids.pop(local_rank, None)
         self.ended.discard(local_rank)
 
-    def find(self, pid: int) -> Optional[int]:
-        """Returns the rank of a process."""
-        return next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
+    def end(self, pid: int) -> bool:
+        """Record the end of a process; returns whether it is a rank's."""
+        found = {rank for rank, rank_pid in self.pids.items() if rank_pid == pid}
+        self.ended |= found
+        return bool(found)
 
     @property
     def living(self) -> list[int]:
@@ -161,10 +160,7 @@ class RankStarts:
         self.group_file = os.path.join(self.folder, "group")
         self.line = launcher.CommandLine((), False)
         self.environ: Mapping[str, str] = {}
-        self._settings = settings
-        self._node_rank = node_rank
-        self._command = command
-        self._warm = warm
+        self._settings, self._node_rank, self._command, self._warm = settings, node_rank, command, warm
 
     def prepare(self) -> None:
         """Make the launcher's command line and environment. Raises LaunchError if a program is missing."""

@@ -54,9 +54,7 @@ class RunProcesses:
         self.regrouped_at = 0.0
         """When the ranks were woken for a continued attempt (seconds since the epoch). Earlier reports of their start
         are about another attempt."""
-        self._loop = loop
-        self._settings = settings
-        self._put = put
+        self._loop, self._settings, self._put, self._warm = loop, settings, put, warm
         self._ranks = RankProcesses(
             loop, settings.processes, lambda rank, pid: put(events.RankStarted(rank, pid)), self.process_ended
         )
@@ -65,7 +63,6 @@ class RunProcesses:
         """The folder of the attempt for which the processes were started; they keep it in later attempts."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
         self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(assignment.attempt, line))
-        self._warm = warm
         self._launcher_pid = 0
         """The launcher's pid; 0 if there is none, because the ranks are forked from the warm process."""
         self._launcher_ended = False
@@ -183,12 +180,11 @@ class RunProcesses:
             raise
 
     def _start_launcher(self) -> None:
-        if self._wraps_ranks:
-            name, prefix, rank = "launcher", f"[worker {self._settings.worker}]: ", None
-        else:
-            name, prefix, rank = "rank-0", f"[rank {self.first_rank()}]: ", self.first_rank()
         with children.output_streams() as (ends, streams):
-            self.output.pump(name, ends, prefix, rank)
+            if self._wraps_ranks:
+                self.output.pump("launcher", ends, f"[worker {self._settings.worker}]: ")
+            else:
+                self.output.pump("rank-0", ends, f"[rank {self.first_rank()}]: ", self.first_rank())
             self._launcher_pid = self._starts.spawn_launcher(streams)
         self._ranks.below_launcher = True
         if not self._wraps_ranks:
@@ -210,11 +206,9 @@ class RunProcesses:
                 said = last_lines(tail_of(self.output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
                 self._put(events.StoreEnded(self.attempt, ending, said, self._oom_kills()))
             return
-        local_rank = self._ranks.find(pid)
-        if local_rank is not None:
-            self._ranks.ended.add(local_rank)
+        found = self._ranks.end(pid)
         unseen: frozenset[int] = frozenset()
-        if self._wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
+        if self._wraps_ranks and found and ending is not None and ending.signal == signal.SIGTERM:
             unseen = frozenset(each for each in self._ranks.living if children.process_state(each) in "XZ")
         self._put(events.ProcessEnded(pid, ending, unseen))
 
@@ -294,11 +288,10 @@ class RunProcesses:
 
     def examine_rank(self, action: ExamineRank) -> events.RankExamined:
         """Examines an ended rank's output and files."""
-        rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
-        raised = was_ended and self.output.raised(rank, by_torchrun=self._wraps_ranks)
-        if was_ended and not raised:
-            return events.RankExamined(rank, ending, was_ended, raised, "", 0)
-        return events.RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
+        raised = action.was_ended and self.output.raised(action.local_rank, by_torchrun=self._wraps_ranks)
+        if action.was_ended and not raised:
+            return events.RankExamined(*action, raised, "", 0)
+        return events.RankExamined(*action, raised, self.evidence(action.local_rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> events.LauncherExamined:
         """Examines an ended launcher's last output."""

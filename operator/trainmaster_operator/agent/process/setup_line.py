@@ -25,18 +25,9 @@ class SetupLine:
     """SetupLine runs the line, and puts `SetupEnded` once for each start that wasn't cancelled."""
 
     def __init__(
-        self,
-        loop: Loop,
-        line: str,
-        base: Mapping[str, str],
-        printers: Printers,
-        put: Callable[[Event], None],
+        self, loop: Loop, line: str, base: Mapping[str, str], printers: Printers, put: Callable[[Event], None]
     ) -> None:
-        self._loop = loop
-        self._line = line
-        self._base = base
-        self._printers = printers
-        self._put = put
+        self._loop, self._line, self._base, self._printers, self._put = loop, line, base, printers, put
         self._pid = 0
         self._environment_fd = -1
         self._environment = bytearray()

@@ -125,10 +125,7 @@ MAX_SECONDS_BYTES = 64
 def announce_stop(path: str, seconds: float) -> None:
     """Announce a planned stop to the ranks before SIGTERM, with the `seconds` that they have."""
     with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
-        partial = f"{path}.planned.partial"
-        with open(partial, "w") as stream:
-            stream.write(f"{seconds:.1f}")
-        os.replace(partial, f"{path}.planned")
+        write_atomically(f"{path}.planned", f"{seconds:.1f}")
 
 
 def saving_ranks(path: str, ranks: Sequence[int]) -> dict[int, float]:

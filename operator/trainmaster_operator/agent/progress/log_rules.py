@@ -58,9 +58,9 @@ class LineMatcher:
         before, bars_before = dict(self._fields), dict(self.bars)
         if self._own is not None:
             self._match(self._own, lines)
-        for rule in self._lines:
-            if rule.mark in data:
-                self._match(rule.pattern, [line for line in lines if rule.mark in line])
+        for mark, pattern in self._lines:
+            if mark in data:
+                self._match(pattern, [line for line in lines if mark in line])
         if self._own is None and BAR_MARK in data:
             self._read_bars([line for line in (*lines, unfinished) if BAR_MARK in line])
         if self._fields != before:
@@ -75,7 +75,7 @@ class LineMatcher:
                 continue
             fields = read_fields(found.groupdict())
             bar = read_bar(text) if self._own is None and BAR_MARK in line else None
-            self._fields.update({**fields, **({} if bar is None else measured(bar))})
+            self._fields.update(fields, **({} if bar is None else measured(bar)))
             if fields:
                 return
 
@@ -148,8 +148,8 @@ class Bar(NamedTuple):
     total: int
     step_seconds: Optional[float]
     loss: Optional[float]
-    epoch: Optional[int]
-    epochs: Optional[int]
+    epoch: Optional[int] = None
+    epochs: Optional[int] = None
     """The number of epochs, if the bar shows it."""
 
 
@@ -163,14 +163,10 @@ def read_bar(line: str) -> Optional[Bar]:
     before = line[: found.start()]
     epoch = EPOCH.search(before)
     loss = LOSS.search(found["rest"]) or LOSS.search(before)
-    return Bar(
-        int(found["n"]),
-        int(found["total"]),
-        seconds,
-        float(loss["loss"]) if loss is not None else None,
-        int(epoch["epoch"]) if epoch is not None else None,
-        int(epoch["epochs"]) if epoch is not None and epoch["epochs"] else None,
-    )
+    bar = Bar(int(found["n"]), int(found["total"]), seconds, float(loss["loss"]) if loss is not None else None)
+    if epoch is None:
+        return bar
+    return bar._replace(epoch=int(epoch["epoch"]), epochs=int(epoch["epochs"]) if epoch["epochs"] else None)
 
 
 class Bars:
@@ -220,11 +216,8 @@ def measured(bar: Bar) -> dict[str, float]:
 BAR_MARK = b"%|"
 
 
-class LineRule(NamedTuple):
-    """LineRule reads the fields named by the pattern's groups from a matching line with the mark."""
-
-    mark: bytes
-    pattern: re.Pattern[str]
+LineRule = tuple[bytes, re.Pattern[str]]
+"""A mark, and the pattern of lines with this mark. The pattern's groups are named after fields."""
 
 
 class Preset(NamedTuple):
@@ -238,7 +231,7 @@ class Preset(NamedTuple):
 
 
 def _line(mark: bytes, pattern: str) -> LineRule:
-    return LineRule(mark, re.compile(pattern, re.ASCII))
+    return mark, re.compile(pattern, re.ASCII)
 
 
 _HUGGING_FACE = _line(

@@ -17,10 +17,11 @@ count. Lines that are recognised without a setting are shown and never watched.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
-from typing import Optional
+from typing import Any, Optional
 
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.recorder import Counters
@@ -48,10 +49,7 @@ class Sources:
         printed: Optional[Printed] = None,
         counters: Optional[Counters] = None,
     ) -> None:
-        self._settings = settings
-        self._own = ranks
-        self._started_at = started_at
-        self._heartbeats = heartbeats
+        self._settings, self._own, self._started_at, self._heartbeats = settings, ranks, started_at, heartbeats
         self._printed = printed or Printed(settings, lambda _text: None)
         self._counters = counters or Counters(list, settings.progress_timeout)
         self._trainer = TrainerReports()
@@ -296,7 +294,8 @@ class Heartbeats:
 
     def _of_this_attempt(self, written: RankProgress) -> RankProgress:
         times = {name: getattr(written, name) for name in ("joined_at", "restored_at", "first_step_at")}
-        return written._replace(**{name: None for name, at in times.items() if at is not None and at < self._since})
+        earlier: dict[str, Any] = {name: None for name, at in times.items() if at is not None and at < self._since}
+        return written._replace(**earlier)
 
     def _has_stepped(self, progress: RankProgress) -> bool:
         if self._since:
@@ -305,17 +304,15 @@ class Heartbeats:
 
     def _read(self, path: str) -> Optional[bytes]:
         """Returns a file's content if it has changed, else None."""
-        try:
+        with contextlib.suppress(OSError):
             status = os.stat(path)
             seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if self._seen.get(path) == seen:
-                return None
-            with open(path, "rb") as file:
-                text = file.read(MAX_PROGRESS_FILE_BYTES + 1)
-        except OSError:
-            return None
-        self._seen[path] = seen
-        return text
+            if self._seen.get(path) != seen:
+                with open(path, "rb") as file:
+                    text = file.read(MAX_PROGRESS_FILE_BYTES + 1)
+                self._seen[path] = seen
+                return text
+        return None
 
 
 def _read_count(path: str) -> Optional[int]:

@@ -60,12 +60,9 @@ class WarmProcess:
         printers: Printers,
         put: Callable[[events.Event], None],
     ) -> None:
-        self._loop = loop
-        self._settings = settings
-        self._command = command
-        self._form = warm_command(command)
-        self._printers = printers
+        self._loop, self._settings, self._command, self._printers = loop, settings, command, printers
         self._put = put
+        self._form = warm_command(command)
         self._folder = os.path.join(settings.state_dir, "warm")
         self._environ: Mapping[str, str] = {}
         self._own_variables: frozenset[str] = frozenset()
