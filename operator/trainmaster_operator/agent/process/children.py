@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.planner.state import Ending
 
-_RESET_SIGNALS = [
-    # torchrun handles these signals itself, so in its ranks they are in their initial state.
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
-]
+# torchrun handles the first four signals itself, so in its ranks they are in their initial state.
+_RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+_RESET_SIGNALS += [signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
 # Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info). The first version of the struct begins with the
@@ -118,14 +116,10 @@ def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
 def reap() -> dict[int, Ending]:
     """Reap all children that have ended since the last call, including orphans."""
     ended: dict[int, Ending] = {}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended[pid] = ending_of(status)
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = ending_of(found[1])
+    return ended
 
 
 def send(pids: Iterable[int], number: int) -> None:

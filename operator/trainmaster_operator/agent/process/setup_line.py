@@ -72,8 +72,7 @@ class SetupLine:
         return last_lines(f"{text}\n{sentence}".strip(), MAX_ERROR_CHARACTERS)
 
     def _spawn(self) -> None:
-        environ = dict(self._base)
-        environ["TRAINMASTER_ATTEMPT"] = environ.get("TRAINMASTER_ATTEMPT", "setup")
+        environ = {"TRAINMASTER_ATTEMPT": "setup", **self._base}
         try:
             shell = children.find_program("bash", environ)
         except LaunchError:

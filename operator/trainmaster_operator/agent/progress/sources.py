@@ -71,8 +71,7 @@ class Sources:
 
     def poll(self, now: float) -> bool:
         """Read the changed sources; returns whether there were any."""
-        changed = self._heartbeats.poll(now) or self._changed
-        changed = changed or self._printed.changed
+        changed = self._heartbeats.poll(now) or self._changed or self._printed.changed
         self._changed = self._printed.changed = False
         if changed:
             found = {rank: self._progress(rank) for rank in self._own}
@@ -144,10 +143,9 @@ class Sources:
         """Returns the Trainer's report with the step of the Trainer's bar, if the bar has advanced since the report."""
         total = reported.total_steps
         bar = None if total is None else self._printed.bar(rank, total)
-        if bar is None or total is None or bar.n < (reported.step or 0) or not bar.n:
+        if bar is None or not bar.n or bar.n < (reported.step or 0):
             return reported
-        remaining = None if bar.step_seconds is None else (total - bar.n) * bar.step_seconds
-        eta = remaining if remaining is not None else reported.eta_seconds
+        eta = reported.eta_seconds if bar.step_seconds is None else (bar.total - bar.n) * bar.step_seconds
         return reported._replace(step=bar.n, step_seconds=bar.step_seconds, eta_seconds=eta)
 
     def _has_trainer(self, rank: int) -> bool:

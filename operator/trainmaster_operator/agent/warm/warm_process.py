@@ -7,6 +7,7 @@ which may differ from the agent's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -83,7 +84,6 @@ class WarmProcess:
         self._answered: Optional[Callable[[str], None]] = None
         """Takes the answer to the present order; None: there is no unanswered one."""
         self._timer: Optional[Timer] = None
-        self._look_timer: Optional[Timer] = None
         self._left_out: set[str] = set()
         """Modules that the next process doesn't import: those that can't be forked, and their importers."""
         self._problems: set[str] = set()
@@ -98,6 +98,7 @@ class WarmProcess:
         """Why there is no warm process; empty if there is one, or one is starting."""
         self.lacks_torch = False
         """Whether the reason is that torch is missing."""
+        loop.call_every(LOOK_SECONDS, self._look)
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
         """Start the process in this environment, which lacks each rank's own variables."""
@@ -218,8 +219,6 @@ class WarmProcess:
             self.pid = 0
             self._end(self.reason or f"the warm process has ended {_how(ending)}", self._verdict)
 
-    # Its start
-
     def _probed(self, ending: Ending) -> None:
         """Start the process itself, once it is certain that this Python stops before it runs the user's program.
 
@@ -261,7 +260,6 @@ class WarmProcess:
         ours.setblocking(False)
         self._channel = ours
         self._loop.watch(ours.fileno(), READ, self._read)
-        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._send_order()
 
     def _spawn(self, arguments: tuple[str, ...], value: str, streams: Mapping[int, int]) -> int:
@@ -280,15 +278,11 @@ class WarmProcess:
 
     def _look(self) -> None:
         """End the process if the ranks run short of memory."""
-        free = free_memory(self._settings.cgroup_root)
-        if free is None or free >= SHORT_BYTES:
-            self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
-            return
-        self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
-        self._say(self.reason)
-        self.kill(events.HOPELESS)
-
-    # Its answers
+        free = None if self.was_killed or not self.pid else free_memory(self._settings.cgroup_root)
+        if free is not None and free < SHORT_BYTES:
+            self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
+            self._say(self.reason)
+            self.kill(events.HOPELESS)
 
     def _read(self, _events: int) -> None:
         channel = self._channel
@@ -348,8 +342,6 @@ class WarmProcess:
     def _say(self, text: str) -> None:
         self._printers.stderr.write(f"[agent]: {text}\n".encode())
 
-    # Learning
-
     def _read_modules(self) -> None:
         """Read the modules that an earlier agent in this pod may have learned."""
         try:
@@ -363,13 +355,8 @@ class WarmProcess:
 
     def _keep(self, modules: Modules) -> None:
         self.modules = modules
-        try:
+        with contextlib.suppress(OSError):  # the next agent in this pod learns them again
             write_atomically(os.path.join(self._folder, MODULES_FILE), json.dumps(list(modules.names)))
-        except OSError:
-            # The next agent in this pod learns them again.
-            return
-
-    # Orders
 
     def _send_order(self) -> None:
         if self._answered is None or not self._unsent or self._channel is None:
@@ -402,8 +389,6 @@ class WarmProcess:
             self._loop.unwatch(self._channel.fileno())
             self._channel.close()
             self._channel = None
-        if self._look_timer is not None:
-            self._look_timer.cancel()
         self._received = b""
         for pump in self._pumps:
             pump.close()

@@ -92,7 +92,8 @@ class WarmLoop:
             self._import(name, required=True)
         for name in self._config["preload"]:
             self._import(name, users=True)
-        self._settle()
+        self._blame.settle()
+        self._give_way()
         if not self._blame.problems:
             self._send({"type": "ready"})
         while True:
@@ -120,10 +121,6 @@ class WarmLoop:
             os._exit(0)
         self._give_way()
 
-    def _settle(self) -> None:
-        self._blame.settle()
-        self._give_way()
-
     def _give_way(self) -> None:
         """Leave the processors to cold-starting ranks, once this process can't fork ranks."""
         if self._blame.problems and not self._reported:
@@ -141,7 +138,8 @@ class WarmLoop:
             self._imported.append(name)
         if not self._later:
             self._littered = True
-            self._settle()
+            self._blame.settle()
+            self._give_way()
             unforkable = set(self._blame.left_out())
             self._send({"type": "imported", "names": [each for each in self._imported if each not in unforkable]})
 
