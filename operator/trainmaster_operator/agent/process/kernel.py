@@ -10,6 +10,8 @@ from trainmaster_operator.agent.process import children
 
 _V1_NO_LIMIT = 1 << 62
 """If there is no limit, v1 shows a number slightly below the largest 64-bit number."""
+# NVIDIA, AMD, Intel, Ascend and others (Linux, Documentation/accel).
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel/")
 
 
 def oom_kill_count(cgroup_root: str) -> int:
@@ -52,10 +54,6 @@ def _numbers(path: str) -> dict[str, int]:
     """Returns the numbers in one of the kernel's files by their names."""
     pairs = (line.split() for line in children.read_text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
-# NVIDIA, AMD, Intel, Ascend and others (Linux, Documentation/accel).
-_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel/")
 
 
 def has_device(pid: int) -> bool:

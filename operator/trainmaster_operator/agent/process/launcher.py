@@ -24,8 +24,14 @@ from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.names import TORCHRUN_MODULES, is_python
 
 _TORCHRUN = "torchrun"
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 WANDB_VARIABLES = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 """If the user or a sweep sets one of these, the agent sets none of its own."""
+PIPE_VARIABLE, DUMP_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
+"""These name the files through which the agent asks a rank's flight recorder (`progress/recorder`)."""
+ADDRESS, PATH = "127.0.0.1", "/v1/trainer-status"
+URL, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
+_PROXIES, _NO_PROXIES = ("http_proxy", "HTTP_PROXY"), ("no_proxy", "NO_PROXY")
 
 # $0 is the attempt's folder, and "$@" is the user's command. The pid is read from /proc, because torchrun replaces
 # every $$ by $ (torch.distributed.elastic.utils.api.macros).
@@ -227,9 +233,6 @@ def _has_name(uid: int) -> bool:
     return True
 
 
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-
-
 def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
     """Returns the environment common to all this worker's ranks in every attempt, and the names of all other variables.
 
@@ -245,19 +248,10 @@ def warm_environment(settings: AgentSettings, base: Mapping[str, str]) -> tuple[
     return {name: value for name, value in environ.items() if name not in own}, frozenset(own)
 
 
-PIPE_VARIABLE, DUMP_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
-"""These name the files through which the agent asks a rank's flight recorder (`progress/recorder`)."""
-
-
 def recorder_environment(folder: str) -> dict[str, str]:
     """Returns the variables that make torch dump into an attempt's folder; the user's own settings take precedence."""
     stem = os.path.join(folder, "recorder-")
     return {PIPE_VARIABLE: stem, DUMP_VARIABLE: stem}
-
-
-ADDRESS, PATH = "127.0.0.1", "/v1/trainer-status"
-URL, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
-_PROXIES, _NO_PROXIES = ("http_proxy", "HTTP_PROXY"), ("no_proxy", "NO_PROXY")
 
 
 def trainer_environment(port: int, token_file: str, base: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,9 @@ from trainmaster_operator.wire.assignment import Assignment
 if TYPE_CHECKING:
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
 
+STORE = "store"
+"""The process that serves torch's store announces itself by this name (`warm/stage/forking`), also used for its log."""
+
 
 class RankProcess(NamedTuple):
     """RankProcess is a rank's process and the files that may contain its stacks."""
@@ -133,10 +136,6 @@ class RankProcesses:
         if fd >= 0:
             self._loop.unwatch(fd)
             os.close(fd)
-
-
-STORE = "store"
-"""The process that serves torch's store announces itself by this name (`warm/stage/forking`), also used for its log."""
 
 
 class RankStarts:

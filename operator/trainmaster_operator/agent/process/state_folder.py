@@ -24,9 +24,9 @@ from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.report import Report
 
 MAX_REPORT_BYTES = 65_536
-
-
 REPORT = "saved-report.json"
+MAX_ERROR_FILE_BYTES = 262_144
+MAX_SECONDS_BYTES = 64
 
 
 def read_report(state_dir: str) -> SavedReport | None:
@@ -119,9 +119,6 @@ def unlink(path: str) -> None:
         os.unlink(path)
 
 
-MAX_SECONDS_BYTES = 64
-
-
 def announce_stop(path: str, seconds: float) -> None:
     """Announce a planned stop to the ranks before SIGTERM, with the `seconds` that they have."""
     with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
@@ -146,9 +143,6 @@ def saving_seconds(path: str) -> Optional[float]:
     except (OSError, ValueError):
         return None
     return seconds if seconds >= 0 and math.isfinite(seconds) else None
-
-
-MAX_ERROR_FILE_BYTES = 262_144
 
 
 def read_error_file(path: str) -> str:

@@ -32,16 +32,15 @@ MAX_BARS = 16
 """The most bars of different lengths to remember. The reports of Hugging Face's Trainer identify its own bar."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WHOLE = ("step", "totalSteps")
+BAR_MARK = b"%|"
 
 
 class LineMatcher:
     """LineMatcher collects the values in one rank's lines. `preset` is a preset's name; a pattern takes precedence."""
 
     def __init__(self, pattern: str, preset: str) -> None:
-        self._own = compile_pattern(pattern) if pattern else None
-        found = PRESETS[preset]
-        self._lines: tuple[LineRule, ...] = () if pattern else found.lines
-        self._mark = b"" if pattern else found.bars
+        found = Preset(((b"", compile_pattern(pattern)),)) if pattern else PRESETS[preset]
+        self._lines, self._mark, self._is_own = found.lines, found.bars, bool(pattern)
         self._sums = Bars(found.first_epoch)
         self._fields: dict[str, float] = {}
         self.progress: Optional[RankProgress] = None
@@ -56,12 +55,10 @@ class LineMatcher:
         bar counts.
         """
         before, bars_before = dict(self._fields), dict(self.bars)
-        if self._own is not None:
-            self._match(self._own, lines)
         for mark, pattern in self._lines:
             if mark in data:
                 self._match(pattern, [line for line in lines if mark in line])
-        if self._own is None and BAR_MARK in data:
+        if not self._is_own and BAR_MARK in data:
             self._read_bars([line for line in (*lines, unfinished) if BAR_MARK in line])
         if self._fields != before:
             self.progress = RankProgress.salvage(self._fields)
@@ -74,7 +71,7 @@ class LineMatcher:
             if found is None:
                 continue
             fields = read_fields(found.groupdict())
-            bar = read_bar(text) if self._own is None and BAR_MARK in line else None
+            bar = None if self._is_own or BAR_MARK not in line else read_bar(text)
             self._fields.update(fields, **({} if bar is None else measured(bar)))
             if fields:
                 return
@@ -170,12 +167,9 @@ def read_bar(line: str) -> Optional[Bar]:
 
 
 class Bars:
-    """Bars turns the bars of one rank into steps. If there are several kinds of bar, the longest is the training's.
+    """Bars turns the bars of one rank into steps. If there are several kinds of bar, the longest is the training's."""
 
-    `first_epoch`: the number in the first epoch's bar, if known.
-    """
-
-    def __init__(self, first_epoch: Optional[int] = None) -> None:
+    def __init__(self, first_epoch: Optional[int]) -> None:
         self._first_epoch = first_epoch
         self._total = 0
         self._last: Optional[Bar] = None
@@ -211,9 +205,6 @@ def measured(bar: Bar) -> dict[str, float]:
     """Returns a bar's speed and loss, if it shows them."""
     values = {"stepSeconds": bar.step_seconds, "loss": bar.loss}
     return {name: value for name, value in values.items() if value is not None}
-
-
-BAR_MARK = b"%|"
 
 
 LineRule = tuple[bytes, re.Pattern[str]]

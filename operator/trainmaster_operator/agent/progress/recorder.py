@@ -32,6 +32,10 @@ MAX_DUMP_BYTES = 16_777_216
 MAX_FRAMES = 6
 NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
 """torch's defaults in seconds (torch 2.13: torch.distributed.constants)."""
+LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
+"""The bounds of the time between two questions to a rank, which is a tenth of the limit. An answer costs the rank 5 ms
+in a thread of torch, and the agent 10 ms (measured with 2,000 recorded collectives)."""
+PART_OF_LIMIT = 10
 
 
 class Recorded(NamedTuple):
@@ -157,12 +161,6 @@ def _version(path: str) -> tuple[int, int]:
     except OSError:
         return (0, 0)
     return (status.st_mtime_ns, status.st_size)
-
-
-LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
-"""The bounds of the time between two questions to a rank, which is a tenth of the limit. An answer costs the rank 5 ms
-in a thread of torch, and the agent 10 ms (measured with 2,000 recorded collectives)."""
-PART_OF_LIMIT = 10
 
 
 class Waiting(NamedTuple):

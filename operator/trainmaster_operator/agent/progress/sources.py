@@ -35,6 +35,10 @@ from trainmaster_operator.wire.values import loads, whole
 REPORT_SECONDS = 0.2
 """The usual time between reports of steps: scripts spare the disk, and bars spare their terminal (tqdm: 0.1 s)."""
 PROGRESS_LIMIT, FIRST_STEP_LIMIT = "failurePolicy.hang.progressSeconds", "failurePolicy.hang.firstStepSeconds"
+INTERVAL_SECONDS = 5.0
+"""Steps are seen up to 0.25 s late (`hang/observation`), a twentieth of this interval."""
+INTERVALS = 7
+COUNT_BYTES = 8
 
 
 class Sources:
@@ -178,11 +182,6 @@ class Sources:
         return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
 
 
-INTERVAL_SECONDS = 5.0
-"""Steps are seen up to 0.25 s late (`hang/observation`), a twentieth of this interval."""
-INTERVALS = 7
-
-
 class StepTimes:
     """StepTimes derives the seconds per step of one rank in one attempt from the times of its steps.
 
@@ -236,9 +235,6 @@ class StepTimes:
         if now - since >= INTERVAL_SECONDS:
             self._intervals.append((now - since) / (step - before))
             self._began = step, now
-
-
-COUNT_BYTES = 8
 
 
 class Heartbeats:

@@ -32,6 +32,16 @@ MAX_CONNECTIONS = 8
 REQUEST_SECONDS = 5.0
 BURST, PER_SECOND = 20, 4.0
 """The limits of reports to read. A Trainer sends one every 5 s. Others get the answer 429, which it ignores."""
+MAX_METRICS = 64
+MAX_VALUE_CHARACTERS = 64
+_WHOLE = {"current_step": "step", "total_steps": "totalSteps"}
+_NUMBERS = {
+    "current_epoch": "epoch",
+    "epoch": "epoch",
+    "loss": "loss",
+    "grad_norm": "gradNorm",
+    "learning_rate": "learningRate",
+}
 
 
 class TrainerServer:
@@ -137,18 +147,6 @@ class TrainerServer:
     def _close(self, number: int) -> None:
         if number in self._exchanges:
             self._exchanges.pop(number)[0].close()
-
-
-MAX_METRICS = 64
-MAX_VALUE_CHARACTERS = 64
-_WHOLE = {"current_step": "step", "total_steps": "totalSteps"}
-_NUMBERS = {
-    "current_epoch": "epoch",
-    "epoch": "epoch",
-    "loss": "loss",
-    "grad_norm": "gradNorm",
-    "learning_rate": "learningRate",
-}
 
 
 class TrainerReports:

@@ -25,6 +25,8 @@ from .this_process import descriptors, fork, has_children, target, thread_ids, t
 
 THREAD_SECONDS = 1.0
 """A thread that ends within this time after the imports harms no fork."""
+MOST_DRAWN = 100_000
+"""Random words that a module may draw at its import. If it draws more, it counts as having set a seed."""
 _HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
 _bootstrap: Any = importlib._bootstrap
 
@@ -194,10 +196,6 @@ def _fork_and_wait() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-
-
-MOST_DRAWN = 100_000
-"""Random words that a module may draw at its import. If it draws more, it counts as having set a seed."""
 
 
 class Imports:

@@ -23,6 +23,8 @@ STORE = "store"
 """The name by which the process that serves the store is announced."""
 STORE_SECONDS = 60.0
 """How long a rank waits for the store. After that torch's own client keeps trying."""
+STACKS_DESCRIPTOR = 500
+"""The lowest descriptor for the file of stacks."""
 
 
 class Forks:
@@ -143,10 +145,6 @@ def _wait_for_store(environ: dict[str, str]) -> None:
             pause = min(0.05, pause * 1.2)
         else:
             return
-
-
-STACKS_DESCRIPTOR = 500
-"""The lowest descriptor for the file of stacks."""
 
 
 def renew() -> None:

@@ -15,6 +15,12 @@ from .forking import Forks
 from .this_process import oom_score, set_oom_score
 
 _SITECUSTOMIZE = "sitecustomize"
+OOM_SCORE = 800
+"""Makes the kernel kill the warm process first when memory is short (proc(5), oom_score_adj)."""
+SCOUT_NICENESS = 19
+"""The niceness of a process that can't fork ranks any more, so that the ranks run first."""
+IDLE_SECONDS = 5.0
+"""The warm process collects its garbage, which takes 0.2 s, once it has had no orders for this long."""
 
 
 def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
@@ -54,14 +60,6 @@ def _leave_path(folder: str) -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
     for known in (folder, os.path.join(folder, PACKAGE)):
         sys.path_importer_cache.pop(known, None)
-
-
-OOM_SCORE = 800
-"""Makes the kernel kill the warm process first when memory is short (proc(5), oom_score_adj)."""
-SCOUT_NICENESS = 19
-"""The niceness of a process that can't fork ranks any more, so that the ranks run first."""
-IDLE_SECONDS = 5.0
-"""The warm process collects its garbage, which takes 0.2 s, once it has had no orders for this long."""
 
 
 class WarmLoop:
