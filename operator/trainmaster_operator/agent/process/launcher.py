@@ -48,11 +48,6 @@ class CommandLine(NamedTuple):
     wraps_ranks: bool
 
 
-def attempt_dir(settings: AgentSettings, attempt: int) -> str:
-    """Returns the folder of an attempt's logs, pipes, progress and error files."""
-    return os.path.join(settings.state_dir, f"attempt-{attempt}")
-
-
 class Launch(NamedTuple):
     """Launch is one worker's part of an attempt."""
 
@@ -66,7 +61,13 @@ class Launch(NamedTuple):
 
     @property
     def folder(self) -> str:
-        return attempt_dir(self.settings, self.assignment.attempt)
+        """Returns the folder of the attempt's logs, pipes, progress and error files."""
+        return os.path.join(self.settings.state_dir, f"attempt-{self.assignment.attempt}")
+
+    @property
+    def trainer_token_file(self) -> str:
+        """Returns the path of the token for the reports of Hugging Face's Trainer."""
+        return os.path.join(self.folder, "trainer-token")
 
     @property
     def first_rank(self) -> int:
@@ -152,8 +153,7 @@ class Launch(NamedTuple):
             variables["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.folder, "error.json")
         recorder = recorder_environment(self.folder).items()
         variables.update({name: value for name, value in recorder if name not in self.base})
-        token_file = trainer_token_file(self.settings, self.assignment.attempt)
-        return {**variables, **trainer_environment(self.trainer_port, token_file, self.base)}
+        return {**variables, **trainer_environment(self.trainer_port, self.trainer_token_file, self.base)}
 
     def rank_variables(self, local_rank: int) -> dict[str, str]:
         """Returns the attempt's variables and a rank's own, for a rank that starts without torchrun."""
@@ -215,11 +215,6 @@ def starts_torchrun(command: Sequence[str]) -> bool:
         return True
     modules = (module for flag, module in zip(command[1:], command[2:]) if flag == "-m")
     return is_python(command[0]) and any(module in TORCHRUN_MODULES for module in modules)
-
-
-def trainer_token_file(settings: AgentSettings, attempt: int) -> str:
-    """Returns the path of the token for the reports of Hugging Face's Trainer."""
-    return os.path.join(attempt_dir(settings, attempt), "trainer-token")
 
 
 def _has_name(uid: int) -> bool:

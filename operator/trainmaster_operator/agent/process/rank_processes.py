@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
@@ -16,8 +16,6 @@ from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children, launcher, state_folder
 from trainmaster_operator.agent.process.output import named_pipe
-from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.assignment import Assignment
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
@@ -141,25 +139,14 @@ class RankProcesses:
 class RankStarts:
     """RankStarts starts a run's ranks or their launcher. All paths are in the folder of the run's first attempt."""
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        assignment: Assignment,
-        node_rank: int,
-        command: Sequence[str],
-        base_environ: Mapping[str, str],
-        warm: Optional[WarmProcess],
-        trainer_port: int,
-    ) -> None:
-        self.assignment = assignment
+    def __init__(self, launch: launcher.Launch, command: Sequence[str], warm: Optional[WarmProcess] = None) -> None:
+        self.assignment = launch.assignment
         """The newest attempt's assignment."""
-        self._launch = launcher.Launch(settings, assignment, node_rank, base_environ, trainer_port)
-        """The launch of the run's first attempt."""
-        self.folder = self._launch.folder
+        self.settings, self.folder, self.warm = launch.settings, launch.folder, warm
         self.group_file = os.path.join(self.folder, "group")
         self.line = launcher.CommandLine((), False)
         self.environ: Mapping[str, str] = {}
-        self._settings, self._node_rank, self._command, self._warm = settings, node_rank, command, warm
+        self._launch, self._command = launch, command
 
     def prepare(self) -> None:
         """Make the launcher's command line and environment. Raises LaunchError if a program is missing."""
@@ -176,24 +163,24 @@ class RankStarts:
         `_assign_worker_ranks`), so workers with and without torchrun never meet. So a worker's own circumstances (no
         memory, a Python that ignores `sitecustomize`, a killed process) must not cause the use of torchrun.
         """
-        return self._warm is None or self._warm.needs_launcher
+        return self.warm is None or self.warm.needs_launcher
 
     @property
     def continuable(self) -> bool:
         """Returns whether the agent starts the ranks itself, so that they can continue in another attempt."""
-        single = not self.line.wraps_ranks and self._settings.processes == 1
+        single = not self.line.wraps_ranks and self.settings.processes == 1
         return not self.needs_launcher or (single and not launcher.starts_torchrun(self._command))
 
     @property
     def ranks(self) -> range:
         """Returns this worker's global ranks."""
-        first = self.assignment.first_rank(self._node_rank, self._settings.processes)
-        return range(first, first + self._settings.processes)
+        first = self.assignment.first_rank(self._launch.node_rank, self.settings.processes)
+        return range(first, first + self.settings.processes)
 
     @property
     def present(self) -> tuple[int, ...]:
         """Returns the local ranks that are in the attempt's group."""
-        return self.assignment.present(self._node_rank, self._settings.processes)
+        return self.assignment.present(self._launch.node_rank, self.settings.processes)
 
     @property
     def _serves_store(self) -> bool:
@@ -201,29 +188,33 @@ class RankStarts:
 
         In a continued attempt the group's lowest rank serves the store.
         """
-        return self._node_rank == 0 and self.assignment.continues is None
+        return self._launch.node_rank == 0 and self.assignment.continues is None
 
     def write_group(self) -> None:
         """Write the ranks of a continued attempt's group. Raises OSError."""
         if self.assignment.continues is not None:
-            state_folder.write_group(self.group_file, self.assignment, self._settings.processes)
+            state_folder.write_group(self.group_file, self.assignment, self.settings.processes)
 
     def _group_variables(self, local_rank: int) -> dict[str, str]:
         """Returns the variables by which a rank finds its group."""
         joins = {} if local_rank in self.present else {"TRAINMASTER_JOINS": "1"}
         return {"TRAINMASTER_GROUP_FILE": self.group_file, **joins}
 
-    def order(self, local_rank: int) -> dict[str, Any]:
-        """Returns the warm process's order for a rank."""
-        stem = os.path.join(self.folder, f"rank-{local_rank}")
-        environ = self._own_variables(local_rank)
-        return {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
-
-    def store_order(self, log: str) -> Optional[dict[str, Any]]:
-        """Returns the order for the process that serves the store and prints into `log`; None if none is needed."""
-        if not self._serves_store:
-            return None
-        return {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
+    def order(self, local_ranks: Iterable[int], store_log: str) -> dict[str, Any]:
+        """Returns the warm process's order to fork ranks, and the process that serves the store if this worker does."""
+        orders = []
+        for local_rank in local_ranks:
+            stem = os.path.join(self.folder, f"rank-{local_rank}")
+            order = {"localRank": local_rank, "environ": self._own_variables(local_rank)}
+            orders.append({**order, "stdout": f"{stem}.out", "stderr": f"{stem}.err"})
+        store = {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": store_log}
+        return {
+            "type": "fork",
+            "attempt": self.assignment.attempt,
+            "announcements": os.path.join(self.folder, "ranks"),
+            "ranks": orders,
+            "store": store if self._serves_store else None,
+        }
 
     def spawn_launcher(self, streams: Mapping[int, int]) -> int:
         """Start the launcher. Raises LaunchError."""
@@ -232,7 +223,7 @@ class RankStarts:
 
     def spawn_rank(self, local_rank: int) -> int:
         """Start a rank without the warm process. Raises LaunchError or OSError."""
-        if self._warm is not None and self._warm.lacks_torch:
+        if self.warm is not None and self.warm.lacks_torch:
             raise LaunchError(NO_TORCH)
         stem = os.path.join(self.folder, f"rank-{local_rank}")
         streams = {1: os.open(f"{stem}.out", os.O_WRONLY), 2: os.open(f"{stem}.err", os.O_WRONLY)}
@@ -240,10 +231,10 @@ class RankStarts:
 
     def spawn_store(self, log: str) -> int:
         """Start the process that serves the store; returns 0 if none is needed. Raises LaunchError or OSError."""
-        if not self._serves_store or self._warm is None or self._warm.lacks_torch:
+        if not self._serves_store or self.warm is None or self.warm.lacks_torch:
             return 0
         stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        return self._spawn(self._warm.store_command(), 0, {1: stream, 2: stream})
+        return self._spawn(self.warm.store_command(), 0, {1: stream, 2: stream})
 
     def remove_traces(self, local_rank: int) -> None:
         """Remove a process's files before another one replaces it."""
@@ -256,7 +247,7 @@ class RankStarts:
 
     def _spawn(self, command: Sequence[str], local_rank: int, streams: Mapping[int, int]) -> int:
         try:
-            common, _ = launcher.warm_environment(self._settings, self._launch.base)
+            common, _ = launcher.warm_environment(self.settings, self._launch.base)
             environ = {**common, **self._own_variables(local_rank)}
             program = children.find_program(command[0], environ)
             return children.spawn(program, tuple(command), environ, streams, in_session=True)

@@ -10,7 +10,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Optional, Union
 
 from trainmaster_operator.agent.errors import LaunchError
@@ -23,8 +23,6 @@ from trainmaster_operator.agent.process.kernel import oom_kill_count
 from trainmaster_operator.agent.process.output import AttemptOutput, Printers
 from trainmaster_operator.agent.process.rank_processes import STORE, RankProcess, RankProcesses, RankStarts
 from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, tail_of
-from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.values import last_lines
 
@@ -37,32 +35,20 @@ SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class RunProcesses:
     """RunProcesses owns the processes of one attempt. All its methods run in the loop's thread."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        settings: AgentSettings,
-        assignment: Assignment,
-        node_rank: int,
-        printers: Printers,
-        put: Callable[[events.Event], None],
-        command: Sequence[str],
-        base_environ: Mapping[str, str],
-        warm: Optional[WarmProcess] = None,
-        trainer_port: int = 0,
-    ) -> None:
+    def __init__(self, loop: Loop, starts: RankStarts, printers: Printers, put: Callable[[events.Event], None]) -> None:
         self.started_at = 0.0
         self.regrouped_at = 0.0
         """When the ranks were woken for a continued attempt (seconds since the epoch). Earlier reports of their start
         are about another attempt."""
-        self._loop, self._settings, self._put, self._warm = loop, settings, put, warm
+        settings, attempt = starts.settings, starts.assignment.attempt
+        self._loop, self._settings, self._starts, self._put, self._warm = loop, settings, starts, put, starts.warm
         self._ranks = RankProcesses(
             loop, settings.processes, lambda rank, pid: put(events.RankStarted(rank, pid)), self.process_ended
         )
-        self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, warm, trainer_port)
-        self.folder = self._starts.folder
+        self.folder = starts.folder
         """The folder of the attempt for which the processes were started; they keep it in later attempts."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
-        self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(assignment.attempt, line))
+        self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(attempt, line))
         self._launcher_pid = 0
         """The launcher's pid; 0 if there is none, because the ranks are forked from the warm process."""
         self._launcher_ended = False
@@ -126,9 +112,8 @@ class RunProcesses:
         """Order the warm process to fork all ranks, or one of them again. Raises OSError if files can't be made."""
         ranks = range(self._settings.processes) if one is None else (one,)
         self._ordered = set(ranks)
-        orders = [self._starts.order(local_rank) for local_rank in ranks]
-        store = self._starts.store_order(self.output.log_path(STORE))
-        warm.fork(self.attempt, self.folder, orders, store, functools.partial(self._forked, one))
+        order = self._starts.order(ranks, self.output.log_path(STORE))
+        warm.fork(order, self.folder, functools.partial(self._forked, one))
 
     def _forked(self, one: Optional[int], reason: str) -> None:
         """Handle the answer to the order to fork ranks. `reason` is why there are none; empty on success."""

@@ -144,28 +144,13 @@ class WarmProcess:
             self._keep(modules)
             self.learn(modules.names)
 
-    def fork(
-        self,
-        attempt: int,
-        folder: str,
-        ranks: Sequence[Mapping[str, Any]],
-        store: Optional[Mapping[str, Any]],
-        answered: Callable[[str], None],
-    ) -> None:
-        """Order the process to fork an attempt's ranks; `ranks` lists each `localRank`, `environ`, `stdout`, `stderr`.
+    def fork(self, order: Mapping[str, Any], folder: str, answered: Callable[[str], None]) -> None:
+        """Order the process to fork an attempt's ranks (`RankStarts.order`); `folder` is the attempt's folder.
 
-        `folder` is the attempt's folder. `store`: the same fields for the process that serves the store, if this worker
-        runs one. `answered` is called once, with an empty text, or the reason why there are no ranks.
+        `answered` is called once, with an empty text, or the reason why there are no ranks.
         """
-        order = {
-            "type": "fork",
-            "attempt": attempt,
-            "announcements": os.path.join(folder, "ranks"),
-            "ranks": list(ranks),
-            "store": store,
-            "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else "",
-        }
-        self._attempt = attempt
+        order = {**order, "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else ""}
+        self._attempt = order["attempt"]
         self._unsent, self._answered = json.dumps(order).encode() + b"\n", answered
         patience = IMPORT_SECONDS if self._importing or not self._ready else ORDER_SECONDS
         if self._settings.preload and not self._ready:

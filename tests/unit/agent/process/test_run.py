@@ -12,7 +12,9 @@ from tests.signer import GOOD, environment
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.planner.actions import Regroup
 from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.launcher import Launch
 from trainmaster_operator.agent.process.output import Printers
+from trainmaster_operator.agent.process.rank_processes import RankStarts
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.assignment import Assignment
@@ -39,7 +41,7 @@ def test_the_process_that_served_the_store_ends_with_the_first_attempt(
     lines = SimpleNamespace(write=lambda _data: None)
     printers = cast(Printers, SimpleNamespace(stdout=lines, stderr=lines))
     first = Assignment.parse(GOOD)
-    run = RunProcesses(cast(Loop, NoLoop()), settings, first, 0, printers, [].append, ["x"], {})
+    run = RunProcesses(cast(Loop, NoLoop()), RankStarts(Launch(settings, first, 0, {}), ["x"]), printers, [].append)
     Path(run.folder).mkdir(parents=True)
     run._ranks.store_pid = 4_194_305
     for attempt in (first.attempt + 1, first.attempt + 2):
@@ -60,8 +62,8 @@ def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
     monkeypatch.setattr(children, "descendants", lambda _root: list(below))
     monkeypatch.setattr(children, "send", lambda pids, _number: killed.extend(pids))
     loop, put = NoLoop(), []
-    printers = cast(Printers, None)
-    run = RunProcesses(cast(Loop, loop), settings, Assignment.parse(GOOD), 0, printers, put.append, ["x"], {})
+    starts = RankStarts(Launch(settings, Assignment.parse(GOOD), 0, {}), ["x"])
+    run = RunProcesses(cast(Loop, loop), starts, cast(Printers, None), put.append)
     if answered_first:
         run._ordered = {0}
         run._forked(None, "the warm process has ended by signal 9")
