@@ -67,11 +67,9 @@ class CodeFolder:
         self._limit: Optional[Timer] = None
         self._works = False
         """Whether a thread is running."""
-        self._reads = ""
-        """The file that the thread is reading; empty before and after that."""
         self._unpacks = False
         self._problem = ""
-        """Why the thread couldn't read a file."""
+        """Why the thread can't read a file."""
 
     def enter(self, environ: dict[str, str]) -> None:
         """Make the folder the working directory, and the first entry of PYTHONPATH."""
@@ -135,16 +133,16 @@ class CodeFolder:
 
     def _install(self, path: str, digest: str) -> bool:
         def unpack() -> None:
-            self._reads, self._unpacks = "", True
+            self._unpacks = True
 
-        self._reads = path
+        problem, self._problem = self._problem, f"nothing comes from {path}"
         try:
             return install(path, digest, self.folder, self._stamp, unpack)
         except UnreadableArchive as error:
-            self._problem = str(error)
+            problem = str(error)
             return False
         finally:
-            self._reads, self._unpacks = "", False
+            self._problem, self._unpacks = problem, False
 
     def _worked(self, digest: str, event: Optional[Event]) -> None:
         self._works = False
@@ -158,15 +156,12 @@ class CodeFolder:
             # There is no limit for unpacking, which may take as long as the disk needs.
             self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
             return
-        code, source = self._wanted[:12], self._settings.code_source
-        problem = f"nothing comes from {self._reads}" if self._reads else self._problem
-        if problem:
-            reason = f"the code {code} of {source} can't be read, after {WAIT_SECONDS:g} s: {problem}; check the volume"
+        code, source, waited = self._wanted[:12], self._settings.code_source, f"after {WAIT_SECONDS:g} s"
+        if self._problem:
+            reason = f"the code {code} of {source} can't be read, {waited}: {self._problem}; check the volume"
         else:
-            reason = (
-                f"{source} doesn't have the code {code} that spec.code.digest names, after {WAIT_SECONDS:g} s; push "
-                "the code again (kubectl dtj push)"
-            )
+            reason = f"{source} doesn't have the code {code} that spec.code.digest names, {waited}; push the code again"
+            reason = f"{reason} (kubectl dtj push)"
         self._end(CodeRefused(self._wanted, reason))
 
     def _end(self, event: Event) -> None:

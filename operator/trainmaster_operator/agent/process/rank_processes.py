@@ -44,7 +44,6 @@ class RankProcesses:
         exited: Callable[[int, Optional[Ending]], None],
     ) -> None:
         self.pids: dict[int, int] = {}
-        """The known processes of ranks."""
         self.started_at: dict[int, float] = {}
         """When each rank was started last, on the monotonic clock."""
         self.ended: set[int] = set()
@@ -196,7 +195,6 @@ class RankStarts:
             state_folder.write_group(self.group_file, self.assignment, self.settings.processes)
 
     def _group_variables(self, local_rank: int) -> dict[str, str]:
-        """Returns the variables by which a rank finds its group."""
         joins = {} if local_rank in self.present else {"TRAINMASTER_JOINS": "1"}
         return {"TRAINMASTER_GROUP_FILE": self.group_file, **joins}
 

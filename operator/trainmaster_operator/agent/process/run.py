@@ -55,7 +55,6 @@ class RunProcesses:
         self._ordered: set[int] = set()
         """Local ranks that the warm process was ordered to fork last."""
         self._to_restart: list[int] = []
-        """Local ranks to start again."""
         self._terminated = False
         self._sweeps = 0
         self._emptied = False
@@ -81,7 +80,6 @@ class RunProcesses:
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Returns the local ranks that are in the attempt's group."""
         return self._starts.present
 
     def first_rank(self) -> int:
@@ -279,7 +277,6 @@ class RunProcesses:
         return events.RankExamined(*action, raised, self.evidence(action.local_rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> events.LauncherExamined:
-        """Examines an ended launcher's last output."""
         return events.LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
@@ -329,7 +326,6 @@ class RunProcesses:
         return {rank: pid for rank, pid in below if rank < self._settings.processes} or self._ranks.pids
 
     def _below(self) -> list[int]:
-        """Returns the attempt's processes below the agent."""
         spared = set() if self._warm is None or self._warm.busy else self._warm.pids
         return [pid for pid in children.descendants(os.getpid()) if pid not in spared]
 

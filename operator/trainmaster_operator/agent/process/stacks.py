@@ -63,10 +63,8 @@ def threads_of(text: str) -> list[str]:
     """
     starts = [match.start() for match in re.finditer(_THREAD, text)]
     blocks = [_thread(text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)])]
-    if not blocks:
-        return []
-    main = next((block for block in blocks if "MainThread" in block.partition("\n")[0]), blocks[-1])
-    return [main, *(block for block in blocks if block is not main)]
+    main = next((block for block in blocks if "MainThread" in block.partition("\n")[0]), blocks[-1] if blocks else "")
+    return sorted(blocks, key=lambda block: block is not main)
 
 
 def newest_frame(stacks: str) -> tuple[str, int] | None:

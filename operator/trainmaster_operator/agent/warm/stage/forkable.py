@@ -123,11 +123,10 @@ class Blame:
 
     def left_out(self) -> list[str]:
         """Returns the modules that can't be imported before a fork: blamed modules and their importers."""
-        found = dict.fromkeys(self.problems)
-        rest = list(found)
+        found, rest = set(self.problems), list(self.problems)
         for name in rest:
-            new = self._importers.get(name, set()) - found.keys()
-            found.update(dict.fromkeys(new))
+            new = self._importers.get(name, set()) - found
+            found |= new
             rest.extend(new)
         return sorted(found)
 
@@ -135,13 +134,10 @@ class Blame:
         """Returns the present obstacle to a fork; empty if there is none."""
         if threads():
             _fork_and_wait()
-        for name in threads().values():
-            return f"the warm process runs the thread {name!r}"
-        for fd in descriptors() - self.open_before:
-            problem = _opened(target(fd))
-            if problem:
-                return f"the warm process has {problem}"
-        return "the warm process has started a process" if has_children() else ""
+        found = [f"runs the thread {name!r}" for name in threads().values()]
+        found += [f"has {problem}" for problem in _opened(descriptors() - self.open_before)]
+        found += ["has started a process"] if has_children() else []
+        return f"the warm process {found[0]}" if found else ""
 
     def _look(self, name: str) -> None:
         """Find changes since the last check, and blame them on a module."""
@@ -154,10 +150,8 @@ class Blame:
         listing = os.listdir("/proc/self/fd")
         if listing != self._listing:
             open_now = descriptors()
-            for fd in open_now - self._descriptors:
-                problem = _opened(target(fd))
-                if problem:
-                    self.blame(name, problem)
+            for problem in _opened(open_now - self._descriptors):
+                self.blame(name, problem)
             self._listing, self._descriptors = listing, open_now
         if not self._has_children and has_children():
             self._has_children = True
@@ -183,12 +177,14 @@ class Blame:
                 name = name.rpartition(".")[0]
 
 
-def _opened(of: str) -> str:
-    device = of.startswith("/dev/") and not of.startswith("/dev/shm/")
-    if device and of not in _HARMLESS_DEVICES:
-        return f"opened {of}"
-    kind = of.partition(":")[0]
-    return f"opened {of if kind == 'anon_inode' else f'a {kind}'}" if kind in ("socket", "pipe", "anon_inode") else ""
+def _opened(fds: set[int]) -> Iterator[str]:
+    for opened in map(target, fds):
+        kind = opened.partition(":")[0]
+        device = opened.startswith("/dev/") and not opened.startswith("/dev/shm/")
+        if kind in ("socket", "pipe"):
+            yield f"opened a {kind}"
+        elif kind == "anon_inode" or (device and opened not in _HARMLESS_DEVICES):
+            yield f"opened {opened}"
 
 
 def _fork_and_wait() -> None:
@@ -244,10 +240,9 @@ class Imports:
 
     def lacks(self, name: str, error: BaseException) -> bool:
         """Returns whether an error means that this module doesn't exist, even among the user's files."""
-        if not isinstance(error, ModuleNotFoundError) or error.name != name:
-            return False
         beside = os.path.join(self._path, name)
-        return not self._path or not (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
+        is_users = bool(self._path) and (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
+        return isinstance(error, ModuleNotFoundError) and error.name == name and not is_users
 
     def outdated(self) -> str:
         """Returns the first of the user's files that a rank would import differently now; empty if there is none."""
@@ -341,20 +336,17 @@ def packaged_modules() -> list[str]:
 
 def is_package_path(path: str) -> bool:
     """Returns whether a file belongs to an installed package or Python itself, not to the user."""
-    parts = path.split(os.sep)
-    if "site-packages" in parts or "dist-packages" in parts:
-        return True
-    return path.startswith(os.path.dirname(os.__file__) + os.sep)
+    packaged = not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
+    return packaged or path.startswith(os.path.dirname(os.__file__) + os.sep)
 
 
 def _is_packaged(name: str) -> bool:
     """Returns whether a name would be imported from an installed package or Python itself."""
     from importlib.util import find_spec
 
-    try:
+    spec = None
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = find_spec(name.partition(".")[0])
-    except (ImportError, ValueError, AttributeError):
-        return False
     if spec is None:
         return False
     paths = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
