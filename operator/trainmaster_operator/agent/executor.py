@@ -414,7 +414,7 @@ class AgentExecutor:
     def _complain(self, sentence: str) -> None:
         if sentence != self._complaint:
             self._complaint = sentence
-            self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
+            self._printers.say(sentence)
 
 
 def _save(write: Callable[[], None]) -> Optional[events.SaveFailed]:

@@ -143,6 +143,10 @@ class Printers(NamedTuple):
     stdout: Printer
     stderr: Printer
 
+    def say(self, text: str) -> None:
+        """Print a message of the agent itself."""
+        self.stderr.write(f"[agent]: {text}\n".encode())
+
 
 class RotatedLog:
     """RotatedLog is a log file of bounded size: `path` and one older part, `path.1`."""
@@ -268,7 +272,8 @@ class AttemptOutput:
 
     def __init__(self, loop: Loop, settings: AgentSettings, folder: str, printers: Printers) -> None:
         self._loop, self._folder, self._printers = loop, folder, printers
-        self.printed = Printed(settings, self.say)
+        self.say = printers.say
+        self.printed = Printed(settings, printers.say)
         self._pumps: dict[str, Pump] = {}
 
     def open_rank_pipes(self, processes: int, first_rank: int) -> None:
@@ -294,10 +299,6 @@ class AttemptOutput:
         """Print a line between attempts, because a container's log may contain several."""
         if attempt > 1:
             self._printers.stdout.write(b"--- attempt %d ---\n" % attempt)
-
-    def say(self, sentence: str) -> None:
-        """Print a message of the agent itself."""
-        self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
 
     def log_path(self, name: str) -> str:
         """Returns the path of a stream's kept tail."""

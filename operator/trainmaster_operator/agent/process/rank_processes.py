@@ -206,13 +206,8 @@ class RankStarts:
             order = {"localRank": local_rank, "environ": self._own_variables(local_rank)}
             orders.append({**order, "stdout": f"{stem}.out", "stderr": f"{stem}.err"})
         store = {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": store_log}
-        return {
-            "type": "fork",
-            "attempt": self.assignment.attempt,
-            "announcements": os.path.join(self.folder, "ranks"),
-            "ranks": orders,
-            "store": store if self._serves_store else None,
-        }
+        announcements = os.path.join(self.folder, "ranks")
+        return {"announcements": announcements, "ranks": orders, "store": store if self._serves_store else None}
 
     def spawn_launcher(self, streams: Mapping[int, int]) -> int:
         """Start the launcher. Raises LaunchError."""

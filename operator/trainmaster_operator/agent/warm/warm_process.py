@@ -79,8 +79,7 @@ class WarmProcess:
         self._ready = False
         self._unsent = b""
         """The present order, until it is sent."""
-        self._attempt = 0
-        """The present order's attempt."""
+        self._orders = 0
         self._answered: Optional[Callable[[str], None]] = None
         """Takes the answer to the present order; None: there is no unanswered one."""
         self._timer: Optional[Timer] = None
@@ -149,8 +148,9 @@ class WarmProcess:
 
         `answered` is called once, with an empty text, or the reason why there are no ranks.
         """
-        order = {**order, "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else ""}
-        self._attempt = order["attempt"]
+        self._orders += 1
+        modules_file = os.path.join(folder, MODULES_FILE) if self.modules is None else ""
+        order = {"type": "fork", "number": self._orders, "modulesFile": modules_file, **order}
         self._unsent, self._answered = json.dumps(order).encode() + b"\n", answered
         patience = IMPORT_SECONDS if self._importing or not self._ready else ORDER_SECONDS
         if self._settings.preload and not self._ready:
@@ -266,7 +266,7 @@ class WarmProcess:
         free = None if self.was_killed or not self.pid else free_memory(self._settings.cgroup_root)
         if free is not None and free < SHORT_BYTES:
             self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
-            self._say(self.reason)
+            self._printers.say(self.reason)
             self.kill(events.HOPELESS)
 
     def _read(self, _events: int) -> None:
@@ -301,12 +301,13 @@ class WarmProcess:
                 self._keep(modules)
                 self._put(events.ModulesLearned(modules))
         elif kind in ("forked", "refused"):
-            if answer["attempt"] == self._attempt:
+            # The answer to an earlier order may arrive after its ranks have announced themselves.
+            if answer["number"] == self._orders:
                 self.answer(str(answer.get("reason", "")))
         elif kind == "failed":
             self._verdict, self.lacks_torch = events.LACKING, bool(answer["lacks"])
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
-            self._say(self.reason)
+            self._printers.say(self.reason)
         elif kind == "unforkable":
             self._leave_out(answer["problems"], answer["leftOut"])
 
@@ -315,7 +316,7 @@ class WarmProcess:
         for name, problem in problems.items():
             if name not in self._problems:
                 self._problems.add(name)
-                self._say(f"importing {name} {problem}, so ranks import it themselves")
+                self._printers.say(f"importing {name} {problem}, so ranks import it themselves")
         self._left_out.update(names)
         if _REQUIRED in self._left_out:
             self._verdict = events.HOPELESS
@@ -324,19 +325,14 @@ class WarmProcess:
         self.reason = f"importing {first} {problems[first]}{more}"
         self.answer(self.reason)
 
-    def _say(self, text: str) -> None:
-        self._printers.stderr.write(f"[agent]: {text}\n".encode())
-
     def _read_modules(self) -> None:
         """Read the modules that an earlier agent in this pod may have learned."""
-        try:
-            with open(os.path.join(self._folder, MODULES_FILE), encoding="utf-8") as file:
-                modules = Modules(module_names(json.load(file)))
-        except (OSError, ValueError, ProtocolError):
-            return
-        if self.modules is None:
-            self.modules = modules
-            self._put(events.ModulesLearned(modules))
+        path = os.path.join(self._folder, MODULES_FILE)
+        with contextlib.suppress(OSError, ValueError, ProtocolError), open(path, encoding="utf-8") as file:
+            modules = Modules(module_names(json.load(file)))
+            if self.modules is None:
+                self.modules = modules
+                self._put(events.ModulesLearned(modules))
 
     def _keep(self, modules: Modules) -> None:
         self.modules = modules

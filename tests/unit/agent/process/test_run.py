@@ -19,6 +19,8 @@ from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
+SILENT = cast(Printers, SimpleNamespace(say=lambda _text: None))
+
 
 class NoLoop:
     """A loop that only keeps what is to be called later."""
@@ -38,10 +40,8 @@ def test_the_process_that_served_the_store_ends_with_the_first_attempt(
     )
     killed: list[int] = []
     monkeypatch.setattr(children, "send", lambda pids, _number: killed.extend(pids))
-    lines = SimpleNamespace(write=lambda _data: None)
-    printers = cast(Printers, SimpleNamespace(stdout=lines, stderr=lines))
     first = Assignment.parse(GOOD)
-    run = RunProcesses(cast(Loop, NoLoop()), RankStarts(Launch(settings, first, 0, {}), ["x"]), printers, [].append)
+    run = RunProcesses(cast(Loop, NoLoop()), RankStarts(Launch(settings, first, 0, {}), ["x"]), SILENT, [].append)
     Path(run.folder).mkdir(parents=True)
     run._ranks.store_pid = 4_194_305
     for attempt in (first.attempt + 1, first.attempt + 2):
@@ -63,7 +63,7 @@ def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
     monkeypatch.setattr(children, "send", lambda pids, _number: killed.extend(pids))
     loop, put = NoLoop(), []
     starts = RankStarts(Launch(settings, Assignment.parse(GOOD), 0, {}), ["x"])
-    run = RunProcesses(cast(Loop, loop), starts, cast(Printers, None), put.append)
+    run = RunProcesses(cast(Loop, loop), starts, SILENT, put.append)
     if answered_first:
         run._ordered = {0}
         run._forked(None, "the warm process has ended by signal 9")

@@ -148,7 +148,7 @@ class WarmLoop:
         if reason is None:
             return True
         answer = {"type": "refused", "reason": reason} if reason else {"type": "forked"}
-        self._send({**answer, "attempt": order["attempt"]})
+        self._send({**answer, "number": order["number"]})
         return False
 
     def _receive(self) -> dict[str, Any] | None:
