@@ -46,7 +46,7 @@ class Recorded(NamedTuple):
     newest: int = -1
     """The number of the newest operation of any group, which only grows; -1 if unknown."""
     oldest_open: Optional[int] = None
-    """The number of the oldest unfinished operation."""
+    """The number of the oldest unfinished operation; 0: it is the rank's first one."""
     timeout: float = 0.0
     """The script's own timeout for that operation, in seconds; 0 if torch's default applies."""
 
@@ -106,8 +106,9 @@ def summarize(dump: bytes) -> Recorded | None:
     except Exception:  # a pickle of anybody's can fail in any way
         return None
     numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
-    # Other groups' collectives may fill the ring, but the group's own counter remains.
-    newest = max(numbers) if numbers else _last_enqueued(data)
+    # Other groups' collectives may fill the ring, but the default group's own counter remains.
+    status = mapping(mapping(data.get("pg_status")).get("0"))
+    newest = max(numbers) if numbers else whole(status.get("last_enqueued_collective")) or None
     waits_in = next((entry for entry in entries if not _is_done(entry)), None)
     if waits_in is not None:
         message = _describe(waits_in)
@@ -122,26 +123,14 @@ def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
     """Returns the numbers of the newest and the oldest unfinished operation of all groups, and the latter's timeout."""
     numbers = {entry["record_id"]: entry for entry in entries if isinstance(entry.get("record_id"), int)}
     oldest = min((number for number, entry in numbers.items() if not _is_done(entry)), default=None)
-    timeout = 0.0 if oldest is None else _own_timeout(numbers[oldest])
-    return max(numbers, default=-1), oldest, timeout
-
-
-def _own_timeout(entry: Mapping[str, Any]) -> float:
-    """Returns an operation's timeout [s] if the script has set it, above torch's default."""
-    milliseconds = entry.get("timeout_ms")
-    default = NCCL_TIMEOUT if str(entry.get("profiling_name")).startswith("nccl:") else OTHER_TIMEOUT
-    if not isinstance(milliseconds, int) or not default < milliseconds / 1000 < MAX_SECONDS:
-        return 0.0
-    return milliseconds / 1000
+    waits_in = {} if oldest is None else numbers[oldest]
+    timeout = whole(waits_in.get("timeout_ms"), int(MAX_SECONDS) * 1_000) or 0
+    default = NCCL_TIMEOUT if str(waits_in.get("profiling_name")).startswith("nccl:") else OTHER_TIMEOUT
+    return max(numbers, default=-1), oldest, timeout / 1_000 if timeout / 1_000 > default else 0.0
 
 
 def _is_done(entry: Mapping[str, Any]) -> bool:
     return entry.get("state") == "completed" or bool(entry.get("retired"))
-
-
-def _last_enqueued(data: Mapping[str, Any]) -> Optional[int]:
-    """Returns the last collective that the default group has entered, by `pg_status`; None if unknown."""
-    return whole(mapping(mapping(data.get("pg_status")).get("0")).get("last_enqueued_collective")) or None
 
 
 def _describe(entry: Mapping[str, Any]) -> str:
@@ -161,16 +150,6 @@ def _version(path: str) -> tuple[int, int]:
     except OSError:
         return (0, 0)
     return (status.st_mtime_ns, status.st_size)
-
-
-class Waiting(NamedTuple):
-    """Waiting describes a rank's wait in a collective, according to the rank's answers."""
-
-    has_done_some: bool
-    """Whether the rank has finished collectives before."""
-    seconds: float
-    timeout: float
-    """The script's own limit for the collective, in seconds; 0: none."""
 
 
 class Counters:
@@ -209,12 +188,12 @@ class Counters:
             if recorder.ask():
                 self._recorder = rank, recorder, now
 
-    def waiting(self, rank: int) -> Optional[Waiting]:
-        """Returns a rank's wait in a collective at the last question; None if it was in none, or can't answer."""
+    def waiting(self, rank: int) -> Optional[tuple[Recorded, float]]:
+        """Returns a rank's last answer if it is in a collective, and the seconds in it; None if it is in none."""
         last = self._last.get(rank)
         if last is None or last.oldest_open is None:
             return None
-        return Waiting(last.oldest_open > 0, self._answered_at[rank] - self._since[rank], last.timeout)
+        return last, self._answered_at[rank] - self._since[rank]
 
     def _take(self, rank: int, answer: Recorded, now: float) -> None:
         last = self._last.get(rank)

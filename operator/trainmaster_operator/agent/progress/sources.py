@@ -174,12 +174,13 @@ class Sources:
         waiting = self._counters.waiting(rank)
         if waiting is None:
             return RankState()
+        recorded, seconds = waiting
         limit, name = self._settings.progress_timeout, PROGRESS_LIMIT
-        if not waiting.has_done_some:
+        if not recorded.oldest_open:
             limit, name = self._settings.first_step_timeout, FIRST_STEP_LIMIT
-        if limit and waiting.timeout > limit:
-            limit, name = waiting.timeout, "the collective's own timeout"
-        return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
+        if limit and recorded.timeout > limit:
+            limit, name = recorded.timeout, "the collective's own timeout"
+        return RankState(None, "", seconds, limit, name, not recorded.oldest_open)
 
 
 class StepTimes:
