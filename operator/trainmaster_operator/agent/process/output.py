@@ -184,20 +184,20 @@ class Pump:
         self._prefix = prefix.encode()
         self._log = RotatedLog(log) if log else None
         self._partial = b""
-        self._more = True
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         os.set_blocking(fd, False)
         loop.watch(fd, READ, self._readable)
 
     def last_lines(self, characters: int) -> str:
         """Returns the newest lines, at most `characters` characters."""
+        self.drain()
         lines = [*self._tail, self._partial] if self._partial else self._tail
         return last_lines(b"\n".join(lines).decode("utf-8", "replace").strip("\n"), characters)
 
     def drain(self) -> None:
         """Read the pipe's present content without waiting."""
         for _ in range(MAX_PENDING_BYTES // CHUNK_BYTES):
-            if self._fd < 0 or not self._read():
+            if self._fd < 0 or self._read() <= 0:
                 return
 
     def restart(self) -> None:
@@ -224,7 +224,7 @@ class Pump:
         if self._printer.full:
             self._loop.unwatch(self._fd)
             self._printer.when_room(self._resume)
-        elif not self._read() and not self._more:
+        elif self._read() == 0:
             # All writers have closed the pipe, which epoll would report forever.
             self._loop.unwatch(self._fd)
 
@@ -232,17 +232,15 @@ class Pump:
         if self._fd >= 0:
             self._loop.watch(self._fd, READ, self._readable)
 
-    def _read(self) -> bool:
-        """Read one chunk; returns False if there is none, and then `_more` is whether the pipe is still open."""
+    def _read(self) -> int:
+        """Read one chunk; returns its size, 0 if all writers have closed the pipe, -1 if there is nothing to read."""
         try:
             data = os.read(self._fd, CHUNK_BYTES)
         except BlockingIOError:
-            self._more = True
-            return False
-        self._more = bool(data)
+            return -1
         if data:
             self._pass_on(data)
-        return bool(data)
+        return len(data)
 
     def _pass_on(self, data: bytes) -> None:
         # A carriage return ends a line too, because a progress bar would otherwise be an endless line.
@@ -307,8 +305,7 @@ class AttemptOutput:
     def last_lines(self, process: str) -> str:
         """Returns a process's last lines, which explain its end."""
         for name in (f"{process}.err", f"{process}.out"):
-            pump = self._drained(name)
-            text = "" if pump is None else conclusion(pump.last_lines(MAX_STACKS_BYTES))
+            text = conclusion(self._pumps[name].last_lines(MAX_STACKS_BYTES)) if name in self._pumps else ""
             if STACKS_MARK in text:
                 # The stacks are longer than the preceding text, which explains the rank's end.
                 text = shorten_stacks(without_additions(self._tail(name))) or text
@@ -323,14 +320,9 @@ class AttemptOutput:
         return with_assertion(text, lambda: self._tail(f"{name}.err"))
 
     def _tail(self, name: str) -> str:
-        self._drained(name)
+        if name in self._pumps:
+            self._pumps[name].drain()
         return tail_of(self.log_path(name), MAX_STACKS_BYTES)
-
-    def _drained(self, name: str) -> Optional[Pump]:
-        pump = self._pumps.get(name)
-        if pump is not None:
-            pump.drain()
-        return pump
 
     def raised(self, local_rank: int, *, by_torchrun: bool) -> bool:
         """Returns whether torch's error file has an exception of this rank other than a lost peer."""

@@ -183,10 +183,7 @@ class RankStarts:
 
     @property
     def _serves_store(self) -> bool:
-        """Returns whether this worker serves torch's store. As with torchrun, the first worker does.
-
-        In a continued attempt the group's lowest rank serves the store.
-        """
+        # As with torchrun, the first worker serves the store, but in a continued attempt the group's lowest rank does.
         return self._launch.node_rank == 0 and self.assignment.continues is None
 
     def write_group(self) -> None:
@@ -250,11 +247,10 @@ class RankStarts:
 
     def _own_variables(self, local_rank: int) -> dict[str, str]:
         """Returns a rank's own environment variables, and makes the folder that they name."""
-        launch = self._launch
-        os.makedirs(launch.error_folder(local_rank), exist_ok=True)
-        assignment = self.assignment._replace(attempt=launch.assignment.attempt)
+        os.makedirs(self._launch.error_folder(local_rank), exist_ok=True)
+        assignment = self.assignment._replace(attempt=self._launch.assignment.attempt)
         return {
-            **launch._replace(assignment=assignment).rank_variables(local_rank),
+            **self._launch._replace(assignment=assignment).rank_variables(local_rank),
             **self._group_variables(local_rank),
             "TRAINMASTER_ATTEMPT": str(self.assignment.attempt),
         }

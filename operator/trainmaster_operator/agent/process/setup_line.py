@@ -64,8 +64,6 @@ class SetupLine:
         self._close()
 
     def _failure(self, ending: Ending) -> str:
-        for pump in self._pumps:
-            pump.drain()
         text = "\n".join(filter(None, (pump.last_lines(MAX_ERROR_CHARACTERS) for pump in self._pumps)))
         text = _unquoted(text, self._line)
         sentence = f"spec.setup ended with exit code {ending.exit_code}; the worker's log has what it printed"

@@ -48,11 +48,10 @@ class TrainerServer:
     """TrainerServer listens until the agent ends. `receive` takes the bodies of the present attempt's reports."""
 
     def __init__(self, loop: Loop, receive: Callable[[Any], None]) -> None:
-        self._loop = loop
+        self._loop, self._receive = loop, receive
         self._numbers = itertools.count(1)
         self._exchanges: dict[int, tuple[PeerConnection, Request]] = {}
         self._token = ""
-        self._receive = receive
         self._room, self._room_at = float(BURST), 0.0
         self._socket: Optional[socket.socket] = None
 
@@ -138,11 +137,9 @@ class TrainerServer:
     def _has_room(self) -> bool:
         now = time.monotonic()
         self._room = min(BURST, self._room + (now - self._room_at) * PER_SECOND)
-        self._room_at = now
-        if self._room < 1:
-            return False
-        self._room -= 1
-        return True
+        self._room_at, has_room = now, self._room >= 1
+        self._room -= has_room
+        return has_room
 
     def _close(self, number: int) -> None:
         if number in self._exchanges:
