@@ -279,10 +279,7 @@ def leftovers(state_dir: str) -> list[int]:
 
 
 def private_bytes(pid: int) -> int:
-    """Returns a process's unshared memory [bytes]; 0 if the kernel doesn't show it.
-
-    Documentation/filesystems/proc.rst, smaps_rollup.
-    """
+    """Returns a process's unshared memory [bytes]; 0 if the kernel doesn't show it (proc.rst, smaps_rollup)."""
     lines = (line.split() for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines())
     return 1024 * sum(int(line[1]) for line in lines if line[0] in ("Private_Clean:", "Private_Dirty:"))
 

@@ -35,11 +35,11 @@ _HEADERS = 4096
 
 
 class RefusedArchive(Exception):
-    """RefusedArchive: the archive contains something that an archive of code can't contain."""
+    """The archive contains something that an archive of code can't contain."""
 
 
 class UnreadableArchive(Exception):
-    """UnreadableArchive: the file can't be read, so it may or may not be the archive."""
+    """The file can't be read, so it may or may not be the archive."""
 
 
 class Installed(NamedTuple):
@@ -174,9 +174,8 @@ class CodeFolder:
 def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[], None] = lambda: None) -> bool:
     """Unpack an archive's files into the folder; returns False if the file is another archive.
 
-    `unpack` is called once the digest matches.
-
-    Raises RefusedArchive, UnreadableArchive, and OSError if the folder can't be written.
+    `unpack` is called once the digest matches. Raises RefusedArchive, UnreadableArchive, and OSError if the folder
+    can't be written.
     """
     staging = f"{folder}.new"
     with contextlib.ExitStack() as opened:

@@ -15,10 +15,7 @@ _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel/
 
 
 def oom_kill_count(cgroup_root: str) -> int:
-    """Returns the number of out-of-memory kills in this container's cgroup; 0 if it can't be read.
-
-    cgroup v2: `memory.events` (Documentation/admin-guide/cgroup-v2.rst); v1: `memory.oom_control`.
-    """
+    """Returns the number of out-of-memory kills in this container's cgroup; 0 if it can't be read (cgroup-v2.rst)."""
     for folder, first_version in _folders(cgroup_root):
         counts = _numbers(os.path.join(folder, "memory.oom_control" if first_version else "memory.events"))
         if "oom_kill" in counts:
@@ -27,10 +24,7 @@ def oom_kill_count(cgroup_root: str) -> int:
 
 
 def free_memory(cgroup_root: str) -> Optional[int]:
-    """Returns the bytes that this container may still use, including reclaimable page cache; None: no limit.
-
-    cgroup v2: `memory.max`, `memory.current` and `memory.stat`; v1: `memory.limit_in_bytes` and so on.
-    """
+    """Returns the bytes that this container may still use, including reclaimable page cache; None: no limit."""
     for folder, first_version in _folders(cgroup_root):
         files = ("limit_in_bytes", "usage_in_bytes") if first_version else ("max", "current")
         most, now = (children.read_text(os.path.join(folder, f"memory.{name}")).strip() for name in files)

@@ -197,14 +197,14 @@ class RankStarts:
 
     def order(self, local_ranks: Iterable[int], store_log: str) -> dict[str, Any]:
         """Returns the warm process's order to fork ranks, and the process that serves the store if this worker does."""
-        orders = []
+        store = {"name": STORE, "environ": self._own_variables(0), "stdout": os.devnull, "stderr": store_log}
+        # The store starts first, because the ranks wait for it.
+        processes = [store] if self._serves_store else []
         for local_rank in local_ranks:
-            stem = os.path.join(self.folder, f"rank-{local_rank}")
-            order = {"localRank": local_rank, "environ": self._own_variables(local_rank)}
-            orders.append({**order, "stdout": f"{stem}.out", "stderr": f"{stem}.err"})
-        store = {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": store_log}
-        announcements = os.path.join(self.folder, "ranks")
-        return {"announcements": announcements, "ranks": orders, "store": store if self._serves_store else None}
+            stem, environ = os.path.join(self.folder, f"rank-{local_rank}"), self._own_variables(local_rank)
+            rank = {"name": str(local_rank), "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
+            processes.append(rank)
+        return {"announcements": os.path.join(self.folder, "ranks"), "processes": processes}
 
     def spawn_launcher(self, streams: Mapping[int, int]) -> int:
         """Start the launcher. Raises LaunchError."""

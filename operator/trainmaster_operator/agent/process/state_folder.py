@@ -4,9 +4,7 @@ The saved report names the attempt started here last. It is in the pod's emptyDi
 It is written before the children start and again after their end. An agent that finds it never runs that attempt again;
 this is necessary because a StatefulSet's pods have `restartPolicy: Always`, so a new start follows every exit.
 
-A file describes the group, and a FIFO wakes ranks to read it (docs/protocol.md, "Continuing"). When a rank writes its
-state, it requests time in a file, and reads from another whether a stop is planned ("State in memory"). Its exception
-is in torch's error file.
+The files shared with ranks are described in docs/protocol.md, "Continuing" and "State in memory".
 """
 
 from __future__ import annotations

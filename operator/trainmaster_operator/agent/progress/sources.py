@@ -1,14 +1,9 @@
 """This module decides which source of a rank's progress counts, and how long the rank has shown no sign of life.
 
-The sources in order of precedence, the closest to the script first:
-
-1. The progress file (`Heartbeats`), which the script itself writes.
-2. The reports of Hugging Face's Trainer. The Trainer's bar in the rank's output, recognised by the same total, shows
-   steps earlier.
-3. The rank's output, matched with the job's `spec.progress`, or with lines that only training prints.
-4. torch's collectives, which only show that a rank waits.
-
-If the rank never reports the duration of a step, it is derived from its steps (`StepTimes`).
+In order of precedence: the progress file (`Heartbeats`), which the script itself writes; the reports of Hugging Face's
+Trainer, whose bar in the rank's output, recognised by the same total, shows steps earlier; the rank's output, matched
+with the job's `spec.progress`, or with lines that only training prints; and torch's collectives, which only show that a
+rank waits.
 
 With the first source, only new progress is a sign of life. With the others, output and advancing collectives count too,
 because an evaluation or a checkpoint between two reports may be long. With the job's own pattern, only matching lines
@@ -188,8 +183,8 @@ class StepTimes:
 
     It counts steps over intervals of INTERVAL_SECONDS, or of one step if that takes longer, and uses the median of the
     last INTERVALS of them. So an evaluation or a checkpoint, which only lengthens one interval, changes nothing, and a
-    change of speed shows within half a minute, or four steps. Between intervals the last value stays. The time before
-    the first step is setup and doesn't count. A rank that first reports 0 may continue from its checkpoint's step.
+    change of speed shows within half a minute, or four steps. The time before the first step is setup and doesn't
+    count. A rank that first reports 0 may continue from its checkpoint's step.
     """
 
     def __init__(self) -> None:

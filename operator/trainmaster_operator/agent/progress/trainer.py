@@ -157,10 +157,7 @@ class TrainerReports:
         self._percent: Optional[float] = None
 
     def receive(self, body: object) -> bool:
-        """Read one report; returns whether it shows progress (a new step, or a new percentage if there are no steps).
-
-        A malformed report shows none.
-        """
+        """Read a report; returns whether it shows progress (a new step, or a new percentage if there are no steps)."""
         status = mapping(body).get("trainerStatus")
         if not isinstance(status, Mapping):
             return False

@@ -300,10 +300,10 @@ class WarmProcess:
                 modules = Modules(module_names(answer["names"]))
                 self._keep(modules)
                 self._put(events.ModulesLearned(modules))
-        elif kind in ("forked", "refused"):
+        elif kind == "forked":
             # The answer to an earlier order may arrive after its ranks have announced themselves.
             if answer["number"] == self._orders:
-                self.answer(str(answer.get("reason", "")))
+                self.answer(answer["reason"])
         elif kind == "failed":
             self._verdict, self.lacks_torch = events.LACKING, bool(answer["lacks"])
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"

@@ -27,7 +27,7 @@ def test_an_answer_to_an_earlier_order_is_none_to_the_next_one(tmp_path: Path) -
     warm.fork({}, str(tmp_path), first.append)
     warm.answer()
     warm.fork({}, str(tmp_path), second.append)
-    warm._handle({"type": "forked", "number": 1})
+    warm._handle({"type": "forked", "number": 1, "reason": ""})
     assert (first, second) == ([""], [])
-    warm._handle({"type": "refused", "number": 2, "reason": "a thread"})
+    warm._handle({"type": "forked", "number": 2, "reason": "a thread"})
     assert second == ["a thread"] and not warm.busy

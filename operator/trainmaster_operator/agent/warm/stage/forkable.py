@@ -36,7 +36,6 @@ class Blame:
 
     def __init__(self, own_variables: frozenset[str]) -> None:
         self._own_variables = own_variables
-        """The variables that are each rank's own."""
         self.problems: dict[str, str] = {}
         """The problem of each module's import, in words that follow its name."""
         self._importers: dict[str, set[str]] = {}
@@ -199,7 +198,6 @@ class Imports:
 
     def __init__(self, config: dict[str, Any], native: frozenset[str]) -> None:
         self._path: str = config["path"]
-        """Python will put this first on sys.path."""
         self._left_out = frozenset(config["leftOut"])
         self._native = native
         self._users: dict[str, tuple[int, int]] = {}

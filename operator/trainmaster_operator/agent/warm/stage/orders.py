@@ -145,11 +145,9 @@ class WarmLoop:
         """Fork an attempt's ranks; True in a rank."""
         reason: str | None = "a module that it has imported can't be forked" if self._blame.problems else ""
         reason = reason or self._blame.at_fork() or self._imports.outdated() or self._forks.fork(order)
-        if reason is None:
-            return True
-        answer = {"type": "refused", "reason": reason} if reason else {"type": "forked"}
-        self._send({**answer, "number": order["number"]})
-        return False
+        if reason is not None:
+            self._send({"type": "forked", "number": order["number"], "reason": reason})
+        return reason is None
 
     def _receive(self) -> dict[str, Any] | None:
         """Returns the next order; None if there is none, but pending imports or forks."""
