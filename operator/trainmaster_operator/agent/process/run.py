@@ -250,7 +250,9 @@ class RunProcesses:
 
     def saving_ranks(self) -> events.SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each requests."""
-        found = state_folder.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
+        path = os.path.join(self.folder, "saving")
+        asked = [state_folder.saving_seconds(f"{path}.{rank}") for rank in self._starts.ranks]
+        found = {local_rank: seconds for local_rank, seconds in enumerate(asked) if seconds is not None}
         # To the planner all ranks of a user's own launcher are one process.
         return events.SavingRanksFound(found if self._wraps_ranks or not found else {0: max(found.values())})
 

@@ -13,7 +13,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Optional
 
 from trainmaster_operator.agent.planner.classification import conclusion
@@ -121,12 +121,6 @@ def announce_stop(path: str, seconds: float) -> None:
     """Announce a planned stop to the ranks before SIGTERM, with the `seconds` that they have."""
     with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
         write_atomically(f"{path}.planned", f"{seconds:.1f}")
-
-
-def saving_ranks(path: str, ranks: Sequence[int]) -> dict[int, float]:
-    """Returns the seconds that ranks request, by local rank; `ranks` are their global numbers."""
-    found = {local_rank: saving_seconds(f"{path}.{rank}") for local_rank, rank in enumerate(ranks)}
-    return {local_rank: seconds for local_rank, seconds in found.items() if seconds is not None}
 
 
 def saving_seconds(path: str) -> Optional[float]:

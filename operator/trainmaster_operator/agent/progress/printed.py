@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Optional
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_ENVIRONMENT
 from trainmaster_operator.wire.log_rules import FRAMEWORKS, NONE
-from trainmaster_operator.wire.ranks import RankProgress
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.progress.log_rules import Bar, LineMatcher
+    from trainmaster_operator.agent.progress.log_rules import LineMatcher
 
 MATCH_SECONDS = 0.1
 """The limit for one chunk of a rank's output, at most 64 KiB. Ordinary patterns need 2 ms for it."""
@@ -36,7 +35,8 @@ class Printed:
     def __init__(self, settings: AgentSettings, say: Callable[[str], None]) -> None:
         self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
         self._say = say
-        self._rules: dict[int, LineMatcher] = {}
+        self.rules: dict[int, LineMatcher] = {}
+        """What each rank's lines have shown."""
         self.on_environment: Optional[Callable[[str], None]] = None
         """Called once, with the first line that describes devices and libraries (trainloop.distributed.diagnostics)."""
         self._matching = False
@@ -61,16 +61,6 @@ class Printed:
         """Returns whether only a matching line is a sign of life, because the job's own pattern defines progress."""
         return bool(self._pattern)
 
-    def progress(self, rank: int) -> Optional[RankProgress]:
-        """Returns the progress in a rank's output."""
-        rules = self._rules.get(rank)
-        return None if rules is None else rules.progress
-
-    def bar(self, rank: int, total: int) -> Optional[Bar]:
-        """Returns the newest bar of this length in a rank's output."""
-        rules = self._rules.get(rank)
-        return None if rules is None else rules.bars.get(total)
-
     def reader(self, rank: int) -> Callable[[bytes, Sequence[bytes], bytes], None]:
         """Returns the function that takes a rank's new output (`output.Pump`)."""
         return lambda data, lines, unfinished: self._read(rank, data, lines, unfinished)
@@ -84,7 +74,12 @@ class Printed:
                 self.on_environment = None
         if self._preset == NONE or self.given_up:
             return
-        rules = self._rules_of(rank)
+        if rank not in self.rules:
+            # Imported here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before it.
+            from trainmaster_operator.agent.progress.log_rules import LineMatcher
+
+            self.rules[rank] = LineMatcher(self._pattern, self._preset)
+        rules = self.rules[rank]
         try:
             try:
                 self._matching = True
@@ -107,15 +102,6 @@ class Printed:
         self.progressed_at[rank] = now
         if rank not in self.first_step_at and rules.progress is not None and rules.progress.step:
             self.first_step_at[rank] = time.time()
-
-    def _rules_of(self, rank: int) -> LineMatcher:
-        if rank not in self._rules:
-            # Imported here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before they
-            # run.
-            from trainmaster_operator.agent.progress.log_rules import LineMatcher
-
-            self._rules[rank] = LineMatcher(self._pattern, self._preset)
-        return self._rules[rank]
 
     def _break_off(self, _number: int, _frame: Optional[FrameType]) -> None:
         # The signal may arrive just after the end of the match.

@@ -35,7 +35,6 @@ NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
 """The bounds of the time between two questions to a rank, which is a tenth of the limit. An answer costs the rank 5 ms
 in a thread of torch, and the agent 10 ms (measured with 2,000 recorded collectives)."""
-PART_OF_LIMIT = 10
 
 
 class Recorded(NamedTuple):
@@ -157,7 +156,7 @@ class Counters:
 
     def __init__(self, ranks: Callable[[], Sequence[RankProcess]], limit: float) -> None:
         self._ranks = ranks
-        self._every = min(max(limit / PART_OF_LIMIT, LEAST_SECONDS), MOST_SECONDS)
+        self._every = min(max(limit / 10, LEAST_SECONDS), MOST_SECONDS)
         self._asked: dict[int, float] = {}
         self._recorder: Optional[tuple[int, FlightRecorder, float]] = None
         self._last: dict[int, Recorded] = {}

@@ -129,21 +129,18 @@ class Sources:
         written = self._heartbeats.ranks.get(rank)
         if written is not None:
             return written
-        printed = self._printed.progress(rank)
+        rules = self._printed.rules.get(rank)
+        printed = None if rules is None else rules.progress
         reported = self._trainer.progress if self._has_trainer(rank) else None
         if reported is None:
             return printed
         if printed is not None:
             known = {name: value for name, value in reported._asdict().items() if value not in (None, "", ())}
             reported = printed._replace(**known)
-        return self._with_bar(rank, reported)
-
-    def _with_bar(self, rank: int, reported: RankProgress) -> RankProgress:
-        """Returns the Trainer's report with the step of the Trainer's bar, if the bar has advanced since the report."""
-        total = reported.total_steps
-        bar = None if total is None else self._printed.bar(rank, total)
+        bar = None if rules is None or reported.total_steps is None else rules.bars.get(reported.total_steps)
         if bar is None or not bar.n or bar.n < (reported.step or 0):
             return reported
+        # The Trainer's bar has advanced since its report.
         eta = reported.eta_seconds if bar.step_seconds is None else (bar.total - bar.n) * bar.step_seconds
         return reported._replace(step=bar.n, step_seconds=bar.step_seconds, eta_seconds=eta)
 

@@ -170,9 +170,8 @@ class WarmProcess:
         """
         assert not isinstance(self._form, str), "torchrun serves it where there is a launcher"
         write_stage(self._folder)
-        path = script_path(self._form, os.getcwd()).path
         store = os.path.join(self._folder, stage.PACKAGE, "store.py")
-        return (*self._form.interpreter, store, *filter(None, (path,)))
+        return (*self._form.interpreter, store, *filter(None, (self._path,)))
 
     @property
     def pids(self) -> set[int]:

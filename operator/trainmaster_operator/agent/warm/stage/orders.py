@@ -33,7 +33,10 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
     os.environ.pop(MARK, None)
     if config_file == PROBE:
         os._exit(EXIT_PROBED)
-    _leave_path(os.path.dirname(os.path.abspath(path)))
+    folder = os.path.dirname(os.path.abspath(path))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
+    for known in (folder, os.path.join(folder, PACKAGE)):
+        sys.path_importer_cache.pop(known, None)
     if config_file:
         # Even after an error, this process must not become the user's program.
         try:
@@ -54,12 +57,6 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
     # This imports the image's own, if there is one. Otherwise `site` expects the resulting error.
     sys.modules.pop(_SITECUSTOMIZE, None)
     __import__(_SITECUSTOMIZE)
-
-
-def _leave_path(folder: str) -> None:
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
-    for known in (folder, os.path.join(folder, PACKAGE)):
-        sys.path_importer_cache.pop(known, None)
 
 
 class WarmLoop:
