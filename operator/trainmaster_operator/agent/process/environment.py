@@ -76,14 +76,15 @@ def mismatches(environments: Mapping[int, Mapping[str, str]]) -> list[str]:
         for worker, environment in environments.items():
             by_value.setdefault(environment.get(name, "none"), []).append(worker)
         if len(by_value) > 1:
-            values = "; ".join(f"{value} on {_workers(workers)}" for value, workers in by_value.items())
+            values = "; ".join(f"{value} on {numbered('worker', found, 8)}" for value, found in by_value.items())
             lines.append(f"{name} differs: {values}")
     return lines
 
 
-def _workers(workers: list[int]) -> str:
-    shown = ", ".join(map(str, workers[:8])) + (f" and {len(workers) - 8} more" if len(workers) > 8 else "")
-    return f"worker{'s' if len(workers) > 1 else ''} {shown}"
+def numbered(kind: str, numbers: Sequence[int], limit: int) -> str:
+    """Returns things of one kind by their numbers, of which at most `limit` are shown."""
+    more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
+    return f"{kind}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:limit]))}{more}"
 
 
 def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:

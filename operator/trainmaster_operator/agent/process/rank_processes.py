@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
 from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.planner.events import Event, RankStarted
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children, launcher, state_folder
 from trainmaster_operator.agent.process.output import named_pipe
@@ -37,11 +38,7 @@ class RankProcesses:
     """RankProcesses knows ranks by their local numbers; it calls `exited` with a pid and its ending."""
 
     def __init__(
-        self,
-        loop: Loop,
-        processes: int,
-        started: Callable[[int, int], None],
-        exited: Callable[[int, Optional[Ending]], None],
+        self, loop: Loop, processes: int, put: Callable[[Event], None], exited: Callable[[int, Optional[Ending]], None]
     ) -> None:
         self.pids: dict[int, int] = {}
         self.started_at: dict[int, float] = {}
@@ -52,7 +49,7 @@ class RankProcesses:
         """The process that serves torch's store; 0: this worker has none."""
         self.below_launcher = False
         """Whether a launcher has started the ranks, so that the launcher reaps them, not the agent."""
-        self._loop, self._processes, self._started, self._exited = loop, processes, started, exited
+        self._loop, self._processes, self._put, self._exited = loop, processes, put, exited
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
 
@@ -82,7 +79,7 @@ class RankProcesses:
     def add(self, local_rank: int, pid: int) -> None:
         """Add a rank's started process."""
         self.pids[local_rank], self.started_at[local_rank] = pid, time.monotonic()
-        self._started(local_rank, pid)
+        self._put(RankStarted(local_rank, pid))
         if not self.below_launcher:
             # The agent reaps its own children, and so sees their ends.
             return

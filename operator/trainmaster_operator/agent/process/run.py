@@ -19,6 +19,7 @@ from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children, state_folder
+from trainmaster_operator.agent.process.environment import numbered
 from trainmaster_operator.agent.process.kernel import oom_kill_count
 from trainmaster_operator.agent.process.output import AttemptOutput, Printers
 from trainmaster_operator.agent.process.rank_processes import STORE, RankProcess, RankProcesses, RankStarts
@@ -42,9 +43,7 @@ class RunProcesses:
         are about another attempt."""
         settings, attempt = starts.settings, starts.assignment.attempt
         self._loop, self._settings, self._starts, self._put, self._warm = loop, settings, starts, put, starts.warm
-        self._ranks = RankProcesses(
-            loop, settings.processes, lambda rank, pid: put(events.RankStarted(rank, pid)), self.process_ended
-        )
+        self._ranks = RankProcesses(loop, settings.processes, put, self.process_ended)
         self.folder = starts.folder
         """The folder of the attempt for which the processes were started; they keep it in later attempts."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
@@ -217,7 +216,9 @@ class RunProcesses:
         for local_rank, rank in enumerate(self._starts.ranks):
             if local_rank not in action.restarted:
                 state_folder.wake(f"{self._starts.group_file}.{rank}")
-        self.output.say(f"attempt {self.attempt} continues {state_folder.described(action.assignment)}")
+        absent = action.assignment.absent
+        who = f"without {numbered('rank', absent, 16)}" if absent else "with all ranks"
+        self.output.say(f"attempt {self.attempt} continues {who}")
         # Earlier kills are accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)

@@ -90,15 +90,6 @@ def write_group(path: str, assignment: Assignment, processes: int) -> None:
     write_atomically(path, json.dumps(group) + "\n")
 
 
-def described(assignment: Assignment) -> str:
-    """Describes an attempt's group, for its log."""
-    absent = assignment.absent
-    if not absent:
-        return "with all ranks"
-    more = f" and {len(absent) - 16} more" if len(absent) > 16 else ""
-    return f"without rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:16]))}{more}"
-
-
 def wake(path: str, data: bytes = b".") -> bool:
     """Write into a FIFO, without waiting; returns whether a process reads it."""
     with contextlib.suppress(OSError):  # no reader (ENXIO), or one that hasn't read 64 KiB of wake-ups
