@@ -194,18 +194,14 @@ def rank_processes(root: int) -> dict[int, int]:
     A rank's environment contains its number. The launcher may have inherited another number from the manifest, so the
     two must differ. A rank precedes its own children (loaders). Empty if there are none.
     """
-    outside = _launchers_variables(root)
-    found: dict[int, int] = {}
+    outside, found = _initial_environment(root), dict[int, int]()
     for pid in descendants(root):
-        words = _launchers_variables(pid)
-        local_rank = words.get("LOCAL_RANK", "")
-        if words != outside and "RANK" in words and local_rank.isascii() and local_rank.isdigit():
+        own = _initial_environment(pid)
+        local_rank = own.get("LOCAL_RANK", "")
+        differs = any(own.get(name) != outside.get(name) for name in _SET_BY_LAUNCHERS)
+        if differs and "RANK" in own and local_rank.isascii() and local_rank.isdigit():
             found.setdefault(int(local_rank), pid)
     return found
-
-
-def _launchers_variables(pid: int) -> dict[str, str]:
-    return {name: value for name, value in _initial_environment(pid).items() if name in _SET_BY_LAUNCHERS}
 
 
 def _initial_environment(pid: int) -> dict[str, str]:

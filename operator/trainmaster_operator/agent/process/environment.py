@@ -5,6 +5,7 @@ It only reads files: importing torch to get its version would add a second to ev
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,10 @@ def describe(
     `code`: the digest of the unpacked code; empty if the image contains the code. `root`: the parent of /proc and /sys.
     """
     found = {"machine": os.uname().machine, **_devices(root)}
-    interpreter = _interpreter(command, environ)
+    interpreter = ""
+    with contextlib.suppress(LaunchError):
+        name = command[0] if command and is_python(command[0]) else "python3"
+        interpreter = children.find_program(name, environ)
     folders = _site_packages(interpreter, environ)
     version = next((match[1] for match in (re.search(r"/python(3\.\d+)t?/", f"{f}/") for f in folders) if match), "")
     if version:
@@ -85,14 +89,6 @@ def numbered(kind: str, numbers: Sequence[int], limit: int) -> str:
     """Returns things of one kind by their numbers, of which at most `limit` are shown."""
     more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
     return f"{kind}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:limit]))}{more}"
-
-
-def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    name = command[0] if command and is_python(command[0]) else "python3"
-    try:
-        return children.find_program(name, environ)
-    except LaunchError:
-        return ""
 
 
 def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:

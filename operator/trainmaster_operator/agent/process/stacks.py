@@ -7,6 +7,7 @@ catches it. The rank prints into `TRAINMASTER_STACKS_FILE.<rank>`, or into stder
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -27,13 +28,11 @@ BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 def ask_for_stacks(pid: int) -> bool:
     """Ask a rank to print its stacks; returns False if it has no handler, because the signal would kill it."""
     target = children.signal_target(pid, STACKS_SIGNAL)
-    if not children.catches(target, STACKS_SIGNAL):
-        return False
-    try:
-        os.kill(target, STACKS_SIGNAL)
-    except ProcessLookupError:
-        return False
-    return True
+    if children.catches(target, STACKS_SIGNAL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(target, STACKS_SIGNAL)
+            return True
+    return False
 
 
 def shorten_stacks(text: str) -> str:

@@ -16,7 +16,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from typing import Any, Optional
+from typing import Optional
 
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.recorder import Counters
@@ -265,7 +265,10 @@ class Heartbeats:
             if written is None and (path not in self._written or count == self._counts.get(path)):
                 continue
             if written is not None:
-                self._written[path] = self._of_this_attempt(written)
+                times = {name: getattr(written, name) for name in ("joined_at", "restored_at", "first_step_at")}
+                earlier = [name for name, at in times.items() if at is not None and at < self._since]
+                unknown: dict[str, Any] = dict.fromkeys(earlier)
+                self._written[path] = written._replace(**unknown)
             self._counts[path], progress = count, self._written[path]
             if rank not in self.first_step_at and self._has_stepped(progress):
                 self.first_step_at[rank] = progress.first_step_at or self._seen[path][1] / 1e9
@@ -278,11 +281,6 @@ class Heartbeats:
             self.ranks[rank] = progress
             changed = True
         return changed
-
-    def _of_this_attempt(self, written: RankProgress) -> RankProgress:
-        times = {name: getattr(written, name) for name in ("joined_at", "restored_at", "first_step_at")}
-        earlier: dict[str, Any] = {name: None for name, at in times.items() if at is not None and at < self._since}
-        return written._replace(**earlier)
 
     def _has_stepped(self, progress: RankProgress) -> bool:
         if self._since:
