@@ -16,7 +16,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from typing import Optional
+from typing import Any, Optional
 
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.recorder import Counters
