@@ -268,7 +268,7 @@ def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
     folders: set[str] = {""}
     size = 0
     try:
-        for member, read in _members(packed):
+        for member, content in _members(packed):
             if member.isdir() and all(part in ("", ".") for part in member.name.split("/")):
                 continue
             name = _safe_name(member.name)
@@ -290,7 +290,10 @@ def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
                 size += member.size
                 if size > MAX_UNPACKED_CODE_BYTES:
                     raise RefusedArchive(f"its files have more than {MAX_UNPACKED_CODE_BYTES >> 20} MiB")
-                _write(target, read, 0o755 if member.mode & 0o100 else 0o644)
+                mode = 0o755 if member.mode & 0o100 else 0o644
+                fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+                with open(fd, "wb") as written:
+                    shutil.copyfileobj(content, written, _CHUNK)
             else:
                 raise RefusedArchive(f"{member.name[:200]!r} is neither a file nor a folder nor a link")
             os.utime(target, (moment, moment), follow_symlinks=False)
@@ -300,7 +303,7 @@ def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
     return list(files)
 
 
-def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
+def _members(packed: Any) -> Iterator[tuple[Any, Any]]:
     import gzip
     import tarfile
 
@@ -308,8 +311,7 @@ def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
         bounded = _Bounded(unpacked)
         with tarfile.open(fileobj=bounded, mode="r|", errorlevel=1) as archive:  # type: ignore[call-overload]
             for member in archive:
-                content = archive.extractfile(member) if member.isreg() else None
-                yield member, content.read if content is not None else bounded.read
+                yield member, archive.extractfile(member) if member.isreg() else None
 
 
 class _Bounded:
@@ -329,13 +331,6 @@ class _Bounded:
         if self._left < 0:
             raise RefusedArchive(f"it has more than {MAX_UNPACKED_CODE_BYTES >> 20} MiB")
         return data
-
-
-def _write(target: str, read: Callable[[int], bytes], mode: int) -> None:
-    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with open(fd, "wb") as file:
-        while data := read(_CHUNK):
-            file.write(data)
 
 
 def _safe_name(name: str) -> str:
