@@ -27,7 +27,7 @@ _URL, _TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 AGENT = """
 import os, sys
 from trainmaster_operator.agent.loop import Loop
-from trainmaster_operator.agent.process.output import Printer, Pump
+from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Pump
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.progress.trainer import TrainerReports
 from trainmaster_operator.agent.progress.trainer import TrainerServer
@@ -39,8 +39,9 @@ loop, reports = Loop(), TrainerReports()
 server = TrainerServer(loop)
 server.begin(sys.argv[1], reports.receive)
 printed = Printed(settings, print)
-watched = Pump(loop, int(sys.argv[2]), "[rank 0]: ", Printer(loop, 2), None, printed.reader(0))
-plain = Pump(loop, int(sys.argv[3]), "[rank 0]: ", Printer(loop, 2), None)
+printer = Printer(loop, 2, PrintedEnd())
+watched = Pump(loop, int(sys.argv[2]), "[rank 0]: ", printer, read=printed.reader(0))
+plain = Pump(loop, int(sys.argv[3]), "[rank 0]: ", printer)
 print(server.open(), flush=True)
 while True:
     loop.run_once()

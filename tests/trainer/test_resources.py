@@ -21,6 +21,7 @@ from trainloop.data import Batch
 from trainloop.distributed.world import World, joined
 from trainloop.errors import OutOfMemory
 from trainloop.optimization.optimizer import OptimizerSettings, chosen
+from trainloop.recovery.room import container_memory
 from trainloop.resources import Doing, remedies
 from trainloop.trainer import Trainer
 
@@ -36,9 +37,14 @@ def test_threads_fit_the_containers_limit(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_memory_is_read_from_the_cgroup(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1073741824\n")
-    assert resources.memory_limit(tmp_path) == 2**30
+    (tmp_path / "memory.current").write_text("700\n")
+    assert container_memory(tmp_path) == (2**30, 700)
     (tmp_path / "memory.max").write_text("max\n")
-    assert resources.memory_limit(tmp_path) is None
+    assert container_memory(tmp_path) is None
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.usage_in_bytes").write_text("700\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert container_memory(tmp_path) is None, "the first version's number for no limit"
 
 
 def test_a_container_that_is_nearly_full_is_noticed_once_and_the_page_cache_is_not_counted(tmp_path: Path) -> None:

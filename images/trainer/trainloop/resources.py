@@ -19,6 +19,7 @@ import torch
 from trainloop.config import Config
 from trainloop.distributed.world import World
 from trainloop.errors import OutOfMemory
+from trainloop.recovery.room import container_memory
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -36,36 +37,12 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:
-    """Returns the number of cores that `cpu.max` of cgroup v2 allows; None without a limit."""
-    numbers = _numbers(cgroup / "cpu.max")
-    return numbers[0] / numbers[1] if numbers else None
-
-
-def memory_limit(cgroup: Path = CGROUP) -> int | None:
-    """Returns the limit in `memory.max` in bytes; None without a limit."""
-    numbers = _numbers(cgroup / "memory.max")
-    return numbers[0] if numbers else None
-
-
-def _numbers(file: Path) -> list[int] | None:
-    """Returns the numbers in a cgroup's file; None if it is missing or has no limit ("max")."""
+    """Returns the number of cores that `cpu.max` of cgroup v2 allows; None without a limit ("max")."""
     try:
-        return [int(number) for number in file.read_text().split()]
+        quota, period = map(int, (cgroup / "cpu.max").read_text().split())
     except (OSError, ValueError):
         return None
-
-
-def host_memory(cgroup: Path = CGROUP) -> int | None:
-    """Returns the used bytes that can't be reclaimed.
-
-    The page cache isn't counted, because it may fill all free memory.
-    """
-    try:
-        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        used = int((cgroup / "memory.current").read_text())
-    except (OSError, ValueError):
-        return None
-    return used - int(stat.get("active_file", 0)) - int(stat.get("inactive_file", 0))
+    return quota / period
 
 
 def cores(cgroup: Path = CGROUP) -> float:
@@ -112,7 +89,7 @@ class MemoryPressure:
 
     HOST_SHARE = 0.95
 
-    def __init__(self, device: torch.device, cgroup: Path = CGROUP) -> None:
+    def __init__(self, device: torch.device, cgroup: Path | None = None) -> None:
         self._device, self._cgroup = device, cgroup
         self._retries, self._full = 0.0, False
         self.reason = ""
@@ -120,13 +97,13 @@ class MemoryPressure:
     def rises(self) -> bool:
         """Returns whether memory has become shorter since the last call."""
         retries = memory(self._device).get("allocationRetries", 0.0)
-        limit, used = memory_limit(self._cgroup), host_memory(self._cgroup)
-        full = limit is not None and used is not None and used > self.HOST_SHARE * limit
+        limit, used = container_memory(self._cgroup) or (0, 0)
+        full = used > self.HOST_SHARE * limit
         reasons = []
         if retries > self._retries:
             reasons.append(f"{self._device} had to empty its cache {retries - self._retries:.0f} times")
         if full and not self._full:
-            reasons.append(f"{(used or 0) / 2**30:.2f} of the container's {(limit or 0) / 2**30:.2f} GiB are in use")
+            reasons.append(f"{used / 2**30:.2f} of the container's {limit / 2**30:.2f} GiB are in use")
         self._retries, self._full, self.reason = retries, full, ", ".join(reasons)
         return bool(reasons)
 

@@ -11,7 +11,8 @@ from typing import Any
 from trainloop.config import Config
 from trainloop.distributed.preflight import check
 from trainloop.distributed.world import environment, has_agent, joined
-from trainloop.resources import memory, memory_limit
+from trainloop.recovery.room import container_memory
+from trainloop.resources import memory
 from trainloop.trainer import Trainer
 
 DRY_STEPS = 2
@@ -63,7 +64,7 @@ def dry_run(config: Config) -> None:
             trainer.evaluate()
             peaks = {name: value / 2**30 for name, value in memory(world.device).items()}
             host = f"peak memory {peaks['hostMemory']:.2f} GiB"
-            if limit := memory_limit():
-                host += f" of the container's {limit / 2**30:.2f}"
+            if container := container_memory():
+                host += f" of the container's {container[0] / 2**30:.2f}"
             device = f", on the device {peaks['peakMemory']:.2f} GiB" if "peakMemory" in peaks else ""
             trainer.log.info(f"dry run: {seconds:.3f} s a step, {host}{device}, {trainer.state.total} steps in all")

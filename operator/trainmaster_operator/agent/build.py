@@ -36,7 +36,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY = (
     "recovery/*.py",
     "continuing/*.py",
-    *("distributed/__init__.py", "distributed/diagnostics.py"),
+    *("distributed/__init__.py", "distributed/diagnostics.py", "distributed/serialization.py"),
     *("errors.py", "progress.py"),
 )
 _STAND_IN = "agent/library/stand_in.py"

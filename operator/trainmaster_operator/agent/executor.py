@@ -33,8 +33,9 @@ from trainmaster_operator.agent.planner.plan import done, plan, wake_at
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.planner.update import initial, update
 from trainmaster_operator.agent.process import children, environment, state_folder
-from trainmaster_operator.agent.process.launcher import attempt_dir, trainer_token_file
+from trainmaster_operator.agent.process.launcher import Launch
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
+from trainmaster_operator.agent.process.rank_processes import RankStarts
 from trainmaster_operator.agent.process.run import RunProcesses, problem_of
 from trainmaster_operator.agent.process.setup_line import SetupLine
 from trainmaster_operator.agent.settings import AgentSettings
@@ -211,12 +212,12 @@ class AgentExecutor:
         self._warm.start(*launcher.warm_environment(settings, action.environ))
 
     def _launch(self, action: actions.Launch) -> events.Event:
-        settings, put, node_rank, environ = self._settings, self._events.append, action.node_rank, action.environ
+        settings, node_rank = self._settings, action.node_rank
         assignment = with_master_address(settings, action.assignment, node_rank)
-        port = self._serve_trainer(assignment.attempt)
-        run = RunProcesses(
-            self._loop, settings, assignment, node_rank, self._printers, put, self._command, environ, self._warm, port
-        )
+        launch = Launch(settings, assignment, node_rank, action.environ)
+        launch = launch._replace(trainer_port=self._serve_trainer(launch.trainer_token_file))
+        starts = RankStarts(launch, self._command, self._warm)
+        run = RunProcesses(self._loop, starts, self._printers, self._events.append)
         try:
             launched = run.start()
         except (LaunchError, OSError) as error:
@@ -232,7 +233,7 @@ class AgentExecutor:
             from trainmaster_operator.agent.warm.learning import Learning
             from trainmaster_operator.agent.warm.warm_process import MODULES_FILE
 
-            answer = os.path.join(attempt_dir(settings, assignment.attempt), MODULES_FILE)
+            answer = os.path.join(run.folder, MODULES_FILE)
             self._learning = Learning(self._loop, run, answer, warm.learn)
         return launched
 
@@ -245,7 +246,7 @@ class AgentExecutor:
             self._watch = RankWatch(self._settings, run)
         return failed
 
-    def _serve_trainer(self, attempt: int) -> int:
+    def _serve_trainer(self, token_file: str) -> int:
         """Listen for reports of Hugging Face's Trainer in an attempt; returns the port, or 0 on failure."""
         if self._settings.progress_preset == NONE:
             return 0
@@ -254,7 +255,7 @@ class AgentExecutor:
 
         if self._trainer is None:
             self._trainer = TrainerServer(self._loop, self._report_progress)
-        return self._trainer.serve(trainer_token_file(self._settings, attempt))
+        return self._trainer.serve(token_file)
 
     def _report_progress(self, body: Any) -> None:
         if self._watch is not None:
@@ -413,7 +414,7 @@ class AgentExecutor:
     def _complain(self, sentence: str) -> None:
         if sentence != self._complaint:
             self._complaint = sentence
-            self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
+            self._printers.say(sentence)
 
 
 def _save(write: Callable[[], None]) -> Optional[events.SaveFailed]:

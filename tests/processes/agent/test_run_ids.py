@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.signer import JOB_UID, environment
-from trainmaster_operator.agent.process import launcher
+from trainmaster_operator.agent.process.launcher import Launch
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
@@ -27,10 +27,11 @@ def test_torchruns_ranks_get_it_by_the_shell_that_becomes_them(tmp_path: Path, r
         }
     )
     say = 'echo "${WANDB_RUN_ID-none} ${WANDB_RESUME-none}"'
-    line = launcher.command_line(settings, ASSIGNMENT, 0, ["/bin/sh", "-c", say], {})
+    launch = Launch(settings, ASSIGNMENT, 0, {})
+    line = launch.command_line(["/bin/sh", "-c", say])
     (tmp_path / "attempt-3").mkdir()
     arguments = line.arguments[line.arguments.index("/bin/sh") :]
     subprocess.run(arguments, env={**os.environ, "RANK": rank, "LOCAL_RANK": rank}, check=True)
     assert (tmp_path / "attempt-3" / f"rank-{rank}.out").read_text().strip() == expected
-    second = launcher.command_line(settings, ASSIGNMENT, 1, ["train.sh"], {})
+    second = launch._replace(node_rank=1).command_line(["train.sh"])
     assert "WANDB" not in " ".join(second.arguments)

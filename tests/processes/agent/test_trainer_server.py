@@ -25,8 +25,7 @@ class Served:
         self.token_file = folder / "token"
         self._loop = Loop()
         self.server = TrainerServer(self._loop, self.received.append)
-        self.server.begin(str(self.token_file))
-        self.port = self.server.open()
+        self.port = self.server.serve(str(self.token_file))
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -69,7 +68,7 @@ def test_a_report_with_the_attempts_token_is_received(served: Served) -> None:
 
 def test_another_attempts_token_is_worth_nothing(served: Served, tmp_path: Path) -> None:
     before = served.token_file.read_text()
-    served.server.begin(str(tmp_path / "next"))
+    served.server.serve(str(tmp_path / "next"))
     assert served.post(b"{}", before) == 401
     assert served.post(b"{}", "") == 401
     assert served.post(b"{}", (tmp_path / "next").read_text()) == 200

@@ -115,7 +115,7 @@ def test_a_request_is_read_or_refused(data: bytes) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary() | damaged({**REPORT, "exited": True}).map(text_of) | damaged({"message": {}}).map(text_of))
 def test_files_of_ranks_and_of_earlier_lives_are_read_or_passed_over(tmp_path: Path, data: bytes) -> None:
-    path = Path(state_folder.report_path(str(tmp_path)))
+    path = tmp_path / state_folder.REPORT
     path.write_bytes(data)
     state_folder.read_report(str(tmp_path))
     assert isinstance(read_error_file(str(path)), str)

@@ -12,6 +12,7 @@ have up to 4,300 digits.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +26,16 @@ TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, to
 def encode(value: Any) -> torch.Tensor:
     """Returns the message as a tensor of bytes. Raises TypeError for anything but plain values and tensors."""
     pieces: list[torch.Tensor] = []
-    plain = _plain(value, pieces)
+
+    def leaf(value: Any) -> dict[str, Any]:
+        if isinstance(value, bytes):
+            return {"bytes": leaf(_tensor_of(value))}
+        if isinstance(value, torch.Tensor):
+            pieces.append(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
+            return {"tensor": [str(value.dtype), list(value.shape), len(pieces) - 1]}
+        raise TypeError(f"a {type(value).__name__} can't be sent to other ranks: {str(value)[:80]}")
+
+    plain = to_json(value, leaf)
     text = json.dumps([plain, [piece.numel() for piece in pieces]]).encode()
     return torch.cat([_tensor_of(len(text).to_bytes(LENGTH_BYTES, "big") + text), *pieces])
 
@@ -38,46 +48,47 @@ def decode(message: torch.Tensor) -> Any:
     try:
         end = LENGTH_BYTES + int.from_bytes(message[:LENGTH_BYTES].numpy().tobytes(), "big")
         plain, lengths = json.loads(message[LENGTH_BYTES:end].numpy().tobytes())
-        return _value(plain, message[end:].split_with_sizes(lengths))
+        pieces = message[end:].split_with_sizes(lengths)
+
+        def leaf(kind: str, content: Any) -> Any:
+            if kind == "bytes":
+                return from_json(content, leaf).numpy().tobytes()
+            if kind != "tensor":
+                raise ValueError(f"{kind!r} is not a kind of value")
+            name, shape, number = content
+            # Copied, because a piece may begin at any address, but a tensor of this type must be aligned.
+            return pieces[number].clone().view(TYPES[name]).reshape(shape)
+
+        return from_json(plain, leaf)
     except (ValueError, TypeError, AttributeError, LookupError, RuntimeError, OverflowError) as error:
         raise TrainingError(f"what came over the network isn't a message of trainloop: {str(error)[:200]}") from None
 
 
-def _plain(value: Any, pieces: list[torch.Tensor]) -> Any:
-    """Returns the value as JSON's types, and appends the tensors' bytes to `pieces`."""
+def to_json(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Returns the value as JSON's types; `leaf` converts what is neither a plain value nor a container."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
-        return [_plain(item, pieces) for item in value]
+        return [to_json(item, leaf) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [_plain(item, pieces) for item in value]}
+        return {"tuple": [to_json(item, leaf) for item in value]}
     if isinstance(value, dict):
-        return {"dict": [[_plain(key, pieces), _plain(item, pieces)] for key, item in value.items()]}
-    if isinstance(value, bytes):
-        return {"bytes": _plain(_tensor_of(value), pieces)}
-    if isinstance(value, torch.Tensor):
-        pieces.append(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
-        return {"tensor": [str(value.dtype), list(value.shape), len(pieces) - 1]}
-    raise TypeError(f"a {type(value).__name__} can't be sent to other ranks: {str(value)[:80]}")
+        return {"dict": [[to_json(key, leaf), to_json(item, leaf)] for key, item in value.items()]}
+    return leaf(value)
 
 
-def _value(plain: Any, pieces: tuple[torch.Tensor, ...]) -> Any:
+def from_json(plain: Any, leaf: Callable[[str, Any], Any]) -> Any:
+    """Returns the value of JSON by `to_json`; `leaf` takes the one key and the content of other objects."""
     if isinstance(plain, list):
-        return [_value(item, pieces) for item in plain]
+        return [from_json(item, leaf) for item in plain]
     if not isinstance(plain, dict):
         return plain
     [(kind, content)] = plain.items()
     if kind == "tuple":
-        return tuple(_value(item, pieces) for item in content)
+        return tuple(from_json(item, leaf) for item in content)
     if kind == "dict":
-        return {_value(key, pieces): _value(item, pieces) for key, item in content}
-    if kind == "bytes":
-        return _value(content, pieces).numpy().tobytes()
-    if kind == "tensor":
-        name, shape, number = content
-        # Copied, because a piece may begin at any address, but a tensor of this type must be aligned.
-        return pieces[number].clone().view(TYPES[name]).reshape(shape)
-    raise ValueError(f"{kind!r} is not a kind of value")
+        return {from_json(key, leaf): from_json(item, leaf) for key, item in content}
+    return leaf(kind, content)
 
 
 def _tensor_of(data: bytes) -> torch.Tensor:

@@ -15,8 +15,8 @@
 8. `continuation`: a script's ranks continue in their processes when others are lost, and share out the lost ranks'
    samples.
 
-It imports torch, the standard library, and trainloop's progress reports and stacks; the loop uses this package as any
-script may.
+It imports torch, the standard library, and trainloop's progress reports, stacks and encoding of messages; the loop uses
+this package as any script may.
 """
 
 from __future__ import annotations

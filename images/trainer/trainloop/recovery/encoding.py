@@ -1,9 +1,8 @@
 """A state is encoded as one JSON text and the raw bytes of its tensors.
 
 Decoding can't run code. Tensors are written from their own memory, and read in the mapped file, so a state is copied
-once in each direction. In the text an object with one key represents a value that JSON lacks: `{"tensor": [type, shape,
-offset of its bytes, order of dimensions]}`, `{"tuple": […]}`, `{"dict": [[key, value], …]}` (keys of any kind) and
-`{"bytes": base64}`.
+once in each direction. The text is like that of a message (`distributed/serialization`), with `{"tensor": [type, shape,
+offset of its bytes, order of dimensions]}` and `{"bytes": base64}`.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
+from trainloop.distributed.serialization import LENGTH_BYTES, TYPES, from_json, to_json
+
 #: Tensors begin at multiples of this number of bytes, which suits every type and the processor's vectors.
 ALIGNMENT = 64
-_LENGTH_BYTES = 8
-_TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
-_PLAIN = (bool, int, float, str)
 
 
 class EncodingError(ValueError):
@@ -37,7 +36,7 @@ class Encoded:
         #: The tensors, each with its bytes' offset behind the text.
         self.tensors: list[tuple[torch.Tensor, int]] = []
         self._end = 0
-        self._tree = self._plain(state)
+        self._tree = to_json(state, self._leaf)
         self.text: bytes = last.text if last is not None and last._tree == self._tree else self._as_text()
         #: The total number of bytes.
         self.size = len(self.text) + self._end
@@ -65,18 +64,10 @@ class Encoded:
 
     def _as_text(self) -> bytes:
         text = json.dumps(self._tree).encode()
-        text = len(text).to_bytes(_LENGTH_BYTES, "big") + text
+        text = len(text).to_bytes(LENGTH_BYTES, "big") + text
         return text + b" " * (-len(text) % ALIGNMENT)
 
-    def _plain(self, value: Any) -> Any:
-        if value is None or isinstance(value, _PLAIN):
-            return value
-        if isinstance(value, list):
-            return [self._plain(item) for item in value]
-        if isinstance(value, tuple):
-            return {"tuple": [self._plain(item) for item in value]}
-        if isinstance(value, dict):
-            return {"dict": [[self._plain(key), self._plain(item)] for key, item in value.items()]}
+    def _leaf(self, value: Any) -> dict[str, Any]:
         if isinstance(value, bytes):
             return {"bytes": base64.b64encode(value).decode()}
         if isinstance(value, torch.Tensor) and not hasattr(value, "device_mesh"):
@@ -94,29 +85,19 @@ class Encoded:
 def decode(data: torch.Tensor) -> Any:
     """Returns the state encoded in `data`; its tensors are views of `data`. Raises EncodingError."""
     try:
-        length = int.from_bytes(data[:_LENGTH_BYTES].numpy().tobytes(), "big")
-        end = _LENGTH_BYTES + length
-        text = json.loads(data[_LENGTH_BYTES:end].numpy().tobytes())
-        return _value(text, data[end + -end % ALIGNMENT :])
+        end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES].numpy().tobytes(), "big")
+        text = json.loads(data[LENGTH_BYTES:end].numpy().tobytes())
+        return from_json(text, partial(_leaf, data[end + -end % ALIGNMENT :]))
     except (ValueError, TypeError, LookupError, RuntimeError, OverflowError, RecursionError) as error:
         raise EncodingError(f"it is no state of a run: {str(error)[:200]}") from None
 
 
-def _value(plain: Any, data: torch.Tensor) -> Any:
-    if isinstance(plain, list):
-        return [_value(item, data) for item in plain]
-    if not isinstance(plain, dict):
-        return plain
-    [(kind, content)] = plain.items()
-    if kind == "tuple":
-        return tuple(_value(item, data) for item in content)
-    if kind == "dict":
-        return {_value(key, data): _value(item, data) for key, item in content}
+def _leaf(data: torch.Tensor, kind: str, content: Any) -> Any:
     if kind == "bytes":
         return base64.b64decode(content, validate=True)
     if kind == "tensor":
         name, shape, begin, order = content
-        dtype = _TYPES[name]
+        dtype = TYPES[name]
         size = dtype.itemsize
         for length in shape:
             size *= length

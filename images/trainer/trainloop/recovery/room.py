@@ -12,7 +12,6 @@ from trainloop.recovery.sealed import PARTIAL
 
 #: Bytes that stay free for everything else.
 MARGIN = 32 << 20
-_CGROUP_ROOT = "/sys/fs/cgroup"
 
 
 @contextmanager
@@ -39,23 +38,25 @@ def lacking(directory: Path, needed: int) -> str | None:
     """Returns a sentence if `directory` has no room for another `needed` bytes, else None."""
     found = os.statvfs(directory)
     free, where = found.f_bavail * found.f_frsize, f"in {directory}"
-    for room, place in ((_of_container(), "of the container's memory"), (_of_machine(), "of the machine's memory")):
+    container = container_memory()
+    unused = None if container is None else container[0] - container[1]
+    for room, place in ((unused, "of the container's memory"), (_of_machine(), "of the machine's memory")):
         if room is not None and room - MARGIN < free:
             free, where = max(0, room - MARGIN), place
     return None if needed <= free else f"{needed:,} bytes are needed and {free:,} are free {where}"
 
 
-def _of_container() -> int | None:
-    """Returns the bytes that the container may still use; its file cache counts as free."""
-    root = Path(os.environ.get("TRAINMASTER_CGROUP_ROOT") or _CGROUP_ROOT)
+def container_memory(root: Path | None = None) -> tuple[int, int] | None:
+    """Returns the container's limit and what it uses, in bytes, without its file cache; None without a limit."""
+    root = root or Path(os.environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup")
     for limit_file, used_file, folder in (
         ("memory.max", "memory.current", root),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", root / "memory"),
     ):
         limit, used = _number(folder / limit_file), _number(folder / used_file)
-        if limit is not None and used is not None:
-            cached = _named(folder / "memory.stat", ("active_file", "inactive_file"))
-            return limit - used + cached
+        # Without a limit, v1 shows a number slightly below the largest 64-bit number.
+        if limit is not None and used is not None and limit < 1 << 62:
+            return limit, used - _named(folder / "memory.stat", ("active_file", "inactive_file"))
     return None
 
 

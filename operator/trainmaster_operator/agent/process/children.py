@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.planner.state import Ending
 
-_RESET_SIGNALS = [
-    # torchrun handles these signals itself, so in its ranks they are in their initial state.
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
-]
+# torchrun handles the first four signals itself, so in its ranks they are in their initial state.
+_RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+_RESET_SIGNALS += [signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
 # Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info). The first version of the struct begins with the
@@ -58,11 +56,10 @@ def adopt_orphans() -> None:
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
     """Returns the path that execvp(3) would execute for `name` in this environment; raises LaunchError."""
-    if "/" in name:
-        candidates = [name]
-    else:
+    candidates, problem = [name], "does not exist"
+    if "/" not in name:
         candidates = [os.path.join(folder or ".", name) for folder in environ.get("PATH", os.defpath).split(":")]
-    problem = "is in no folder of PATH" if "/" not in name else "does not exist"
+        problem = "is in no folder of PATH"
     for candidate in candidates:
         try:
             mode = os.stat(candidate).st_mode
@@ -119,43 +116,30 @@ def output_streams() -> Iterator[tuple[tuple[int, int], dict[int, int]]]:
 def reap() -> dict[int, Ending]:
     """Reap all children that have ended since the last call, including orphans."""
     ended: dict[int, Ending] = {}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended[pid] = ending_of(status)
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = ending_of(found[1])
+    return ended
 
 
 def send(pids: Iterable[int], number: int) -> None:
     """Send a signal to each process that still exists."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 def spare_core(pid: int) -> None:
     """Prevent a process's core file, by a limit of 1 byte, which core handlers respect too (core(5))."""
     import resource
 
-    try:
+    with contextlib.suppress(OSError, ValueError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         resource.prlimit(pid, resource.RLIMIT_CORE, (1 if hard != 0 else 0, hard))
-    except (OSError, ValueError):
-        return
 
 
 def _all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-
-
-def _fields_of(pid: int) -> list[str]:
-    """Returns the fields of a process's stat from the third one on (proc(5)); empty if it is gone."""
-    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 class Process(NamedTuple):
@@ -163,6 +147,7 @@ class Process(NamedTuple):
 
     pid: int
     parent: int
+    session: int
     name: str
     state: str
 
@@ -171,13 +156,17 @@ def process_table() -> dict[int, Process]:
     """Returns all visible processes, zombies included, by pid."""
     table: dict[int, Process] = {}
     for pid in _all_pids():
-        text = read_text(f"/proc/{pid}/stat")
-        # The name is in parentheses and may contain any character (proc(5)).
-        head, _, tail = text.rpartition(")")
-        fields = tail.split()
-        if len(fields) > 2:
-            table[pid] = Process(pid, int(fields[1]), head.partition("(")[2], fields[0])
+        name, fields = _stat_of(pid)
+        if len(fields) > 3:
+            table[pid] = Process(pid, int(fields[1]), int(fields[3]), name, fields[0])
     return table
+
+
+def _stat_of(pid: int) -> tuple[str, list[str]]:
+    """Returns a process's name, and the fields of its stat from the third one on (proc(5)); empty if it is gone."""
+    # The name is in parentheses and may contain any character.
+    head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
+    return head.partition("(")[2], tail.split()
 
 
 def descendants(root: int) -> list[int]:
@@ -186,26 +175,17 @@ def descendants(root: int) -> list[int]:
     below: dict[int, list[int]] = {}
     for process in table.values():
         below.setdefault(process.parent, []).append(process.pid)
-    found: list[int] = []
-    queue = list(below.get(root, []))
-    while queue:
-        pid = queue.pop(0)
-        if table[pid].state != "Z":
-            found.append(pid)
-        queue.extend(below.get(pid, []))
-    return found
+    found = list(below.get(root, []))
+    for pid in found:
+        found.extend(below.get(pid, []))
+    return [pid for pid in found if table[pid].state != "Z"]
 
 
 def session_members(leaders: Collection[int]) -> list[int]:
     """Returns the pids of all living processes in these sessions, given by their leaders."""
     # Session 0 contains the kernel's processes, and those of other PID namespaces.
-    wanted, found = {pid for pid in leaders if pid > 1}, []
-    for pid in _all_pids():
-        # Fields 3 and 6 of proc(5).
-        fields = _fields_of(pid)
-        if len(fields) > 3 and fields[0] not in "ZX" and int(fields[3]) in wanted:
-            found.append(pid)
-    return found
+    wanted = {pid for pid in leaders if pid > 1}
+    return [each.pid for each in process_table().values() if each.session in wanted and each.state not in "ZX"]
 
 
 def rank_processes(root: int) -> dict[int, int]:
@@ -214,20 +194,19 @@ def rank_processes(root: int) -> dict[int, int]:
     A rank's environment contains its number. The launcher may have inherited another number from the manifest, so the
     two must differ. A rank precedes its own children (loaders). Empty if there are none.
     """
-    outside = _launchers_variables(root)
-    found: dict[int, int] = {}
+    outside, found = _initial_environment(root), dict[int, int]()
     for pid in descendants(root):
-        words = _launchers_variables(pid)
-        local_rank = words.get("LOCAL_RANK", "")
-        if words != outside and "RANK" in words and local_rank.isascii() and local_rank.isdigit():
+        own = _initial_environment(pid)
+        local_rank = own.get("LOCAL_RANK", "")
+        differs = any(own.get(name) != outside.get(name) for name in _SET_BY_LAUNCHERS)
+        if differs and "RANK" in own and local_rank.isascii() and local_rank.isdigit():
             found.setdefault(int(local_rank), pid)
     return found
 
 
-def _launchers_variables(pid: int) -> dict[str, str]:
-    """Returns a launcher's variables in a process's initial environment (proc(5))."""
+def _initial_environment(pid: int) -> dict[str, str]:
     pairs = (variable.partition("=") for variable in read_text(f"/proc/{pid}/environ").split("\0"))
-    return {name: value for name, _, value in pairs if name in _SET_BY_LAUNCHERS}
+    return {name: value for name, _, value in pairs}
 
 
 def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
@@ -263,7 +242,7 @@ def catches(pid: int, number: int) -> bool:
 
 def zombie_ending(pid: int) -> Ending | None:
     """Returns the ending of a zombie that isn't our child; None if it can't be read."""
-    fields = _fields_of(pid)
+    _, fields = _stat_of(pid)
     # Field 52 of proc(5), counted from the third one here.
     if len(fields) < 50 or fields[0] not in "ZX":
         return None
@@ -287,20 +266,16 @@ def leftovers(state_dir: str) -> list[int]:
 
     A separate container has none: the kernel kills a PID namespace with its PID 1.
     """
-    wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
     found = []
-    for pid in _all_pids():
-        variables = read_text(f"/proc/{pid}/environ").split("\0") if pid != os.getpid() else []
-        if wanted in variables and any(variable.startswith("TRAINMASTER_ATTEMPT=") for variable in variables):
+    for pid in set(_all_pids()) - {os.getpid()}:
+        variables = _initial_environment(pid)
+        if variables.get("TRAINMASTER_STATE_DIR") == state_dir and "TRAINMASTER_ATTEMPT" in variables:
             found.append(pid)
     return found
 
 
 def private_bytes(pid: int) -> int:
-    """Returns a process's unshared memory [bytes]; 0 if the kernel doesn't show it.
-
-    Documentation/filesystems/proc.rst, smaps_rollup.
-    """
+    """Returns a process's unshared memory [bytes]; 0 if the kernel doesn't show it (proc.rst, smaps_rollup)."""
     lines = (line.split() for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines())
     return 1024 * sum(int(line[1]) for line in lines if line[0] in ("Private_Clean:", "Private_Dirty:"))
 

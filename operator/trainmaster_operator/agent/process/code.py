@@ -10,12 +10,13 @@ links inside the folder are written, one by one, and never through a link.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple, Optional
 
 from trainmaster_operator.agent.loop import Loop, Timer
@@ -34,11 +35,11 @@ _HEADERS = 4096
 
 
 class RefusedArchive(Exception):
-    """RefusedArchive: the archive contains something that an archive of code can't contain."""
+    """The archive contains something that an archive of code can't contain."""
 
 
 class UnreadableArchive(Exception):
-    """UnreadableArchive: the file can't be read, so it may or may not be the archive."""
+    """The file can't be read, so it may or may not be the archive."""
 
 
 class Installed(NamedTuple):
@@ -66,11 +67,9 @@ class CodeFolder:
         self._limit: Optional[Timer] = None
         self._works = False
         """Whether a thread is running."""
-        self._reads = ""
-        """The file that the thread is reading; empty before and after that."""
         self._unpacks = False
         self._problem = ""
-        """Why the thread couldn't read a file."""
+        """Why the thread can't read a file."""
 
     def enter(self, environ: dict[str, str]) -> None:
         """Make the folder the working directory, and the first entry of PYTHONPATH."""
@@ -86,10 +85,9 @@ class CodeFolder:
         self._wanted, self._problem = digest, ""
         self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
         if not self._works:
-            self._start()
+            self._start(digest)
 
-    def _start(self) -> None:
-        digest = self._wanted
+    def _start(self, digest: str) -> None:
         if read_installed(self._stamp).digest == digest:
             self._end(CodeFetched(digest))
             return
@@ -109,14 +107,13 @@ class CodeFolder:
                     time.sleep(POLL_SECONDS)
                 elif self._install(path, digest):
                     event = CodeFetched(digest)
-        except RefusedArchive as error:
-            event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {error}")
         except OSError as error:
             # The error's own file name isn't used: a full disk gives none, and a failed rename gives the source's name.
             event = CodeRefused(digest, f"cannot unpack the code into {self.folder}: {error.strerror or error}")
         except Exception as error:
-            # Otherwise the attempt would wait for a dead thread.
-            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            # All errors are caught, because otherwise the attempt would wait for a dead thread.
+            refused = isinstance(error, RefusedArchive)
+            reason = str(error) if refused else f"{type(error).__name__}: {str(error)[:200]}"
             event = CodeRefused(digest, f"the code of {self._settings.code_source} can't be unpacked: {reason}")
         self._loop.call_from_thread(lambda: self._worked(digest, event))
 
@@ -136,30 +133,36 @@ class CodeFolder:
 
     def _install(self, path: str, digest: str) -> bool:
         def unpack() -> None:
-            self._reads, self._unpacks = "", True
+            self._unpacks = True
 
-        self._reads = path
+        problem, self._problem = self._problem, f"nothing comes from {path}"
         try:
             return install(path, digest, self.folder, self._stamp, unpack)
         except UnreadableArchive as error:
-            self._problem = str(error)
+            problem = str(error)
             return False
         finally:
-            self._reads, self._unpacks = "", False
+            self._problem, self._unpacks = problem, False
 
     def _worked(self, digest: str, event: Optional[Event]) -> None:
         self._works = False
         if digest == self._wanted and event is not None:
             self._end(event)
         elif self._wanted:
-            self._start()
+            self._start(self._wanted)
 
     def _give_up(self) -> None:
         if self._unpacks:
             # There is no limit for unpacking, which may take as long as the disk needs.
             self._limit = self._loop.call_later(WAIT_SECONDS, self._give_up)
+            return
+        code, source, waited = self._wanted[:12], self._settings.code_source, f"after {WAIT_SECONDS:g} s"
+        if self._problem:
+            reason = f"the code {code} of {source} can't be read, {waited}: {self._problem}; check the volume"
         else:
-            self._end(CodeRefused(self._wanted, self._not_there(self._wanted)))
+            reason = f"{source} doesn't have the code {code} that spec.code.digest names, {waited}; push the code again"
+            reason = f"{reason} (kubectl dtj push)"
+        self._end(CodeRefused(self._wanted, reason))
 
     def _end(self, event: Event) -> None:
         if self._limit is not None:
@@ -167,34 +170,27 @@ class CodeFolder:
         self._wanted = ""
         self._put(event)
 
-    def _not_there(self, digest: str) -> str:
-        problem = f"nothing comes from {self._reads}" if self._reads else self._problem
-        if problem:
-            return (
-                f"the code {digest[:12]} of {self._settings.code_source} can't be read, after {WAIT_SECONDS:g} s: "
-                f"{problem}; check the volume"
-            )
-        return (
-            f"{self._settings.code_source} doesn't have the code {digest[:12]} that spec.code.digest names, after "
-            f"{WAIT_SECONDS:g} s; push the code again (kubectl dtj push)"
-        )
-
 
 def install(path: str, digest: str, folder: str, stamp: str, unpack: Callable[[], None] = lambda: None) -> bool:
     """Unpack an archive's files into the folder; returns False if the file is another archive.
 
-    `unpack` is called once the digest matches.
-
-    Raises RefusedArchive, UnreadableArchive, and OSError if the folder can't be written.
+    `unpack` is called once the digest matches. Raises RefusedArchive, UnreadableArchive, and OSError if the folder
+    can't be written.
     """
-    file = _open(path)
-    if file is None:
-        return False
-    with file:
-        if _digest(path, file) != digest:
+    staging = f"{folder}.new"
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(open(path, "rb"))
+            if os.fstat(file.fileno()).st_size > MAX_CODE_BYTES:
+                raise UnreadableArchive(f"{path} has more than {MAX_CODE_BYTES >> 20} MiB")
+            if _Hashing(file).digest() != digest:
+                return False
+        except FileNotFoundError:
+            # The volume is switching to another version.
             return False
+        except OSError as error:
+            raise UnreadableArchive(f"{path}: {error.strerror or error}") from error
         unpack()
-        staging = f"{folder}.new"
         try:
             _install(file, digest, folder, stamp, staging)
         finally:
@@ -214,7 +210,7 @@ def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str)
     if hashing.digest() != digest:
         raise RefusedArchive("it was changed while it was read")
     everything = sorted({*before.files, *files})
-    _write_stamp(stamp, Installed("", moment, tuple(everything)))
+    write_atomically(stamp, json.dumps(Installed("", moment, tuple(everything))._asdict()))
     for folder_name in {os.path.dirname(name) for name in everything}:
         shutil.rmtree(os.path.join(folder, folder_name, "__pycache__"), ignore_errors=True)
     for name in set(before.files) - set(files):
@@ -226,7 +222,7 @@ def _install(file: BinaryIO, digest: str, folder: str, stamp: str, staging: str)
             shutil.rmtree(target)
         os.replace(os.path.join(staging, name), target)
     _remove_empty(folder, before.files)
-    _write_stamp(stamp, Installed(digest, moment, tuple(files)))
+    write_atomically(stamp, json.dumps(Installed(digest, moment, tuple(files))._asdict()))
 
 
 def read_installed(stamp: str) -> Installed:
@@ -237,33 +233,6 @@ def read_installed(stamp: str) -> Installed:
         return Installed(str(data["digest"]), int(data["time"]), tuple(map(str, data["files"])))
     except (OSError, ValueError, KeyError, TypeError):
         return Installed("", 0, ())
-
-
-def _write_stamp(stamp: str, installed: Installed) -> None:
-    write_atomically(stamp, json.dumps(installed._asdict()))
-
-
-def _open(path: str) -> Optional[BinaryIO]:
-    try:
-        return open(path, "rb")
-    except FileNotFoundError:
-        # The volume is switching to another version.
-        return None
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _digest(path: str, file: BinaryIO) -> str:
-    try:
-        if os.fstat(file.fileno()).st_size > MAX_CODE_BYTES:
-            raise UnreadableArchive(f"{path} has more than {MAX_CODE_BYTES >> 20} MiB")
-        return _Hashing(file).digest()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: OSError) -> UnreadableArchive:
-    return UnreadableArchive(f"{path}: {error.strerror or error}")
 
 
 class _Hashing:
@@ -299,16 +268,15 @@ def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
     folders: set[str] = {""}
     size = 0
     try:
-        for member, read in _members(packed):
+        for member, content in _members(packed):
             if member.isdir() and all(part in ("", ".") for part in member.name.split("/")):
                 continue
             name = _safe_name(member.name)
             parent = os.path.dirname(name)
-            if any(above in files for above in _ancestors(name)):
+            if not files.keys().isdisjoint(accumulate(parent.split("/"), os.path.join)):
                 raise RefusedArchive(f"{member.name[:200]!r} is below a file or a link")
-            _make_folders(staging, parent)
+            _make_folders(staging, name if member.isdir() else parent)
             if member.isdir():
-                _make_folders(staging, name)
                 folders.add(name)
                 continue
             if name in files or name in folders or len(files) >= MAX_CODE_FILES:
@@ -322,7 +290,10 @@ def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
                 size += member.size
                 if size > MAX_UNPACKED_CODE_BYTES:
                     raise RefusedArchive(f"its files have more than {MAX_UNPACKED_CODE_BYTES >> 20} MiB")
-                _write(target, read, 0o755 if member.mode & 0o100 else 0o644)
+                mode = 0o755 if member.mode & 0o100 else 0o644
+                fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+                with open(fd, "wb") as written:
+                    shutil.copyfileobj(content, written, _CHUNK)
             else:
                 raise RefusedArchive(f"{member.name[:200]!r} is neither a file nor a folder nor a link")
             os.utime(target, (moment, moment), follow_symlinks=False)
@@ -332,7 +303,7 @@ def _unpack(packed: Any, staging: str, moment: int) -> list[str]:
     return list(files)
 
 
-def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
+def _members(packed: Any) -> Iterator[tuple[Any, Any]]:
     import gzip
     import tarfile
 
@@ -340,8 +311,7 @@ def _members(packed: Any) -> Iterator[tuple[Any, Callable[[int], bytes]]]:
         bounded = _Bounded(unpacked)
         with tarfile.open(fileobj=bounded, mode="r|", errorlevel=1) as archive:  # type: ignore[call-overload]
             for member in archive:
-                content = archive.extractfile(member) if member.isreg() else None
-                yield member, content.read if content is not None else bounded.read
+                yield member, archive.extractfile(member) if member.isreg() else None
 
 
 class _Bounded:
@@ -363,28 +333,12 @@ class _Bounded:
         return data
 
 
-def _write(target: str, read: Callable[[int], bytes], mode: int) -> None:
-    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with open(fd, "wb") as file:
-        while True:
-            data = read(_CHUNK)
-            if not data:
-                return
-            file.write(data)
-
-
 def _safe_name(name: str) -> str:
     """Returns a member's path in the folder. Raises RefusedArchive for a path outside it."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or not parts or "\0" in name:
         raise RefusedArchive(f"{name[:200]!r} is no path inside the folder")
     return "/".join(parts)
-
-
-def _ancestors(name: str) -> Iterator[str]:
-    while "/" in name:
-        name = os.path.dirname(name)
-        yield name
 
 
 def _safe_link(name: str, target: str) -> str:
@@ -405,27 +359,18 @@ def _make_folders(root: str, path: str) -> None:
 
 
 def _is_folder(path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _remove(path: str) -> None:
-    try:
+    # Ranks may have removed or replaced it.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
         os.remove(path)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        # Ranks have removed or replaced it.
-        return
 
 
 def _remove_empty(root: str, files: tuple[str, ...]) -> None:
     """Remove the folders that are empty without an old archive's files."""
     folders = {os.path.dirname(name) for name in files}
-    for folder in sorted(folders | {os.path.dirname(each) for each in folders} - {""}, key=len, reverse=True):
-        try:
-            if folder:
-                os.rmdir(os.path.join(root, folder))
-        except OSError:
-            # It isn't empty, or never existed.
-            continue
+    for folder in sorted((folders | {os.path.dirname(each) for each in folders}) - {""}, key=len, reverse=True):
+        with contextlib.suppress(OSError):  # it isn't empty, or never existed
+            os.rmdir(os.path.join(root, folder))

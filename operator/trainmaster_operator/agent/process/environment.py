@@ -5,6 +5,7 @@ It only reads files: importing torch to get its version would add a second to ev
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,10 @@ def describe(
     `code`: the digest of the unpacked code; empty if the image contains the code. `root`: the parent of /proc and /sys.
     """
     found = {"machine": os.uname().machine, **_devices(root)}
-    interpreter = _interpreter(command, environ)
+    interpreter = ""
+    with contextlib.suppress(LaunchError):
+        name = command[0] if command and is_python(command[0]) else "python3"
+        interpreter = children.find_program(name, environ)
     folders = _site_packages(interpreter, environ)
     version = next((match[1] for match in (re.search(r"/python(3\.\d+)t?/", f"{f}/") for f in folders) if match), "")
     if version:
@@ -43,15 +47,12 @@ def describe(
             name = name.lower().replace("_", "-")
             if name in PACKAGES or name.startswith(("nvidia-nccl", "nvidia-cuda-runtime")):
                 found.setdefault(name, release)
-        for name, value in _torch_build(os.path.join(folder, "torch", "version.py")).items():
-            found.setdefault(name, value)
-    for word in command[1:]:
-        if code:
-            found["code"] = code[:16]
-            break
-        if word.endswith(".py") and os.path.isfile(word):
-            found["code"] = _hash(word)
-            break
+        build = children.read_text(os.path.join(folder, "torch", "version.py"), MAX_TEXT_CHARACTERS)
+        for name, value in re.findall(_TORCH_VERSION_FILE, build):
+            found.setdefault(f"torch {name}", value)
+    script = next((word for word in command[1:] if word.endswith(".py") and os.path.isfile(word)), "")
+    if code or script:
+        found["code"] = code[:16] or _hash(script)
     if os.path.isfile(config_file):
         found["config"] = _hash(config_file)
     return found
@@ -59,17 +60,14 @@ def describe(
 
 def _devices(root: str) -> dict[str, str]:
     """Returns the worker's GPUs and their driver from the kernel's files, without opening a device."""
-    folder = os.path.join(root, _NVIDIA, "gpus")
-    texts = (
-        children.read_text(os.path.join(folder, gpu, "information"), MAX_TEXT_CHARACTERS)
-        for gpu in _entries(folder, ".*")
-    )
+
+    def read(*path: str) -> str:
+        return children.read_text(os.path.join(root, *path), MAX_TEXT_CHARACTERS)
+
+    texts = (read(_NVIDIA, "gpus", gpu, "information") for gpu in _entries(os.path.join(root, _NVIDIA, "gpus"), ".*"))
     models = [match[1].strip() for match in (re.search(r"(?m)^Model:(.*)", text) for text in texts) if match]
-    versions = (
-        children.read_text(os.path.join(root, _NVIDIA, "version"), MAX_TEXT_CHARACTERS),
-        children.read_text(os.path.join(root, _AMD), MAX_TEXT_CHARACTERS),
-    )
-    driver = next((match[0] for match in (re.search(_VERSION, text) for text in versions) if match), "")
+    versions = (re.search(_VERSION, text) for text in (read(_NVIDIA, "version"), read(_AMD)))
+    driver = next((match[0] for match in versions if match), "")
     gpus = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
     return {name: value for name, value in (("gpus", gpus), ("driver", driver)) if value}
 
@@ -82,22 +80,15 @@ def mismatches(environments: Mapping[int, Mapping[str, str]]) -> list[str]:
         for worker, environment in environments.items():
             by_value.setdefault(environment.get(name, "none"), []).append(worker)
         if len(by_value) > 1:
-            values = "; ".join(f"{value} on {_workers(workers)}" for value, workers in by_value.items())
+            values = "; ".join(f"{value} on {numbered('worker', found, 8)}" for value, found in by_value.items())
             lines.append(f"{name} differs: {values}")
     return lines
 
 
-def _workers(workers: list[int]) -> str:
-    shown = ", ".join(map(str, workers[:8])) + (f" and {len(workers) - 8} more" if len(workers) > 8 else "")
-    return f"worker{'s' if len(workers) > 1 else ''} {shown}"
-
-
-def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    name = command[0] if command and is_python(command[0]) else "python3"
-    try:
-        return children.find_program(name, environ)
-    except LaunchError:
-        return ""
+def numbered(kind: str, numbers: Sequence[int], limit: int) -> str:
+    """Returns things of one kind by their numbers, of which at most `limit` are shown."""
+    more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
+    return f"{kind}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:limit]))}{more}"
 
 
 def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
@@ -107,9 +98,8 @@ def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
     """
     folders = [folder for folder in environ.get("PYTHONPATH", "").split(":") if folder]
     if interpreter:
-        prefix = os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))
-        prefixes = [prefix]
-        if not os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
+        prefixes = [os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))]
+        if not os.path.exists(os.path.join(prefixes[0], "pyvenv.cfg")):
             prefixes.append(os.path.dirname(os.path.dirname(os.path.realpath(interpreter))))
         name = re.search(r"python3\.\d+t?$", os.path.realpath(interpreter))
         for prefix in prefixes:
@@ -125,13 +115,6 @@ def _entries(folder: str, pattern: str) -> list[str]:
         return sorted(name for name in os.listdir(folder) if re.fullmatch(pattern, name))
     except OSError:
         return []
-
-
-def _torch_build(path: str) -> dict[str, str]:
-    return {
-        f"torch {name}": value
-        for name, value in re.findall(_TORCH_VERSION_FILE, children.read_text(path, MAX_TEXT_CHARACTERS))
-    }
 
 
 def _hash(path: str) -> str:

@@ -3,73 +3,51 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Optional
 
 from trainmaster_operator.agent.process import children
 
-_V1_LIMIT = "memory.limit_in_bytes"
 _V1_NO_LIMIT = 1 << 62
 """If there is no limit, v1 shows a number slightly below the largest 64-bit number."""
+# NVIDIA, AMD, Intel, Ascend and others (Linux, Documentation/accel).
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel/")
 
 
 def oom_kill_count(cgroup_root: str) -> int:
-    """Returns the number of out-of-memory kills in this container's cgroup; 0 if it can't be read.
-
-    cgroup v2: `memory.events` (Documentation/admin-guide/cgroup-v2.rst); v1: `memory.oom_control`.
-    """
-    own = _own_cgroups()
-    for path in (
-        os.path.join(cgroup_root, own.get("", "").lstrip("/"), "memory.events"),
-        os.path.join(cgroup_root, "memory.events"),
-        os.path.join(cgroup_root, "memory", own.get("memory", "").lstrip("/"), "memory.oom_control"),
-        os.path.join(cgroup_root, "memory", "memory.oom_control"),
-    ):
-        for line in children.read_text(path).splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.strip().isdigit():
-                return int(value)
+    """Returns the number of out-of-memory kills in this container's cgroup; 0 if it can't be read (cgroup-v2.rst)."""
+    for folder, first_version in _folders(cgroup_root):
+        counts = _numbers(os.path.join(folder, "memory.oom_control" if first_version else "memory.events"))
+        if "oom_kill" in counts:
+            return counts["oom_kill"]
     return 0
 
 
 def free_memory(cgroup_root: str) -> Optional[int]:
-    """Returns the bytes that this container may still use, including reclaimable page cache; None: no limit.
-
-    cgroup v2: `memory.max`, `memory.current` and `memory.stat`; v1: `memory.limit_in_bytes` and so on.
-    """
-    own = _own_cgroups()
-    v1 = os.path.join(cgroup_root, "memory")
-    for folder, limit, used, cache in (
-        (os.path.join(cgroup_root, own.get("", "").lstrip("/")), "memory.max", "memory.current", "inactive_file"),
-        (cgroup_root, "memory.max", "memory.current", "inactive_file"),
-        (
-            os.path.join(v1, own.get("memory", "").lstrip("/")),
-            _V1_LIMIT,
-            "memory.usage_in_bytes",
-            "total_inactive_file",
-        ),
-        (v1, _V1_LIMIT, "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most, now = (_first_line(os.path.join(folder, name)) for name in (limit, used))
-        if not most.isdigit() or not now.isdigit() or int(most) >= _V1_NO_LIMIT:
-            continue
-        lines = (line.split() for line in children.read_text(os.path.join(folder, "memory.stat")).splitlines())
-        droppable = sum(int(line[1]) for line in lines if len(line) == 2 and line[0] == cache and line[1].isdigit())
-        return max(0, int(most) - int(now) + droppable)
+    """Returns the bytes that this container may still use, including reclaimable page cache; None: no limit."""
+    for folder, first_version in _folders(cgroup_root):
+        files = ("limit_in_bytes", "usage_in_bytes") if first_version else ("max", "current")
+        most, now = (children.read_text(os.path.join(folder, f"memory.{name}")).strip() for name in files)
+        if most.isdigit() and now.isdigit() and int(most) < _V1_NO_LIMIT:
+            cache = _numbers(os.path.join(folder, "memory.stat"))
+            droppable = cache.get("total_inactive_file" if first_version else "inactive_file", 0)
+            return max(0, int(most) - int(now) + droppable)
     return None
 
 
-def _first_line(path: str) -> str:
-    return children.read_text(path).partition("\n")[0].strip()
-
-
-def _own_cgroups() -> dict[str, str]:
-    """Returns this process's cgroup by controller ("" for the unified one), from /proc/self/cgroup (cgroups(7))."""
+def _folders(cgroup_root: str) -> Iterator[tuple[str, bool]]:
+    """Yields the folders of this process's cgroup and of the root's, and whether each is of v1 (cgroups(7))."""
     lines = (line.split(":", 2) for line in children.read_text("/proc/self/cgroup").splitlines())
-    return {controller: parts[2] for parts in lines if len(parts) == 3 for controller in parts[1].split(",")}
+    own = {controller: parts[2] for parts in lines if len(parts) == 3 for controller in parts[1].split(",")}
+    for controller, root in (("", cgroup_root), ("memory", os.path.join(cgroup_root, "memory"))):
+        yield os.path.join(root, own.get(controller, "").lstrip("/")), bool(controller)
+        yield root, bool(controller)
 
 
-# NVIDIA, AMD, Intel, Ascend and others (Linux, Documentation/accel).
-_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/accel/")
+def _numbers(path: str) -> dict[str, int]:
+    """Returns the numbers in one of the kernel's files by their names."""
+    pairs = (line.split() for line in children.read_text(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
 def has_device(pid: int) -> bool:

@@ -7,6 +7,7 @@ reason for a rank's end in the kept output.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -24,7 +25,7 @@ from trainmaster_operator.agent.planner.classification import (
     without_additions,
 )
 from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
-from trainmaster_operator.agent.process.state_folder import read_error_file
+from trainmaster_operator.agent.process.state_folder import read_error_file, unlink
 from trainmaster_operator.agent.progress.printed import Printed
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_OUTPUT_BYTES
@@ -43,7 +44,6 @@ _DUMP = (
     rb"ProcessGroupNCCL\.cpp:\d+\].*(?:preparing to dump debug info|dumping nccl trace to|triggering FR dump"
     rb"|trace successfully dumped)"
 )
-
 
 Reader = Callable[[bytes, Sequence[bytes], bytes], None]
 """Takes a stream's new data, the lines that it completes, and the beginning of the next line."""
@@ -74,9 +74,7 @@ class Printer:
     """Printer writes to one of the agent's own output streams (descriptor 1 or 2)."""
 
     def __init__(self, loop: Loop, fd: int, end: PrintedEnd) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._end = end
+        self._loop, self._fd, self._end = loop, fd, end
         self._pending = bytearray()
         self._on_room: list[Callable[[], None]] = []
         mode = os.fstat(fd).st_mode
@@ -145,6 +143,10 @@ class Printers(NamedTuple):
     stdout: Printer
     stderr: Printer
 
+    def say(self, text: str) -> None:
+        """Print a message of the agent itself."""
+        self.stderr.write(f"[agent]: {text}\n".encode())
+
 
 class RotatedLog:
     """RotatedLog is a log file of bounded size: `path` and one older part, `path.1`."""
@@ -156,7 +158,7 @@ class RotatedLog:
 
     def write(self, data: bytes) -> None:
         """Append the data. If the disk is full, only the kept copy is lost."""
-        try:
+        with contextlib.suppress(OSError):
             if self._size + len(data) > LOG_BYTES:
                 self._file.close()
                 os.replace(self._path, f"{self._path}.1")
@@ -164,84 +166,81 @@ class RotatedLog:
                 self._size = 0
             self._file.write(data)
             self._size += len(data)
-        except OSError:
-            return
 
     def close(self) -> None:
         self._file.close()
 
 
 class Pump:
-    """Pump reads a pipe's lines, prefixes, prints and keeps them, and remembers the last ones.
+    """Pump reads a pipe's lines, prefixes and prints them, keeps them in the file `log`, and remembers the last ones.
 
     `read` is called with the new data (`Reader`).
     """
 
     def __init__(
-        self, loop: Loop, fd: int, prefix: str, printer: Printer, log: RotatedLog | None, read: Reader | None = None
+        self, loop: Loop, fd: int, prefix: str, printer: Printer, log: str = "", read: Reader | None = None
     ) -> None:
-        self._loop = loop
-        self.fd = fd
+        self._loop, self._fd, self._printer, self._read_progress = loop, fd, printer, read
         self._prefix = prefix.encode()
-        self._printer = printer
-        self._log = log
-        self._read_progress = read
+        self._log = RotatedLog(log) if log else None
         self._partial = b""
-        self._open = True
-        self._more = True
-        self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         os.set_blocking(fd, False)
         loop.watch(fd, READ, self._readable)
 
     def last_lines(self, characters: int) -> str:
         """Returns the newest lines, at most `characters` characters."""
-        lines = [*self.tail, self._partial] if self._partial else list(self.tail)
+        self.drain()
+        lines = [*self._tail, self._partial] if self._partial else self._tail
         return last_lines(b"\n".join(lines).decode("utf-8", "replace").strip("\n"), characters)
 
     def drain(self) -> None:
         """Read the pipe's present content without waiting."""
         for _ in range(MAX_PENDING_BYTES // CHUNK_BYTES):
-            if not self._open or not self._read():
+            if self._fd < 0 or self._read() <= 0:
                 return
 
     def restart(self) -> None:
         """Start a new line, because another process will write into the same pipe."""
-        self.drain()
-        if self._partial:
-            self._pass_on(b"\n")
-        self.tail.clear()
+        self._end_line()
+        self._tail.clear()
 
     def close(self) -> None:
         """Read the remaining data and close."""
+        self._end_line()
+        if self._fd >= 0:
+            self._loop.unwatch(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            if self._log is not None:
+                self._log.close()
+
+    def _end_line(self) -> None:
         self.drain()
         if self._partial:
             self._pass_on(b"\n")
-        if self._open:
-            self._finish()
 
     def _readable(self, _events: int) -> None:
         if self._printer.full:
-            self._loop.unwatch(self.fd)
+            self._loop.unwatch(self._fd)
             self._printer.when_room(self._resume)
-        elif not self._read() and not self._more:
+        elif self._read() == 0:
             # All writers have closed the pipe, which epoll would report forever.
-            self._loop.unwatch(self.fd)
+            self._loop.unwatch(self._fd)
 
     def _resume(self) -> None:
-        if self._open:
-            self._loop.watch(self.fd, READ, self._readable)
+        if self._fd >= 0:
+            self._loop.watch(self._fd, READ, self._readable)
 
-    def _read(self) -> bool:
-        """Read one chunk; returns False if there is none, and then `_more` is whether the pipe is still open."""
+    def _read(self) -> int:
+        """Read one chunk; returns its size, 0 if all writers have closed the pipe, -1 if there is nothing to read."""
         try:
-            data = os.read(self.fd, CHUNK_BYTES)
+            data = os.read(self._fd, CHUNK_BYTES)
         except BlockingIOError:
-            self._more = True
-            return False
-        self._more = bool(data)
+            return -1
         if data:
             self._pass_on(data)
-        return bool(data)
+        return len(data)
 
     def _pass_on(self, data: bytes) -> None:
         # A carriage return ends a line too, because a progress bar would otherwise be an endless line.
@@ -257,17 +256,10 @@ class Pump:
             self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")
         if not lines:
             return
-        for line in lines:
-            self.tail.append(line[:MAX_LINE_BYTES])
-        text = b"".join(self._prefix + line + b"\n" for line in lines)
-        self._printer.write(text)
+        self._tail.extend(line[:MAX_LINE_BYTES] for line in lines)
+        self._printer.write(b"".join(self._prefix + line + b"\n" for line in lines))
         if self._log is not None:
             self._log.write(b"\n".join(lines) + b"\n")
-
-    def _finish(self) -> None:
-        self._open = False
-        self._loop.unwatch(self.fd)
-        os.close(self.fd)
 
 
 class AttemptOutput:
@@ -277,29 +269,24 @@ class AttemptOutput:
     """
 
     def __init__(self, loop: Loop, settings: AgentSettings, folder: str, printers: Printers) -> None:
-        self._loop = loop
-        self.printed = Printed(settings, self.say)
-        self._folder = folder
-        self._printers = printers
+        self._loop, self._folder, self._printers = loop, folder, printers
+        self.say = printers.say
+        self.printed = Printed(settings, printers.say)
         self._pumps: dict[str, Pump] = {}
-        self._logs: list[RotatedLog] = []
 
     def open_rank_pipes(self, processes: int, first_rank: int) -> None:
         """Make the named pipes for the ranks' output."""
-        for local_rank in range(processes):
-            name = f"rank-{local_rank}"
-            pipes = (named_pipe(os.path.join(self._folder, f"{name}.{suffix}")) for suffix in ("out", "err"))
-            rank = first_rank + local_rank
-            self.pump(name, (next(pipes), next(pipes)), f"[rank {rank}]: ", rank)
+        for rank in range(first_rank, first_rank + processes):
+            name = f"rank-{rank - first_rank}"
+            out, err = (named_pipe(os.path.join(self._folder, f"{name}.{suffix}")) for suffix in ("out", "err"))
+            self.pump(name, (out, err), f"[rank {rank}]: ", rank)
 
     def pump(self, process: str, streams: tuple[int, int], prefix: str, rank: Optional[int] = None) -> None:
         """Print a process's two streams. `rank`: the rank whose progress the output may contain."""
         reader = None if rank is None else self.printed.reader(rank)
         for suffix, fd, printer in zip(("out", "err"), streams, self._printers):
             name = f"{process}.{suffix}"
-            log = RotatedLog(self.log_path(name))
-            self._logs.append(log)
-            self._pumps[name] = Pump(self._loop, fd, prefix, printer, log, reader)
+            self._pumps[name] = Pump(self._loop, fd, prefix, printer, self.log_path(name), reader)
 
     def restart_rank(self, local_rank: int) -> None:
         """Prepare a rank's pipes for another process in its place."""
@@ -311,10 +298,6 @@ class AttemptOutput:
         if attempt > 1:
             self._printers.stdout.write(b"--- attempt %d ---\n" % attempt)
 
-    def say(self, sentence: str) -> None:
-        """Print a message of the agent itself."""
-        self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
-
     def log_path(self, name: str) -> str:
         """Returns the path of a stream's kept tail."""
         return os.path.join(self._folder, f"{name}.log")
@@ -322,49 +305,43 @@ class AttemptOutput:
     def last_lines(self, process: str) -> str:
         """Returns a process's last lines, which explain its end."""
         for name in (f"{process}.err", f"{process}.out"):
-            pump = self._pumps.get(name)
-            if pump is not None:
-                pump.drain()
-                text = conclusion(pump.last_lines(MAX_STACKS_BYTES))
-                if STACKS_MARK in text:
-                    # The stacks are longer than the preceding text, which explains the rank's end.
-                    text = shorten_stacks(without_additions(self._tail(name))) or text
-                if text:
-                    return text
+            text = conclusion(self._pumps[name].last_lines(MAX_STACKS_BYTES)) if name in self._pumps else ""
+            if STACKS_MARK in text:
+                # The stacks are longer than the preceding text, which explains the rank's end.
+                text = shorten_stacks(without_additions(self._tail(name))) or text
+            if text:
+                return text
         return ""
 
     def evidence(self, local_rank: int, *, by_torchrun: bool) -> str:
         """Returns a rank's last lines: its exception if torch's error file contains one, else its last output."""
         name = f"rank-{local_rank}"
-        found = filter(None, map(read_error_file, self._error_files(local_rank, by_torchrun)))
-        return with_assertion(next(found, "") or self.last_lines(name), lambda: self._tail(f"{name}.err"))
+        text = self._exception(local_rank, by_torchrun) or self.last_lines(name)
+        return with_assertion(text, lambda: self._tail(f"{name}.err"))
 
     def _tail(self, name: str) -> str:
-        pump = self._pumps.get(name)
-        if pump is not None:
-            pump.drain()
+        if name in self._pumps:
+            self._pumps[name].drain()
         return tail_of(self.log_path(name), MAX_STACKS_BYTES)
 
     def raised(self, local_rank: int, *, by_torchrun: bool) -> bool:
         """Returns whether torch's error file has an exception of this rank other than a lost peer."""
-        files = self._error_files(local_rank, by_torchrun)
-        errors = [text for text in map(read_error_file, files) if text]
-        return bool(errors) and not broken_connection(errors[0])
+        text = self._exception(local_rank, by_torchrun)
+        return bool(text) and not broken_connection(text)
 
-    def _error_files(self, local_rank: int, by_torchrun: bool) -> list[str]:
+    def _exception(self, local_rank: int, by_torchrun: bool) -> str:
         if not by_torchrun:
-            return [os.path.join(self._folder, "error.json")]
+            return read_error_file(os.path.join(self._folder, "error.json"))
         # torchrun adds a folder level with a new name in each of its lives.
         folder = os.path.join(self._folder, "torchrun")
         lives = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        return [os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives]
+        files = (os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives)
+        return next(filter(None, map(read_error_file, files)), "")
 
     def close(self) -> None:
         """Read the remaining data, and close everything."""
         for pump in self._pumps.values():
             pump.close()
-        for log in self._logs:
-            log.close()
 
 
 def named_pipe(path: str) -> int:
@@ -372,9 +349,6 @@ def named_pipe(path: str) -> int:
 
     It is opened for writing here too, so reading never finds its end, even between two writers (fifo(7)).
     """
-    try:
-        os.mkfifo(path, 0o600)
-    except FileExistsError:
-        os.unlink(path)
-        os.mkfifo(path, 0o600)
+    unlink(path)
+    os.mkfifo(path, 0o600)
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)

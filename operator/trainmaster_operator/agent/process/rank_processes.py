@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from trainmaster_operator.agent.errors import NO_TORCH, LaunchError
 from trainmaster_operator.agent.loop import READ, Loop
+from trainmaster_operator.agent.planner.events import Event, RankStarted
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children, launcher, state_folder
 from trainmaster_operator.agent.process.output import named_pipe
-from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.assignment import Assignment
 
 if TYPE_CHECKING:
     from trainmaster_operator.agent.warm.warm_process import WarmProcess
+
+STORE = "store"
+"""The process that serves torch's store announces itself by this name (`warm/stage/forking`), also used for its log."""
 
 
 class RankProcess(NamedTuple):
@@ -36,14 +38,9 @@ class RankProcesses:
     """RankProcesses knows ranks by their local numbers; it calls `exited` with a pid and its ending."""
 
     def __init__(
-        self,
-        loop: Loop,
-        processes: int,
-        started: Callable[[int, int], None],
-        exited: Callable[[int, Optional[Ending]], None],
+        self, loop: Loop, processes: int, put: Callable[[Event], None], exited: Callable[[int, Optional[Ending]], None]
     ) -> None:
         self.pids: dict[int, int] = {}
-        """The known processes of ranks."""
         self.started_at: dict[int, float] = {}
         """When each rank was started last, on the monotonic clock."""
         self.ended: set[int] = set()
@@ -52,10 +49,7 @@ class RankProcesses:
         """The process that serves torch's store; 0: this worker has none."""
         self.below_launcher = False
         """Whether a launcher has started the ranks, so that the launcher reaps them, not the agent."""
-        self._loop = loop
-        self._processes = processes
-        self._started = started
-        self._exited = exited
+        self._loop, self._processes, self._put, self._exited = loop, processes, put, exited
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
 
@@ -85,7 +79,7 @@ class RankProcesses:
     def add(self, local_rank: int, pid: int) -> None:
         """Add a rank's started process."""
         self.pids[local_rank], self.started_at[local_rank] = pid, time.monotonic()
-        self._started(local_rank, pid)
+        self._put(RankStarted(local_rank, pid))
         if not self.below_launcher:
             # The agent reaps its own children, and so sees their ends.
             return
@@ -105,9 +99,11 @@ class RankProcesses:
         self.pids.pop(local_rank, None)
         self.ended.discard(local_rank)
 
-    def find(self, pid: int) -> Optional[int]:
-        """Returns the rank of a process."""
-        return next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
+    def end(self, pid: int) -> bool:
+        """Record the end of a process; returns whether it is a rank's."""
+        found = {rank for rank, rank_pid in self.pids.items() if rank_pid == pid}
+        self.ended |= found
+        return bool(found)
 
     @property
     def living(self) -> list[int]:
@@ -136,100 +132,109 @@ class RankProcesses:
             os.close(fd)
 
 
-STORE = "store"
-"""The process that serves torch's store announces itself by this name (`warm/stage/forking`), also used for its log."""
-
-
 class RankStarts:
-    """RankStarts starts the ranks of one run. All paths are in the folder of the run's first attempt."""
+    """RankStarts starts a run's ranks or their launcher. All paths are in the folder of the run's first attempt."""
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        assignment: Assignment,
-        node_rank: int,
-        command: Sequence[str],
-        base_environ: Mapping[str, str],
-        trainer_port: int,
-    ) -> None:
-        self.assignment = assignment
+    def __init__(self, launch: launcher.Launch, command: Sequence[str], warm: Optional[WarmProcess] = None) -> None:
+        self.assignment = launch.assignment
         """The newest attempt's assignment."""
-        self.folder = launcher.attempt_dir(settings, assignment.attempt)
+        self.settings, self.folder, self.warm = launch.settings, launch.folder, warm
         self.group_file = os.path.join(self.folder, "group")
-        self._settings = settings
-        self._started_for = assignment.attempt
-        self._node_rank = node_rank
-        self._command = command
-        self._base_environ = base_environ
-        self._trainer_port = trainer_port
+        self.line = launcher.CommandLine((), False)
+        self.environ: Mapping[str, str] = {}
+        self._launch, self._command = launch, command
+
+    def prepare(self) -> None:
+        """Make the launcher's command line and environment. Raises LaunchError if a program is missing."""
+        self.line, self.environ = self._launch.command_line(self._command), self._launch.environment()
+        children.find_program(self._command[0], self.environ)
+        if self.needs_launcher:
+            launcher.find_launcher(self.line, self.environ)
+
+    @property
+    def needs_launcher(self) -> bool:
+        """Returns whether a launcher starts the ranks, which depends on the job's spec alone.
+
+        Each torchrun waits in the store for a key of all others (torch 2.13, local_elastic_agent,
+        `_assign_worker_ranks`), so workers with and without torchrun never meet. So a worker's own circumstances (no
+        memory, a Python that ignores `sitecustomize`, a killed process) must not cause the use of torchrun.
+        """
+        return self.warm is None or self.warm.needs_launcher
+
+    @property
+    def continuable(self) -> bool:
+        """Returns whether the agent starts the ranks itself, so that they can continue in another attempt."""
+        single = not self.line.wraps_ranks and self.settings.processes == 1
+        return not self.needs_launcher or (single and not launcher.starts_torchrun(self._command))
 
     @property
     def ranks(self) -> range:
         """Returns this worker's global ranks."""
-        first = self.assignment.first_rank(self._node_rank, self._settings.processes)
-        return range(first, first + self._settings.processes)
+        first = self.assignment.first_rank(self._launch.node_rank, self.settings.processes)
+        return range(first, first + self.settings.processes)
 
     @property
     def present(self) -> tuple[int, ...]:
         """Returns the local ranks that are in the attempt's group."""
-        return self.assignment.present(self._node_rank, self._settings.processes)
+        return self.assignment.present(self._launch.node_rank, self.settings.processes)
 
     @property
-    def serves_store(self) -> bool:
-        """Returns whether this worker serves torch's store. As with torchrun, the first worker does.
-
-        In a continued attempt the group's lowest rank serves the store.
-        """
-        return self._node_rank == 0 and self.assignment.continues is None
+    def _serves_store(self) -> bool:
+        # As with torchrun, the first worker serves the store, but in a continued attempt the group's lowest rank does.
+        return self._launch.node_rank == 0 and self.assignment.continues is None
 
     def write_group(self) -> None:
         """Write the ranks of a continued attempt's group. Raises OSError."""
         if self.assignment.continues is not None:
-            state_folder.write_group(self.group_file, self.assignment, self._settings.processes)
+            state_folder.write_group(self.group_file, self.assignment, self.settings.processes)
 
-    def group_variables(self, local_rank: int) -> dict[str, str]:
-        """Returns the variables by which a rank finds its group."""
-        return state_folder.rank_variables(self.group_file, joins=local_rank not in self.present)
+    def _group_variables(self, local_rank: int) -> dict[str, str]:
+        joins = {} if local_rank in self.present else {"TRAINMASTER_JOINS": "1"}
+        return {"TRAINMASTER_GROUP_FILE": self.group_file, **joins}
 
-    def order(self, local_rank: int) -> dict[str, Any]:
-        """Returns the warm process's order for a rank."""
-        stem = os.path.join(self.folder, f"rank-{local_rank}")
-        environ = self._own_variables(local_rank)
-        return {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
+    def order(self, local_ranks: Iterable[int], store_log: str) -> dict[str, Any]:
+        """Returns the warm process's order to fork ranks, and the process that serves the store if this worker does."""
+        store = {"name": STORE, "environ": self._own_variables(0), "stdout": os.devnull, "stderr": store_log}
+        # The store starts first, because the ranks wait for it.
+        processes = [store] if self._serves_store else []
+        for local_rank in local_ranks:
+            stem, environ = os.path.join(self.folder, f"rank-{local_rank}"), self._own_variables(local_rank)
+            rank = {"name": str(local_rank), "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
+            processes.append(rank)
+        return {"announcements": os.path.join(self.folder, "ranks"), "processes": processes}
 
-    def store_order(self, log: str) -> Optional[dict[str, Any]]:
-        """Returns the order for the process that serves the store and prints into `log`; None if none is needed."""
-        if not self.serves_store:
-            return None
-        return {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
+    def spawn_launcher(self, streams: Mapping[int, int]) -> int:
+        """Start the launcher. Raises LaunchError."""
+        environ = {**self.environ, **(self._group_variables(0) if self.continuable else {})}
+        return children.spawn(launcher.find_launcher(self.line, environ), self.line.arguments, environ, streams)
 
-    def spawn_rank(self, local_rank: int, warm: WarmProcess) -> int:
+    def spawn_rank(self, local_rank: int) -> int:
         """Start a rank without the warm process. Raises LaunchError or OSError."""
-        if warm.lacks_torch:
+        if self.warm is not None and self.warm.lacks_torch:
             raise LaunchError(NO_TORCH)
         stem = os.path.join(self.folder, f"rank-{local_rank}")
         streams = {1: os.open(f"{stem}.out", os.O_WRONLY), 2: os.open(f"{stem}.err", os.O_WRONLY)}
         return self._spawn(self._command, local_rank, streams)
 
-    def spawn_store(self, log: str, warm: WarmProcess) -> int:
+    def spawn_store(self, log: str) -> int:
         """Start the process that serves the store; returns 0 if none is needed. Raises LaunchError or OSError."""
-        if not self.serves_store or warm.lacks_torch:
+        if not self._serves_store or self.warm is None or self.warm.lacks_torch:
             return 0
         stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        return self._spawn(warm.store_command(), 0, {1: stream, 2: stream})
+        return self._spawn(self.warm.store_command(), 0, {1: stream, 2: stream})
 
     def remove_traces(self, local_rank: int) -> None:
         """Remove a process's files before another one replaces it."""
         rank = self.ranks[local_rank]
         names = [f"progress.{rank}", f"stacks.{rank}", f"saving.{rank}", *(["progress"] if local_rank == 0 else [])]
-        error_folder = launcher.error_folder(self._settings, self._started_for, local_rank)
-        for path in (*(os.path.join(self.folder, name) for name in names), os.path.join(error_folder, "error.json")):
+        names.append(os.path.join(self._launch.error_folder(local_rank), "error.json"))
+        for path in (os.path.join(self.folder, name) for name in names):
             state_folder.unlink(path)
             state_folder.unlink(f"{path}.step")
 
     def _spawn(self, command: Sequence[str], local_rank: int, streams: Mapping[int, int]) -> int:
         try:
-            common, _ = launcher.warm_environment(self._settings, self._base_environ)
+            common, _ = launcher.warm_environment(self.settings, self._launch.base)
             environ = {**common, **self._own_variables(local_rank)}
             program = children.find_program(command[0], environ)
             return children.spawn(program, tuple(command), environ, streams, in_session=True)
@@ -239,12 +244,10 @@ class RankStarts:
 
     def _own_variables(self, local_rank: int) -> dict[str, str]:
         """Returns a rank's own environment variables, and makes the folder that they name."""
-        settings, node_rank, base = self._settings, self._node_rank, self._base_environ
-        os.makedirs(launcher.error_folder(settings, self._started_for, local_rank), exist_ok=True)
-        assignment = self.assignment._replace(attempt=self._started_for)
+        os.makedirs(self._launch.error_folder(local_rank), exist_ok=True)
+        assignment = self.assignment._replace(attempt=self._launch.assignment.attempt)
         return {
-            **launcher.attempt_variables(settings, assignment, node_rank, base, self._trainer_port),
-            **launcher.rank_variables(settings, assignment, node_rank, local_rank, base),
-            **self.group_variables(local_rank),
+            **self._launch._replace(assignment=assignment).rank_variables(local_rank),
+            **self._group_variables(local_rank),
             "TRAINMASTER_ATTEMPT": str(self.assignment.attempt),
         }

@@ -10,8 +10,7 @@ import functools
 import os
 import signal
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Optional, Union
 
 from trainmaster_operator.agent.errors import LaunchError
@@ -19,13 +18,12 @@ from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank, Regroup, Terminate
 from trainmaster_operator.agent.planner.state import Ending
-from trainmaster_operator.agent.process import children, launcher, state_folder
+from trainmaster_operator.agent.process import children, state_folder
+from trainmaster_operator.agent.process.environment import numbered
 from trainmaster_operator.agent.process.kernel import oom_kill_count
 from trainmaster_operator.agent.process.output import AttemptOutput, Printers
 from trainmaster_operator.agent.process.rank_processes import STORE, RankProcess, RankProcesses, RankStarts
 from trainmaster_operator.agent.process.stacks import MAX_STACKS_BYTES, tail_of
-from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.values import last_lines
 
@@ -38,54 +36,29 @@ SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class RunProcesses:
     """RunProcesses owns the processes of one attempt. All its methods run in the loop's thread."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        settings: AgentSettings,
-        assignment: Assignment,
-        node_rank: int,
-        printers: Printers,
-        put: Callable[[events.Event], None],
-        command: Sequence[str],
-        base_environ: Mapping[str, str],
-        warm: Optional[WarmProcess] = None,
-        trainer_port: int = 0,
-    ) -> None:
-        self.node_rank = node_rank
+    def __init__(self, loop: Loop, starts: RankStarts, printers: Printers, put: Callable[[events.Event], None]) -> None:
         self.started_at = 0.0
         self.regrouped_at = 0.0
         """When the ranks were woken for a continued attempt (seconds since the epoch). Earlier reports of their start
         are about another attempt."""
-        self._loop = loop
-        self._settings = settings
-        self._put = put
-        self._ranks = RankProcesses(
-            loop, settings.processes, lambda rank, pid: put(events.RankStarted(rank, pid)), self.process_ended
-        )
-        self._starts = RankStarts(settings, assignment, node_rank, command, base_environ, trainer_port)
-        self.folder = self._starts.folder
+        settings, attempt = starts.settings, starts.assignment.attempt
+        self._loop, self._settings, self._starts, self._put, self._warm = loop, settings, starts, put, starts.warm
+        self._ranks = RankProcesses(loop, settings.processes, put, self.process_ended)
+        self.folder = starts.folder
         """The folder of the attempt for which the processes were started; they keep it in later attempts."""
         self.output = AttemptOutput(loop, settings, self.folder, printers)
-        self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(assignment.attempt, line))
-        self._warm = warm
-        self._trainer_port = trainer_port
-        """The port for reports of Hugging Face's Trainer; 0: none."""
-        self._line = launcher.CommandLine((), False)
+        self.output.printed.on_environment = lambda line: put(events.EnvironmentPrinted(attempt, line))
         self._launcher_pid = 0
         """The launcher's pid; 0 if there is none, because the ranks are forked from the warm process."""
         self._launcher_ended = False
         self._ordered: set[int] = set()
         """Local ranks that the warm process was ordered to fork last."""
-        self._to_restart: deque[int] = deque()
-        """Local ranks to start again."""
+        self._to_restart: list[int] = []
         self._terminated = False
         self._sweeps = 0
         self._emptied = False
         """Whether no process of the attempt is left; processes below the agent then belong to the next attempt."""
         self._oom_kills_before = 0
-        self._environ: Mapping[str, str] = {}
-        self._base_environ = base_environ
-        self._command = command
         self.ended = False
         """Whether this worker's end is known."""
         self.stopping = False
@@ -93,17 +66,19 @@ class RunProcesses:
 
     @property
     def attempt(self) -> int:
-        """Returns the attempt of the processes."""
         return self._starts.assignment.attempt
 
     @property
     def up(self) -> bool:
         """Returns whether all ranks of this worker have been started."""
-        return len(self._ranks.pids) == (self._settings.processes if self._line.wraps_ranks else 1)
+        return len(self._ranks.pids) == (self._settings.processes if self._wraps_ranks else 1)
+
+    @property
+    def _wraps_ranks(self) -> bool:
+        return self._starts.line.wraps_ranks
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Returns the local ranks that are in the attempt's group."""
         return self._starts.present
 
     def first_rank(self) -> int:
@@ -111,129 +86,90 @@ class RunProcesses:
 
     def start(self) -> events.Launched:
         """Start the ranks or their launcher. Raises LaunchError, or OSError if the state folder can't be written."""
-        settings, starts, warm = self._settings, self._starts, self._warm
-        command, base = self._command, self._base_environ
-        self._line = launcher.command_line(settings, starts.assignment, self.node_rank, command, base)
-        self._environ = launcher.rank_environment(settings, starts.assignment, self.node_rank, base, self._trainer_port)
-        children.find_program(command[0], self._environ)
-        if self._needs_launcher:
-            # This comes first, so that no file has been made if it fails.
-            launcher.find_launcher(self._line, self._environ)
+        starts, warm = self._starts, self._warm
+        # This comes first, so that no file has been made if it fails.
+        starts.prepare()
         os.makedirs(self.folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
-        if self._line.wraps_ranks:
+        if self._wraps_ranks:
             self._ranks.listen(os.path.join(self.folder, "ranks"), self._announced)
-            self.output.open_rank_pipes(settings.processes, self.first_rank())
+            self.output.open_rank_pipes(self._settings.processes, self.first_rank())
         self.output.print_separator(self.attempt)
-        if self.continuable:
+        if starts.continuable:
             state_folder.make_fifos(starts.group_file, starts.ranks)
             starts.write_group()
         self.started_at = time.monotonic()
         if warm is not None and not warm.reason:
-            self._fork_ranks(warm)
-        elif warm is not None:
-            self._start_cold(warm.reason)
+            self._fork(warm)
         else:
-            self._start_launcher()
-        return events.Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank(), self.continuable)
+            self._start_cold("" if warm is None else warm.reason)
+        return events.Launched(self._launcher_pid, self._wraps_ranks, self.first_rank(), starts.continuable)
 
-    @property
-    def continuable(self) -> bool:
-        """Returns whether the agent starts the ranks itself, so that they can continue in another attempt."""
-        if self._needs_launcher:
-            single = not self._line.wraps_ranks and self._settings.processes == 1
-            return single and not launcher.starts_torchrun(self._command)
-        return True
+    def _fork(self, warm: WarmProcess, one: Optional[int] = None) -> None:
+        """Order the warm process to fork all ranks, or one of them again. Raises OSError if files can't be made."""
+        ranks = range(self._settings.processes) if one is None else (one,)
+        self._ordered = set(ranks)
+        order = self._starts.order(ranks, self.output.log_path(STORE))
+        warm.fork(order, self.folder, functools.partial(self._forked, one))
 
-    @property
-    def _needs_launcher(self) -> bool:
-        """Returns whether a launcher starts the ranks, which depends on the job's spec alone.
-
-        Each torchrun waits in the store for a key of all others (torch 2.13, local_elastic_agent,
-        `_assign_worker_ranks`), so workers with and without torchrun never meet. So a worker's own circumstances (no
-        memory, a Python that ignores `sitecustomize`, a killed process) must not cause the use of torchrun.
-        """
-        return self._warm is None or self._warm.needs_launcher
-
-    def _fork_ranks(self, warm: WarmProcess) -> None:
-        """Order the warm process to fork the ranks; raises OSError if their files can't be made."""
-        self._ordered = set(range(self._settings.processes))
-        ranks = [self._starts.order(local_rank) for local_rank in range(self._settings.processes)]
-        store = self._starts.store_order(self.output.log_path(STORE))
-        warm.fork(self.attempt, self.folder, ranks, store, self._forked)
-
-    def _forked(self, reason: str) -> None:
+    def _forked(self, one: Optional[int], reason: str) -> None:
         """Handle the answer to the order to fork ranks. `reason` is why there are none; empty on success."""
         self._announced(0)
-        if self.up:
+        if self._ordered <= self._ranks.pids.keys():
             # This is true even if the warm process has ended since.
-            self.output.say(f"attempt {self.attempt} starts warm")
+            if one is None:
+                self.output.say(f"attempt {self.attempt} starts warm")
             self._put(events.RanksForked())
         else:
-            self._retreat(reason)
+            self._retreat(one, reason)
         self._restart_next()
 
-    def _retreat(self, reason: str) -> None:
+    def _retreat(self, one: Optional[int], reason: str) -> None:
         """Start cold, once all processes that the warm process may have forked have ended."""
         self._ranks.store_pid = 0
-        if self._remain((), lambda: self._retreat(reason)):
+        if self._emptied or (one is not None and self._terminated):
             return
-        if self.stopping or self.ended:
-            self._put(events.NothingForked())
-            return
-        try:
-            self._start_cold(reason)
-        except (LaunchError, OSError) as error:
-            self._put(events.LaunchFailed(problem_of(error)))
-        else:
-            if self._launcher_pid:
-                self._put(events.LauncherStarted(self._launcher_pid))
-
-    def _remain(self, spared: Sequence[int], again: Callable[[], None]) -> bool:
-        """Returns whether processes that the warm process may have forked remain, or the whole attempt has ended.
-
-        It kills them, and calls `again` a moment later. `spared`: processes to leave alive, with their descendants.
-        """
-        if self._emptied:
-            return True
-        known = {pid for root in spared for pid in (root, *children.descendants(root))}
+        roots = [] if one is None else self._ranks.living
+        known = {pid for root in roots for pid in (root, *children.descendants(root))}
         rest = [pid for pid in self._below() if pid not in known]
         if rest:
             children.send(rest, signal.SIGKILL)
-            self._loop.call_later(SWEEP_SECONDS[0], again)
-        return bool(rest)
+            self._loop.call_later(SWEEP_SECONDS[0], lambda: self._retreat(one, reason))
+        elif one is not None:
+            self._restart_cold(one, reason)
+        elif self.stopping or self.ended:
+            self._put(events.NothingForked())
+        else:
+            try:
+                self._start_cold(reason)
+            except (LaunchError, OSError) as error:
+                self._put(events.LaunchFailed(problem_of(error)))
 
     def _start_cold(self, reason: str) -> None:
-        """Start the ranks without a warm process, or torchrun if the command needs it, and log the reason."""
-        self.output.say(f"attempt {self.attempt} starts cold: {reason}")
-        if self._warm is None or self._needs_launcher:
-            self._start_launcher()
-            return
+        """Start the ranks without a warm process, or their launcher, and log the reason, if there is one."""
+        if reason:
+            self.output.say(f"attempt {self.attempt} starts cold: {reason}")
         try:
-            self._ranks.store_pid = self._starts.spawn_store(self.output.log_path(STORE), self._warm)
+            if self._starts.needs_launcher:
+                self._start_launcher()
+                return
+            self._ranks.store_pid = self._starts.spawn_store(self.output.log_path(STORE))
             for local_rank in range(self._settings.processes):
-                self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, self._warm))
+                self._ranks.add(local_rank, self._starts.spawn_rank(local_rank))
         except (LaunchError, OSError):
             children.send({*self._ranks.pids.values(), self._ranks.store_pid} - {0}, signal.SIGKILL)
             self._close()
             raise
 
     def _start_launcher(self) -> None:
-        program = launcher.find_launcher(self._line, self._environ)
-        if self._line.wraps_ranks:
-            name, prefix, rank = "launcher", f"[worker {self._settings.worker}]: ", None
-        else:
-            name, prefix, rank = "rank-0", f"[rank {self.first_rank()}]: ", self.first_rank()
         with children.output_streams() as (ends, streams):
-            self.output.pump(name, ends, prefix, rank)
-            environ = {**self._environ, **(self._starts.group_variables(0) if self.continuable else {})}
-            try:
-                self._launcher_pid = children.spawn(program, self._line.arguments, environ, streams)
-            except LaunchError:
-                self._close()
-                raise
+            if self._wraps_ranks:
+                self.output.pump("launcher", ends, f"[worker {self._settings.worker}]: ")
+            else:
+                self.output.pump("rank-0", ends, f"[rank {self.first_rank()}]: ", self.first_rank())
+            self._launcher_pid = self._starts.spawn_launcher(streams)
         self._ranks.below_launcher = True
-        if not self._line.wraps_ranks:
+        if not self._wraps_ranks:
             self._ranks.pids[0] = self._launcher_pid
             self._ranks.started_at[0] = time.monotonic()
 
@@ -252,11 +188,9 @@ class RunProcesses:
                 said = last_lines(tail_of(self.output.log_path(STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
                 self._put(events.StoreEnded(self.attempt, ending, said, self._oom_kills()))
             return
-        local_rank = self._ranks.find(pid)
-        if local_rank is not None:
-            self._ranks.ended.add(local_rank)
+        found = self._ranks.end(pid)
         unseen: frozenset[int] = frozenset()
-        if self._line.wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
+        if self._wraps_ranks and found and ending is not None and ending.signal == signal.SIGTERM:
             unseen = frozenset(each for each in self._ranks.living if children.process_state(each) in "XZ")
         self._put(events.ProcessEnded(pid, ending, unseen))
 
@@ -281,8 +215,10 @@ class RunProcesses:
         self._starts.write_group()
         for local_rank, rank in enumerate(self._starts.ranks):
             if local_rank not in action.restarted:
-                state_folder.wake(self._starts.group_file, rank)
-        self.output.say(f"attempt {self.attempt} continues {state_folder.described(action.assignment)}")
+                state_folder.wake(f"{self._starts.group_file}.{rank}")
+        absent = action.assignment.absent
+        who = f"without {numbered('rank', absent, 16)}" if absent else "with all ranks"
+        self.output.say(f"attempt {self.attempt} continues {who}")
         # Earlier kills are accounted for.
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         children.send(children.session_members([*action.killed, *map(self.pid_of, action.restarted)]), signal.SIGKILL)
@@ -300,42 +236,26 @@ class RunProcesses:
         """Restart the next ranks, one by one if the warm process forks them."""
         warm = self._warm
         while self._to_restart and warm is not None and not warm.busy and not self._terminated:
-            local_rank = self._to_restart.popleft()
+            local_rank = self._to_restart.pop(0)
             if warm.reason:
-                self._restart_cold(local_rank, warm.reason, warm)
-                continue
-            self._ordered = {local_rank}
-            answered = functools.partial(self._restarted, local_rank, warm)
-            warm.fork(self.attempt, self.folder, [self._starts.order(local_rank)], None, answered)
+                self._restart_cold(local_rank, warm.reason)
+            else:
+                self._fork(warm, local_rank)
 
-    def _restarted(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
-        """Handle the answer to the order to fork one rank."""
-        self._announced(0)
-        if local_rank in self._ranks.pids:
-            self._put(events.RanksForked())
-        else:
-            self._retreat_one(local_rank, warm, reason)
-        self._restart_next()
-
-    def _retreat_one(self, local_rank: int, warm: WarmProcess, reason: str) -> None:
-        """Start a rank cold, once all processes that the warm process may have forked have ended."""
-        if self._terminated:
-            return
-        if not self._remain(self._ranks.living, lambda: self._retreat_one(local_rank, warm, reason)):
-            self._restart_cold(local_rank, reason, warm)
-
-    def _restart_cold(self, local_rank: int, reason: str, warm: WarmProcess) -> None:
+    def _restart_cold(self, local_rank: int, reason: str) -> None:
         self.output.say(f"rank {self.first_rank() + local_rank} starts cold: {reason}")
         try:
-            self._ranks.add(local_rank, self._starts.spawn_rank(local_rank, warm))
+            self._ranks.add(local_rank, self._starts.spawn_rank(local_rank))
         except (LaunchError, OSError) as error:
             self._put(events.RankNotStarted(local_rank, problem_of(error)))
 
     def saving_ranks(self) -> events.SavingRanksFound:
         """Returns the ranks that are writing their state, and the seconds that each requests."""
-        found = state_folder.saving_ranks(os.path.join(self.folder, "saving"), self._starts.ranks)
+        path = os.path.join(self.folder, "saving")
+        asked = [state_folder.saving_seconds(f"{path}.{rank}") for rank in self._starts.ranks]
+        found = {local_rank: seconds for local_rank, seconds in enumerate(asked) if seconds is not None}
         # To the planner all ranks of a user's own launcher are one process.
-        return events.SavingRanksFound(found if self._line.wraps_ranks or not found else {0: max(found.values())})
+        return events.SavingRanksFound(found if self._wraps_ranks or not found else {0: max(found.values())})
 
     def sweep(self) -> None:
         """Kill all processes below the agent, except an idle warm process, until none is left."""
@@ -354,14 +274,12 @@ class RunProcesses:
 
     def examine_rank(self, action: ExamineRank) -> events.RankExamined:
         """Examines an ended rank's output and files."""
-        rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
-        raised = was_ended and self.output.raised(rank, by_torchrun=self._line.wraps_ranks)
-        if was_ended and not raised:
-            return events.RankExamined(rank, ending, was_ended, raised, "", 0)
-        return events.RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
+        raised = action.was_ended and self.output.raised(action.local_rank, by_torchrun=self._wraps_ranks)
+        if action.was_ended and not raised:
+            return events.RankExamined(*action, raised, "", 0)
+        return events.RankExamined(*action, raised, self.evidence(action.local_rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> events.LauncherExamined:
-        """Examines an ended launcher's last output."""
         return events.LauncherExamined(action.ending, self.output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
@@ -379,8 +297,8 @@ class RunProcesses:
                 rank = self.first_rank() + local_rank
                 stacks = os.path.join(self.folder, f"stacks.{rank}")
                 # Ranks of a user's own launcher print into its stderr.
-                printed = self.output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
-                yield local_rank, RankProcess(rank, pid, (stacks, printed), self._environ)
+                printed = self.output.log_path(f"rank-{local_rank if self._wraps_ranks else 0}.err")
+                yield local_rank, RankProcess(rank, pid, (stacks, printed), self._starts.environ)
 
     def pid_of(self, local_rank: int) -> int:
         """Returns a rank's process; 0 if it isn't known."""
@@ -401,17 +319,16 @@ class RunProcesses:
 
     def evidence(self, local_rank: int) -> str:
         """Returns a rank's last lines, which explain its end or its present work."""
-        return self.output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
+        return self.output.evidence(local_rank, by_torchrun=self._wraps_ranks)
 
     def _rank_pids(self) -> dict[int, int]:
         """Returns pids by local rank, or only the launcher's pid if no rank is known."""
-        if self._line.wraps_ranks or self._launcher_ended:
+        if self._wraps_ranks or self._launcher_ended:
             return self._ranks.pids
         below = children.rank_processes(self._launcher_pid).items()
         return {rank: pid for rank, pid in below if rank < self._settings.processes} or self._ranks.pids
 
     def _below(self) -> list[int]:
-        """Returns the attempt's processes below the agent."""
         spared = set() if self._warm is None or self._warm.busy else self._warm.pids
         return [pid for pid in children.descendants(os.getpid()) if pid not in spared]
 
@@ -419,15 +336,10 @@ class RunProcesses:
         return oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
 
     def _announced(self, _events: int) -> None:
-        warm = self._warm
-        if (
-            self._ranks.read_announcements()
-            and self._ordered <= self._ranks.pids.keys()
-            and warm is not None
-            and warm.busy
-        ):
+        warm, came = self._warm, self._ranks.read_announcements()
+        if came and self._ordered <= self._ranks.pids.keys() and warm is not None and warm.busy:
             # Ranks may end before the answer arrives, and then the process must not count as hung.
-            warm.confirm()
+            warm.answer()
 
     def _close(self) -> None:
         self._ranks.close()

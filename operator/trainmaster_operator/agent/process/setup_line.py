@@ -25,18 +25,9 @@ class SetupLine:
     """SetupLine runs the line, and puts `SetupEnded` once for each start that wasn't cancelled."""
 
     def __init__(
-        self,
-        loop: Loop,
-        line: str,
-        base: Mapping[str, str],
-        printers: Printers,
-        put: Callable[[Event], None],
+        self, loop: Loop, line: str, base: Mapping[str, str], printers: Printers, put: Callable[[Event], None]
     ) -> None:
-        self._loop = loop
-        self._line = line
-        self._base = base
-        self._printers = printers
-        self._put = put
+        self._loop, self._line, self._base, self._printers, self._put = loop, line, base, printers, put
         self._pid = 0
         self._environment_fd = -1
         self._environment = bytearray()
@@ -73,16 +64,13 @@ class SetupLine:
         self._close()
 
     def _failure(self, ending: Ending) -> str:
-        for pump in self._pumps:
-            pump.drain()
         text = "\n".join(filter(None, (pump.last_lines(MAX_ERROR_CHARACTERS) for pump in self._pumps)))
         text = _unquoted(text, self._line)
         sentence = f"spec.setup ended with exit code {ending.exit_code}; the worker's log has what it printed"
         return last_lines(f"{text}\n{sentence}".strip(), MAX_ERROR_CHARACTERS)
 
     def _spawn(self) -> None:
-        environ = dict(self._base)
-        environ["TRAINMASTER_ATTEMPT"] = environ.get("TRAINMASTER_ATTEMPT", "setup")
+        environ = {"TRAINMASTER_ATTEMPT": "setup", **self._base}
         try:
             shell = children.find_program("bash", environ)
         except LaunchError:
@@ -95,7 +83,7 @@ class SetupLine:
         try:
             with children.output_streams() as (ends, streams):
                 for fd, printer in zip(ends, self._printers):
-                    self._pumps.append(Pump(self._loop, fd, "[setup]: ", printer, None))
+                    self._pumps.append(Pump(self._loop, fd, "[setup]: ", printer))
                 self._pid = children.spawn(shell, (shell, "-c", script), environ, {**streams, 9: env_write})
         finally:
             os.close(env_write)

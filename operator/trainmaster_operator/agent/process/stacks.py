@@ -7,6 +7,7 @@ catches it. The rank prints into `TRAINMASTER_STACKS_FILE.<rank>`, or into stder
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -27,13 +28,11 @@ BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 def ask_for_stacks(pid: int) -> bool:
     """Ask a rank to print its stacks; returns False if it has no handler, because the signal would kill it."""
     target = children.signal_target(pid, STACKS_SIGNAL)
-    if not children.catches(target, STACKS_SIGNAL):
-        return False
-    try:
-        os.kill(target, STACKS_SIGNAL)
-    except ProcessLookupError:
-        return False
-    return True
+    if children.catches(target, STACKS_SIGNAL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(target, STACKS_SIGNAL)
+            return True
+    return False
 
 
 def shorten_stacks(text: str) -> str:
@@ -63,10 +62,8 @@ def threads_of(text: str) -> list[str]:
     """
     starts = [match.start() for match in re.finditer(_THREAD, text)]
     blocks = [_thread(text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)])]
-    if not blocks:
-        return []
-    main = next((block for block in blocks if "MainThread" in block.partition("\n")[0]), blocks[-1])
-    return [main, *(block for block in blocks if block is not main)]
+    main = next((block for block in blocks if "MainThread" in block.partition("\n")[0]), blocks[-1] if blocks else "")
+    return sorted(blocks, key=lambda block: block is not main)
 
 
 def newest_frame(stacks: str) -> tuple[str, int] | None:

@@ -4,9 +4,7 @@ The saved report names the attempt started here last. It is in the pod's emptyDi
 It is written before the children start and again after their end. An agent that finds it never runs that attempt again;
 this is necessary because a StatefulSet's pods have `restartPolicy: Always`, so a new start follows every exit.
 
-A file describes the group, and a FIFO wakes ranks to read it (docs/protocol.md, "Continuing"). When a rank writes its
-state, it requests time in a file, and reads from another whether a stop is planned ("State in memory"). Its exception
-is in torch's error file.
+The files shared with ranks are described in docs/protocol.md, "Continuing" and "State in memory".
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Optional
 
 from trainmaster_operator.agent.planner.classification import conclusion
@@ -24,16 +22,15 @@ from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.report import Report
 
 MAX_REPORT_BYTES = 65_536
-
-
-def report_path(state_dir: str) -> str:
-    return os.path.join(state_dir, "saved-report.json")
+REPORT = "saved-report.json"
+MAX_ERROR_FILE_BYTES = 262_144
+MAX_SECONDS_BYTES = 64
 
 
 def read_report(state_dir: str) -> SavedReport | None:
     """Returns the saved report; None if nothing was ever started here, or the file is damaged."""
     try:
-        with open(report_path(state_dir), "rb") as file:
+        with open(os.path.join(state_dir, REPORT), "rb") as file:
             data = json.loads(file.read(MAX_REPORT_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
@@ -43,9 +40,8 @@ def read_report(state_dir: str) -> SavedReport | None:
 
 def write_report(state_dir: str, report: Report, *, exited: bool = False) -> None:
     """Replace the saved report; after a crash either the old one or the new one exists. Raises OSError."""
-    data = report.to_wire()
-    data["exited"] = exited
-    write_atomically(report_path(state_dir), json.dumps(data) + "\n")
+    data = {**report.to_wire(), "exited": exited}
+    write_atomically(os.path.join(state_dir, REPORT), json.dumps(data) + "\n")
 
 
 def write_atomically(path: str, text: str) -> None:
@@ -64,21 +60,12 @@ def prune_attempts(state_dir: str, keep: int) -> None:
         int(name[8:]) for name in os.listdir(state_dir) if name.startswith("attempt-") and name[8:].isdigit()
     )
     for attempt in attempts[:-keep]:
+        # `shutil.rmtree` isn't used, because its import would cost a start several milliseconds.
         for folder, folders, files in os.walk(os.path.join(state_dir, f"attempt-{attempt}"), topdown=False):
-            for name in files:
+            links = {name for name in folders if os.path.islink(os.path.join(folder, name))}
+            for name in {*files, *links}:
                 os.unlink(os.path.join(folder, name))
-            for name in folders:
-                path = os.path.join(folder, name)
-                if os.path.islink(path):
-                    os.unlink(path)
-                else:
-                    os.rmdir(path)
-        os.rmdir(os.path.join(state_dir, f"attempt-{attempt}"))
-
-
-def rank_variables(path: str, *, joins: bool) -> dict[str, str]:
-    """Returns the variables by which a rank finds its group."""
-    return {"TRAINMASTER_GROUP_FILE": path, **({"TRAINMASTER_JOINS": "1"} if joins else {})}
+            os.rmdir(folder)
 
 
 def make_fifos(path: str, ranks: Iterable[int]) -> None:
@@ -103,23 +90,16 @@ def write_group(path: str, assignment: Assignment, processes: int) -> None:
     write_atomically(path, json.dumps(group) + "\n")
 
 
-def described(assignment: Assignment) -> str:
-    """Describes an attempt's group, for its log."""
-    absent = assignment.absent
-    if not absent:
-        return "with all ranks"
-    more = f" and {len(absent) - 16} more" if len(absent) > 16 else ""
-    return f"without rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:16]))}{more}"
-
-
-def wake(path: str, rank: int) -> None:
-    """Make a rank read the group's file, if the rank listens."""
+def wake(path: str, data: bytes = b".") -> bool:
+    """Write into a FIFO, without waiting; returns whether a process reads it."""
     with contextlib.suppress(OSError):  # no reader (ENXIO), or one that hasn't read 64 KiB of wake-ups
-        fd = os.open(f"{path}.{rank}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
-            os.write(fd, b".")
+            os.write(fd, data)
+            return True
         finally:
             os.close(fd)
+    return False
 
 
 def unlink(path: str) -> None:
@@ -128,22 +108,10 @@ def unlink(path: str) -> None:
         os.unlink(path)
 
 
-MAX_SECONDS_BYTES = 64
-
-
 def announce_stop(path: str, seconds: float) -> None:
     """Announce a planned stop to the ranks before SIGTERM, with the `seconds` that they have."""
     with contextlib.suppress(OSError):  # a full disk: they write their state at once, as after a failure
-        partial = f"{path}.planned.partial"
-        with open(partial, "w") as stream:
-            stream.write(f"{seconds:.1f}")
-        os.replace(partial, f"{path}.planned")
-
-
-def saving_ranks(path: str, ranks: Sequence[int]) -> dict[int, float]:
-    """Returns the seconds that ranks request, by local rank; `ranks` are their global numbers."""
-    found = {local_rank: saving_seconds(f"{path}.{rank}") for local_rank, rank in enumerate(ranks)}
-    return {local_rank: seconds for local_rank, seconds in found.items() if seconds is not None}
+        write_atomically(f"{path}.planned", f"{seconds:.1f}")
 
 
 def saving_seconds(path: str) -> Optional[float]:
@@ -158,9 +126,6 @@ def saving_seconds(path: str) -> Optional[float]:
     except (OSError, ValueError):
         return None
     return seconds if seconds >= 0 and math.isfinite(seconds) else None
-
-
-MAX_ERROR_FILE_BYTES = 262_144
 
 
 def read_error_file(path: str) -> str:

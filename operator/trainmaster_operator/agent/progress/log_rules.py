@@ -32,16 +32,15 @@ MAX_BARS = 16
 """The most bars of different lengths to remember. The reports of Hugging Face's Trainer identify its own bar."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WHOLE = ("step", "totalSteps")
+BAR_MARK = b"%|"
 
 
 class LineMatcher:
     """LineMatcher collects the values in one rank's lines. `preset` is a preset's name; a pattern takes precedence."""
 
     def __init__(self, pattern: str, preset: str) -> None:
-        self._own = compile_pattern(pattern) if pattern else None
-        found = PRESETS[preset]
-        self._lines: tuple[LineRule, ...] = () if pattern else found.lines
-        self._mark = b"" if pattern else found.bars
+        found = Preset(((b"", compile_pattern(pattern)),)) if pattern else PRESETS[preset]
+        self._lines, self._mark, self._is_own = found.lines, found.bars, bool(pattern)
         self._sums = Bars(found.first_epoch)
         self._fields: dict[str, float] = {}
         self.progress: Optional[RankProgress] = None
@@ -56,12 +55,10 @@ class LineMatcher:
         bar counts.
         """
         before, bars_before = dict(self._fields), dict(self.bars)
-        if self._own is not None:
-            self._match(self._own, lines)
-        for rule in self._lines:
-            if rule.mark in data:
-                self._match(rule.pattern, [line for line in lines if rule.mark in line])
-        if BAR_MARK in data:
+        for mark, pattern in self._lines:
+            if mark in data:
+                self._match(pattern, [line for line in lines if mark in line])
+        if not self._is_own and BAR_MARK in data:
             self._read_bars([line for line in (*lines, unfinished) if BAR_MARK in line])
         if self._fields != before:
             self.progress = RankProgress.salvage(self._fields)
@@ -74,14 +71,12 @@ class LineMatcher:
             if found is None:
                 continue
             fields = read_fields(found.groupdict())
-            bar = read_bar(text) if self._own is None and BAR_MARK in line else None
-            self._fields.update({**fields, **({} if bar is None else measured(bar))})
+            bar = None if self._is_own or BAR_MARK not in line else read_bar(text)
+            self._fields.update(fields, **({} if bar is None else measured(bar)))
             if fields:
                 return
 
     def _read_bars(self, lines: Sequence[bytes]) -> None:
-        if self._own is not None:
-            return
         for line in reversed(lines):
             bar = read_bar(_text(line))
             if bar is None:
@@ -150,8 +145,8 @@ class Bar(NamedTuple):
     total: int
     step_seconds: Optional[float]
     loss: Optional[float]
-    epoch: Optional[int]
-    epochs: Optional[int]
+    epoch: Optional[int] = None
+    epochs: Optional[int] = None
     """The number of epochs, if the bar shows it."""
 
 
@@ -165,23 +160,16 @@ def read_bar(line: str) -> Optional[Bar]:
     before = line[: found.start()]
     epoch = EPOCH.search(before)
     loss = LOSS.search(found["rest"]) or LOSS.search(before)
-    return Bar(
-        int(found["n"]),
-        int(found["total"]),
-        seconds,
-        float(loss["loss"]) if loss is not None else None,
-        int(epoch["epoch"]) if epoch is not None else None,
-        int(epoch["epochs"]) if epoch is not None and epoch["epochs"] else None,
-    )
+    bar = Bar(int(found["n"]), int(found["total"]), seconds, float(loss["loss"]) if loss is not None else None)
+    if epoch is None:
+        return bar
+    return bar._replace(epoch=int(epoch["epoch"]), epochs=int(epoch["epochs"]) if epoch["epochs"] else None)
 
 
 class Bars:
-    """Bars turns the bars of one rank into steps. If there are several kinds of bar, the longest is the training's.
+    """Bars turns the bars of one rank into steps. If there are several kinds of bar, the longest is the training's."""
 
-    `first_epoch`: the number in the first epoch's bar, if known.
-    """
-
-    def __init__(self, first_epoch: Optional[int] = None) -> None:
+    def __init__(self, first_epoch: Optional[int]) -> None:
         self._first_epoch = first_epoch
         self._total = 0
         self._last: Optional[Bar] = None
@@ -219,14 +207,8 @@ def measured(bar: Bar) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-BAR_MARK = b"%|"
-
-
-class LineRule(NamedTuple):
-    """LineRule reads the fields named by the pattern's groups from a matching line with the mark."""
-
-    mark: bytes
-    pattern: re.Pattern[str]
+LineRule = tuple[bytes, re.Pattern[str]]
+"""A mark, and the pattern of lines with this mark. The pattern's groups are named after fields."""
 
 
 class Preset(NamedTuple):
@@ -240,7 +222,7 @@ class Preset(NamedTuple):
 
 
 def _line(mark: bytes, pattern: str) -> LineRule:
-    return LineRule(mark, re.compile(pattern, re.ASCII))
+    return mark, re.compile(pattern, re.ASCII)
 
 
 _HUGGING_FACE = _line(

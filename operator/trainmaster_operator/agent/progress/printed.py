@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Optional
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_ENVIRONMENT
 from trainmaster_operator.wire.log_rules import FRAMEWORKS, NONE
-from trainmaster_operator.wire.ranks import RankProgress
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.progress.log_rules import Bar, LineMatcher
+    from trainmaster_operator.agent.progress.log_rules import LineMatcher
 
 MATCH_SECONDS = 0.1
 """The limit for one chunk of a rank's output, at most 64 KiB. Ordinary patterns need 2 ms for it."""
@@ -36,10 +35,10 @@ class Printed:
     def __init__(self, settings: AgentSettings, say: Callable[[str], None]) -> None:
         self._pattern, self._preset = settings.progress_pattern, settings.progress_preset
         self._say = say
-        self._rules: dict[int, LineMatcher] = {}
-        self.on_environment: Callable[[str], None] = lambda _line: None
+        self.rules: dict[int, LineMatcher] = {}
+        """What each rank's lines have shown."""
+        self.on_environment: Optional[Callable[[str], None]] = None
         """Called once, with the first line that describes devices and libraries (trainloop.distributed.diagnostics)."""
-        self._has_environment = False
         self._matching = False
         self.given_up = False
         self.changed = False
@@ -62,34 +61,32 @@ class Printed:
         """Returns whether only a matching line is a sign of life, because the job's own pattern defines progress."""
         return bool(self._pattern)
 
-    def progress(self, rank: int) -> Optional[RankProgress]:
-        """Returns the progress in a rank's output."""
-        rules = self._rules.get(rank)
-        return None if rules is None else rules.progress
-
-    def bar(self, rank: int, total: int) -> Optional[Bar]:
-        """Returns the newest bar of this length in a rank's output."""
-        rules = self._rules.get(rank)
-        return None if rules is None else rules.bars.get(total)
-
     def reader(self, rank: int) -> Callable[[bytes, Sequence[bytes], bytes], None]:
         """Returns the function that takes a rank's new output (`output.Pump`)."""
         return lambda data, lines, unfinished: self._read(rank, data, lines, unfinished)
 
     def _read(self, rank: int, data: bytes, lines: Sequence[bytes], unfinished: bytes) -> None:
         now = self.printed_at[rank] = time.monotonic()
-        if not self._has_environment and ENVIRONMENT_MARK in data:
-            for line in lines:
-                if line.startswith(ENVIRONMENT_MARK) and not self._has_environment:
-                    self._has_environment = True
-                    text = line[len(ENVIRONMENT_MARK) :].decode("utf-8", "replace")
-                    self.on_environment(text[:MAX_ENVIRONMENT])
+        if self.on_environment is not None and ENVIRONMENT_MARK in data:
+            line = next((line for line in lines if line.startswith(ENVIRONMENT_MARK)), None)
+            if line is not None:
+                self.on_environment(line[len(ENVIRONMENT_MARK) :].decode("utf-8", "replace")[:MAX_ENVIRONMENT])
+                self.on_environment = None
         if self._preset == NONE or self.given_up:
             return
-        rules = self._rules_of(rank)
+        if rank not in self.rules:
+            # Imported here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before it.
+            from trainmaster_operator.agent.progress.log_rules import LineMatcher
+
+            self.rules[rank] = LineMatcher(self._pattern, self._preset)
+        rules = self.rules[rank]
         try:
-            if not self._within_time(lambda: rules.read(data, lines, unfinished)):
-                return
+            try:
+                self._matching = True
+                signal.setitimer(signal.ITIMER_VIRTUAL, MATCH_SECONDS)
+                found = rules.read(data, lines, unfinished)
+            finally:
+                self._matching = False
         except TooSlow:
             self.given_up = True
             self._say(
@@ -97,31 +94,14 @@ class Printed:
                 "up for this attempt: write a pattern that finds its place at once, without several .* in a row"
             )
             return
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        if not found:
+            return
         self.changed = True
         self.progressed_at[rank] = now
         if rank not in self.first_step_at and rules.progress is not None and rules.progress.step:
             self.first_step_at[rank] = time.time()
-
-    def _rules_of(self, rank: int) -> LineMatcher:
-        if rank not in self._rules:
-            # Imported here, because its patterns cost 10 ms of an agent's start, and ranks print nothing before they
-            # run.
-            from trainmaster_operator.agent.progress.log_rules import LineMatcher
-
-            self._rules[rank] = LineMatcher(self._pattern, self._preset)
-        return self._rules[rank]
-
-    def _within_time(self, match: Callable[[], bool]) -> bool:
-        """Run a match; raises TooSlow if it takes too long."""
-        try:
-            try:
-                self._matching = True
-                signal.setitimer(signal.ITIMER_VIRTUAL, MATCH_SECONDS)
-                return match()
-            finally:
-                self._matching = False
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     def _break_off(self, _number: int, _frame: Optional[FrameType]) -> None:
         # The signal may arrive just after the end of the match.

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple, Optional
 
 from trainmaster_operator.agent.process.launcher import DUMP_VARIABLE, PIPE_VARIABLE
 from trainmaster_operator.agent.process.rank_processes import RankProcess
+from trainmaster_operator.agent.process.state_folder import wake
 from trainmaster_operator.wire.limits import MAX_SECONDS
+from trainmaster_operator.wire.values import mapping, mappings, whole
 
 # torch versions without TORCH_FR_DUMP_TEMP_FILE write the dump here.
 OLD_DUMP = "/tmp/nccl_trace_rank_"
@@ -30,6 +32,9 @@ MAX_DUMP_BYTES = 16_777_216
 MAX_FRAMES = 6
 NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
 """torch's defaults in seconds (torch 2.13: torch.distributed.constants)."""
+LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
+"""The bounds of the time between two questions to a rank, which is a tenth of the limit. An answer costs the rank 5 ms
+in a thread of torch, and the agent 10 ms (measured with 2,000 recorded collectives)."""
 
 
 class Recorded(NamedTuple):
@@ -40,7 +45,7 @@ class Recorded(NamedTuple):
     newest: int = -1
     """The number of the newest operation of any group, which only grows; -1 if unknown."""
     oldest_open: Optional[int] = None
-    """The number of the oldest unfinished operation."""
+    """The number of the oldest unfinished operation; 0: it is the rank's first one."""
     timeout: float = 0.0
     """The script's own timeout for that operation, in seconds; 0 if torch's default applies."""
 
@@ -57,17 +62,7 @@ class FlightRecorder:
     def ask(self) -> bool:
         """Request a dump; False if no process reads the pipe."""
         self._before = {path: _version(path) for path in self._dumps}
-        try:
-            fd = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            return False
-        try:
-            os.write(fd, b"1")
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        return True
+        return wake(self._pipe, b"1")
 
     def answer(self) -> Recorded | None:
         """Returns the dump since the request; None if there is no complete one yet."""
@@ -100,63 +95,48 @@ def summarize(dump: bytes) -> Recorded | None:
         return None
     try:
         data = _load_plain(dump)
-        entries = [entry for entry in data["entries"] if _is_default(entry) and not entry.get("is_p2p")]
+        # The first group is the default one; others exist on some ranks only, so their numbers can't be compared.
+        entries = [
+            entry
+            for entry in data["entries"]
+            if isinstance(entry, dict) and entry.get("pg_id") == 0 and not entry.get("is_p2p")
+        ]
         operations = _operations(data["entries"])
     except Exception:  # a pickle of anybody's can fail in any way
         return None
     numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
-    if not numbers:
-        # Other groups' collectives fill the ring, but the group's own counter remains.
-        numbers = _enqueued(data)
-    open_ones = [entry for entry in entries if not _is_done(entry)]
-    message = f"last collective {max(numbers)}, completed" if entries else "no collective yet"
-    if numbers and not entries:
-        message = f"last collective {max(numbers)}"
-    if open_ones:
-        message = _describe(open_ones[0])
-    return Recorded(max(numbers) if numbers else None, message, *operations)
+    # Other groups' collectives may fill the ring, but the default group's own counter remains.
+    status = mapping(mapping(data.get("pg_status")).get("0"))
+    newest = max(numbers) if numbers else whole(status.get("last_enqueued_collective")) or None
+    waits_in = next((entry for entry in entries if not _is_done(entry)), None)
+    if waits_in is not None:
+        message = _describe(waits_in)
+    elif newest is None:
+        message = "no collective yet"
+    else:
+        message = f"last collective {newest}{', completed' if entries else ''}"
+    return Recorded(newest, message, *operations)
 
 
 def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
     """Returns the numbers of the newest and the oldest unfinished operation of all groups, and the latter's timeout."""
     numbers = {entry["record_id"]: entry for entry in entries if isinstance(entry.get("record_id"), int)}
     oldest = min((number for number, entry in numbers.items() if not _is_done(entry)), default=None)
-    timeout = 0.0 if oldest is None else _own_timeout(numbers[oldest])
-    return max(numbers, default=-1), oldest, timeout
-
-
-def _own_timeout(entry: Mapping[str, Any]) -> float:
-    """Returns an operation's timeout [s] if the script has set it, above torch's default."""
-    milliseconds = entry.get("timeout_ms")
-    default = NCCL_TIMEOUT if str(entry.get("profiling_name")).startswith("nccl:") else OTHER_TIMEOUT
-    if not isinstance(milliseconds, int) or not default < milliseconds / 1000 < MAX_SECONDS:
-        return 0.0
-    return milliseconds / 1000
+    waits_in = {} if oldest is None else numbers[oldest]
+    timeout = whole(waits_in.get("timeout_ms"), int(MAX_SECONDS) * 1_000) or 0
+    default = NCCL_TIMEOUT if str(waits_in.get("profiling_name")).startswith("nccl:") else OTHER_TIMEOUT
+    return max(numbers, default=-1), oldest, timeout / 1_000 if timeout / 1_000 > default else 0.0
 
 
 def _is_done(entry: Mapping[str, Any]) -> bool:
     return entry.get("state") == "completed" or bool(entry.get("retired"))
 
 
-def _enqueued(data: Mapping[str, Any]) -> list[int]:
-    """Returns the last collective that the default group has entered, by `pg_status`; empty if unknown."""
-    groups = data.get("pg_status")
-    group = groups.get("0") if isinstance(groups, dict) else None
-    number = group.get("last_enqueued_collective") if isinstance(group, dict) else None
-    return [number] if isinstance(number, int) and number > 0 else []
-
-
-def _is_default(entry: Any) -> bool:
-    # The first group is the default one; others exist on some ranks only, so their numbers can't be compared.
-    return isinstance(entry, dict) and entry.get("pg_id") == 0
-
-
 def _describe(entry: Mapping[str, Any]) -> str:
-    frames = entry.get("frames")
     places = [
         f"{str(frame.get('filename'))[-80:]}:{frame.get('line')} in {str(frame.get('name'))[:60]}"
-        for frame in (frames if isinstance(frames, list) else [])
-        if isinstance(frame, dict) and "/torch/" not in str(frame.get("filename"))
+        for frame in mappings(entry.get("frames"))
+        if "/torch/" not in str(frame.get("filename"))
     ][:MAX_FRAMES]
     called = f", called at {', '.join(places)}" if places else ""
     name, sizes = str(entry.get("profiling_name"))[:80], str(entry.get("input_sizes"))[:80]
@@ -171,28 +151,12 @@ def _version(path: str) -> tuple[int, int]:
     return (status.st_mtime_ns, status.st_size)
 
 
-LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
-"""The bounds of the time between two questions to a rank, which is a tenth of the limit. An answer costs the rank 5 ms
-in a thread of torch, and the agent 10 ms (measured with 2,000 recorded collectives)."""
-PART_OF_LIMIT = 10
-
-
-class Waiting(NamedTuple):
-    """Waiting describes a rank's wait in a collective, according to the rank's answers."""
-
-    has_done_some: bool
-    """Whether the rank has finished collectives before."""
-    seconds: float
-    timeout: float
-    """The script's own limit for the collective, in seconds; 0: none."""
-
-
 class Counters:
     """Counters keeps the answers of one attempt's ranks. `ranks` returns the living ranks."""
 
     def __init__(self, ranks: Callable[[], Sequence[RankProcess]], limit: float) -> None:
         self._ranks = ranks
-        self._every = min(max(limit / PART_OF_LIMIT, LEAST_SECONDS), MOST_SECONDS)
+        self._every = min(max(limit / 10, LEAST_SECONDS), MOST_SECONDS)
         self._asked: dict[int, float] = {}
         self._recorder: Optional[tuple[int, FlightRecorder, float]] = None
         self._last: dict[int, Recorded] = {}
@@ -223,12 +187,12 @@ class Counters:
             if recorder.ask():
                 self._recorder = rank, recorder, now
 
-    def waiting(self, rank: int) -> Optional[Waiting]:
-        """Returns a rank's wait in a collective at the last question; None if it was in none, or can't answer."""
+    def waiting(self, rank: int) -> Optional[tuple[Recorded, float]]:
+        """Returns a rank's last answer if it is in a collective, and the seconds in it; None if it is in none."""
         last = self._last.get(rank)
         if last is None or last.oldest_open is None:
             return None
-        return Waiting(last.oldest_open > 0, self._answered_at[rank] - self._since[rank], last.timeout)
+        return last, self._answered_at[rank] - self._since[rank]
 
     def _take(self, rank: int, answer: Recorded, now: float) -> None:
         last = self._last.get(rank)

@@ -1,14 +1,9 @@
 """This module decides which source of a rank's progress counts, and how long the rank has shown no sign of life.
 
-The sources in order of precedence, the closest to the script first:
-
-1. The progress file (`Heartbeats`), which the script itself writes.
-2. The reports of Hugging Face's Trainer. The Trainer's bar in the rank's output, recognised by the same total, shows
-   steps earlier.
-3. The rank's output, matched with the job's `spec.progress`, or with lines that only training prints.
-4. torch's collectives, which only show that a rank waits.
-
-If the rank never reports the duration of a step, it is derived from its steps (`StepTimes`).
+In order of precedence: the progress file (`Heartbeats`), which the script itself writes; the reports of Hugging Face's
+Trainer, whose bar in the rank's output, recognised by the same total, shows steps earlier; the rank's output, matched
+with the job's `spec.progress`, or with lines that only training prints; and torch's collectives, which only show that a
+rank waits.
 
 With the first source, only new progress is a sign of life. With the others, output and advancing collectives count too,
 because an evaluation or a checkpoint between two reports may be long. With the job's own pattern, only matching lines
@@ -17,13 +12,14 @@ count. Lines that are recognised without a setting are shown and never watched.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
-from typing import Optional
+from typing import Any, Optional
 
 from trainmaster_operator.agent.progress.printed import Printed
-from trainmaster_operator.agent.progress.recorder import Counters, Waiting
+from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.progress.trainer import TrainerReports
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.limits import MAX_PROGRESS_FILE_BYTES
@@ -33,6 +29,11 @@ from trainmaster_operator.wire.values import loads, whole
 
 REPORT_SECONDS = 0.2
 """The usual time between reports of steps: scripts spare the disk, and bars spare their terminal (tqdm: 0.1 s)."""
+PROGRESS_LIMIT, FIRST_STEP_LIMIT = "failurePolicy.hang.progressSeconds", "failurePolicy.hang.firstStepSeconds"
+INTERVAL_SECONDS = 5.0
+"""Steps are seen up to 0.25 s late (`hang/observation`), a twentieth of this interval."""
+INTERVALS = 7
+COUNT_BYTES = 8
 
 
 class Sources:
@@ -47,12 +48,9 @@ class Sources:
         printed: Optional[Printed] = None,
         counters: Optional[Counters] = None,
     ) -> None:
-        self._settings = settings
-        self._own = ranks
-        self._started_at = started_at
-        self._heartbeats = heartbeats
-        self._printed = printed
-        self._counters = None if settings.progress_preset == NONE else counters
+        self._settings, self._own, self._started_at, self._heartbeats = settings, ranks, started_at, heartbeats
+        self._printed = printed or Printed(settings, lambda _text: None)
+        self._counters = counters or Counters(list, settings.progress_timeout)
         self._trainer = TrainerReports()
         self._step_times = {rank: StepTimes() for rank in ranks}
         self._reported_at = started_at
@@ -72,10 +70,8 @@ class Sources:
 
     def poll(self, now: float) -> bool:
         """Read the changed sources; returns whether there were any."""
-        changed = self._heartbeats.poll(now) or self._changed
-        if self._printed is not None and self._printed.changed:
-            self._printed.changed, changed = False, True
-        self._changed = False
+        changed = self._heartbeats.poll(now) or self._changed or self._printed.changed
+        self._changed = self._printed.changed = False
         if changed:
             found = {rank: self._progress(rank) for rank in self._own}
             self.ranks = {
@@ -83,9 +79,7 @@ class Sources:
                 for rank, progress in found.items()
                 if progress is not None
             }
-        if self._counters is not None:
-            limit = self._settings.progress_timeout
-            self._counters.poll([rank for rank in self._own if self._may_wait(rank, now, limit)], now)
+        self._counters.poll([rank for rank in self._own if self._may_wait(rank, now)], now)
         return changed
 
     def state(self, rank: int, now: float) -> RankState:
@@ -112,27 +106,21 @@ class Sources:
             return min(now - self._started_at, self._settings.progress_timeout)
         if rank in self._heartbeats.ranks:
             return now - self._heartbeats.progressed_at.get(rank, self._started_at)
-        printed = self._printed
-        seen = [self._started_at]
-        if self._has_trainer(rank):
-            seen.append(self._reported_at)
-        if printed is not None:
-            seen.append(printed.progressed_at.get(rank, self._started_at))
-            if self._has_trainer(rank) or not printed.is_strict:
-                seen.append(printed.printed_at.get(rank, self._started_at))
-        if self._counters is not None and not (printed is not None and printed.is_strict):
-            seen.append(self._counters.moved_at.get(rank, self._started_at))
-        return now - max(seen)
+        printed, has_trainer = self._printed, self._has_trainer(rank)
+        seen = [{rank: self._reported_at} if has_trainer else {}, printed.progressed_at]
+        if has_trainer or not printed.is_strict:
+            seen.append(printed.printed_at)
+        if not printed.is_strict:
+            seen.append(self._counters.moved_at)
+        return now - max(times.get(rank, self._started_at) for times in seen)
 
     @property
     def first_step_at(self) -> dict[int, float]:
         """Returns when each rank finished the attempt's first step, if known (seconds since the epoch)."""
         found = dict(self._heartbeats.first_step_at)
-        printed = {} if self._printed is None else self._printed.first_step_at
-        for rank in self.ranks:
-            if rank in self._heartbeats.ranks:
-                continue
-            first = printed.get(rank, self._first_report_with_step if self._has_trainer(rank) else None)
+        for rank in self.ranks.keys() - self._heartbeats.ranks.keys():
+            reported = self._first_report_with_step if self._has_trainer(rank) else None
+            first = self._printed.first_step_at.get(rank, reported)
             if first is not None:
                 found[rank] = first
         return found
@@ -141,23 +129,19 @@ class Sources:
         written = self._heartbeats.ranks.get(rank)
         if written is not None:
             return written
-        printed = None if self._printed is None else self._printed.progress(rank)
+        rules = self._printed.rules.get(rank)
+        printed = None if rules is None else rules.progress
         reported = self._trainer.progress if self._has_trainer(rank) else None
         if reported is None:
             return printed
         if printed is not None:
             known = {name: value for name, value in reported._asdict().items() if value not in (None, "", ())}
             reported = printed._replace(**known)
-        return self._with_bar(rank, reported)
-
-    def _with_bar(self, rank: int, reported: RankProgress) -> RankProgress:
-        """Returns the Trainer's report with the step of the Trainer's bar, if the bar has advanced since the report."""
-        total = reported.total_steps
-        bar = None if self._printed is None or total is None else self._printed.bar(rank, total)
-        if bar is None or total is None or bar.n < (reported.step or 0) or not bar.n:
+        bar = None if rules is None or reported.total_steps is None else rules.bars.get(reported.total_steps)
+        if bar is None or not bar.n or bar.n < (reported.step or 0):
             return reported
-        remaining = None if bar.step_seconds is None else (total - bar.n) * bar.step_seconds
-        eta = remaining if remaining is not None else reported.eta_seconds
+        # The Trainer's bar has advanced since its report.
+        eta = reported.eta_seconds if bar.step_seconds is None else (bar.total - bar.n) * bar.step_seconds
         return reported._replace(step=bar.n, step_seconds=bar.step_seconds, eta_seconds=eta)
 
     def _has_trainer(self, rank: int) -> bool:
@@ -168,22 +152,27 @@ class Sources:
             return True
         if self._has_trainer(rank):
             return not self._trainer.is_over
-        return rank in self.ranks and self._printed is not None and self._printed.is_asked_for
+        return rank in self.ranks and self._printed.is_asked_for
 
-    def _may_wait(self, rank: int, now: float, limit: float) -> bool:
+    def _may_wait(self, rank: int, now: float) -> bool:
         """Returns whether to ask a rank for its collectives, because it has never reported or no longer reports."""
-        if rank in self._heartbeats.ranks or not limit:
+        limit = self._settings.progress_timeout
+        if rank in self._heartbeats.ranks or not limit or self._settings.progress_preset == NONE:
             return False
         return not self._is_watched(rank) or self.silent_seconds(rank, now) > limit / 2
 
     def _state_by_collectives(self, rank: int) -> RankState:
-        waiting = None if self._counters is None else self._counters.waiting(rank)
-        return RankState() if waiting is None else observe_waiting(self._settings, waiting)
-
-
-INTERVAL_SECONDS = 5.0
-"""Steps are seen up to 0.25 s late (`hang/observation`), a twentieth of this interval."""
-INTERVALS = 7
+        """Returns the state of a rank about which only its present collective is known."""
+        waiting = self._counters.waiting(rank)
+        if waiting is None:
+            return RankState()
+        recorded, seconds = waiting
+        limit, name = self._settings.progress_timeout, PROGRESS_LIMIT
+        if not recorded.oldest_open:
+            limit, name = self._settings.first_step_timeout, FIRST_STEP_LIMIT
+        if limit and recorded.timeout > limit:
+            limit, name = recorded.timeout, "the collective's own timeout"
+        return RankState(None, "", seconds, limit, name, not recorded.oldest_open)
 
 
 class StepTimes:
@@ -191,8 +180,8 @@ class StepTimes:
 
     It counts steps over intervals of INTERVAL_SECONDS, or of one step if that takes longer, and uses the median of the
     last INTERVALS of them. So an evaluation or a checkpoint, which only lengthens one interval, changes nothing, and a
-    change of speed shows within half a minute, or four steps. Between intervals the last value stays. The time before
-    the first step is setup and doesn't count. A rank that first reports 0 may continue from its checkpoint's step.
+    change of speed shows within half a minute, or four steps. The time before the first step is setup and doesn't
+    count. A rank that first reports 0 may continue from its checkpoint's step.
     """
 
     def __init__(self) -> None:
@@ -241,9 +230,6 @@ class StepTimes:
             self._began = step, now
 
 
-COUNT_BYTES = 8
-
-
 class Heartbeats:
     """Heartbeats reads the newest progress of each rank from one attempt's files.
 
@@ -279,7 +265,10 @@ class Heartbeats:
             if written is None and (path not in self._written or count == self._counts.get(path)):
                 continue
             if written is not None:
-                self._written[path] = self._of_this_attempt(written)
+                times = {name: getattr(written, name) for name in ("joined_at", "restored_at", "first_step_at")}
+                earlier = [name for name, at in times.items() if at is not None and at < self._since]
+                unknown: dict[str, Any] = dict.fromkeys(earlier)
+                self._written[path] = written._replace(**unknown)
             self._counts[path], progress = count, self._written[path]
             if rank not in self.first_step_at and self._has_stepped(progress):
                 self.first_step_at[rank] = progress.first_step_at or self._seen[path][1] / 1e9
@@ -293,13 +282,6 @@ class Heartbeats:
             changed = True
         return changed
 
-    def _of_this_attempt(self, written: RankProgress) -> RankProgress:
-        joined_at, restored_at, first_step_at = (
-            None if at is None or at < self._since else at
-            for at in (written.joined_at, written.restored_at, written.first_step_at)
-        )
-        return written._replace(joined_at=joined_at, restored_at=restored_at, first_step_at=first_step_at)
-
     def _has_stepped(self, progress: RankProgress) -> bool:
         if self._since:
             return progress.first_step_at is not None
@@ -307,17 +289,15 @@ class Heartbeats:
 
     def _read(self, path: str) -> Optional[bytes]:
         """Returns a file's content if it has changed, else None."""
-        try:
+        with contextlib.suppress(OSError):
             status = os.stat(path)
             seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if self._seen.get(path) == seen:
-                return None
-            with open(path, "rb") as file:
-                text = file.read(MAX_PROGRESS_FILE_BYTES + 1)
-        except OSError:
-            return None
-        self._seen[path] = seen
-        return text
+            if self._seen.get(path) != seen:
+                with open(path, "rb") as file:
+                    text = file.read(MAX_PROGRESS_FILE_BYTES + 1)
+                self._seen[path] = seen
+                return text
+        return None
 
 
 def _read_count(path: str) -> Optional[int]:
@@ -348,24 +328,10 @@ def observe_rank(
     """
     if progress is None:
         return RankState()
-    seconds, limit, patient = _limit(settings, progress)
+    seconds, limit, patient = settings.progress_timeout, PROGRESS_LIMIT, False
+    if progress.section_seconds:
+        seconds, limit, patient = progress.section_seconds, "sectionSeconds", True
+    elif not progress.step:
+        seconds, limit, patient = settings.first_step_timeout, FIRST_STEP_LIMIT, True
     state = RankState(progress.step, progress.section or "", silent_seconds, seconds, limit, patient)
     return state._replace(unreported=unreported)
-
-
-def observe_waiting(settings: AgentSettings, waiting: Waiting) -> RankState:
-    """Returns the state of a rank about which only its present collective is known."""
-    limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
-    if not waiting.has_done_some:
-        limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"
-    if limit and waiting.timeout > limit:
-        limit, name = waiting.timeout, "the collective's own timeout"
-    return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
-
-
-def _limit(settings: AgentSettings, progress: RankProgress) -> tuple[float, str, bool]:
-    if progress.section_seconds:
-        return progress.section_seconds, "sectionSeconds", True
-    if not progress.step:
-        return settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds", True
-    return settings.progress_timeout, "failurePolicy.hang.progressSeconds", False

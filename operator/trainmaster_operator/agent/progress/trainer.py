@@ -32,55 +32,48 @@ MAX_CONNECTIONS = 8
 REQUEST_SECONDS = 5.0
 BURST, PER_SECOND = 20, 4.0
 """The limits of reports to read. A Trainer sends one every 5 s. Others get the answer 429, which it ignores."""
+MAX_METRICS = 64
+MAX_VALUE_CHARACTERS = 64
+_WHOLE = {"current_step": "step", "total_steps": "totalSteps"}
+_NUMBERS = {
+    "current_epoch": "epoch",
+    "epoch": "epoch",
+    "loss": "loss",
+    "grad_norm": "gradNorm",
+    "learning_rate": "learningRate",
+}
 
 
 class TrainerServer:
     """TrainerServer listens until the agent ends. `receive` takes the bodies of the present attempt's reports."""
 
     def __init__(self, loop: Loop, receive: Callable[[Any], None]) -> None:
-        self._loop = loop
+        self._loop, self._receive = loop, receive
         self._numbers = itertools.count(1)
-        self._exchanges: dict[int, _Exchange] = {}
+        self._exchanges: dict[int, tuple[PeerConnection, Request]] = {}
         self._token = ""
-        self._receive = receive
         self._room, self._room_at = float(BURST), 0.0
         self._socket: Optional[socket.socket] = None
 
     def serve(self, token_file: str) -> int:
-        """Begin an attempt; returns the port for its reports, 0 if the server can't listen."""
+        """Begin an attempt with a new token; returns the port for its reports, 0 if the server can't listen."""
+        self._token = os.urandom(16).hex()
         try:
             os.makedirs(os.path.dirname(token_file), exist_ok=True)
-            self.begin(token_file)
+            fd = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(fd, "w", encoding="ascii") as file:
+                file.write(self._token)
+            if self._socket is None:
+                self._socket = socket.create_server((ADDRESS, 0), backlog=MAX_CONNECTIONS)
+                self._socket.setblocking(False)
+                self._loop.watch(self._socket.fileno(), READ, self._accept)
         except OSError:
-            # The launch fails for the same reason, and reports it.
+            # If the token can't be written, the launch fails for the same reason, and reports it.
             return 0
-        return self.open()
-
-    def open(self) -> int:
-        """Listen, and return the port; 0 on failure, and then ranks get no port."""
-        if self._socket is None:
-            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            try:
-                listener.bind((ADDRESS, 0))
-                listener.listen(MAX_CONNECTIONS)
-            except OSError:
-                listener.close()
-                return 0
-            listener.setblocking(False)
-            self._socket = listener
-            self._loop.watch(listener.fileno(), READ, self._accept)
         return int(self._socket.getsockname()[1])
 
-    def begin(self, token_file: str) -> None:
-        """Begin an attempt: write its token, and forget the previous one. Raises OSError."""
-        self._token = os.urandom(16).hex()
-        fd = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(fd, "w", encoding="ascii") as file:
-            file.write(self._token)
-
     def _accept(self, _events: int) -> None:
-        if self._socket is None:
-            return
+        assert self._socket is not None
         try:
             sock, _ = self._socket.accept()
         except OSError:
@@ -88,30 +81,28 @@ class TrainerServer:
         if len(self._exchanges) >= MAX_CONNECTIONS:
             self._close(next(iter(self._exchanges)))
         number = next(self._numbers)
-        connection = PeerConnection(self._loop, sock, number, self._happened)
-        self._exchanges[number] = _Exchange(connection, Request())
+        self._exchanges[number] = PeerConnection(self._loop, sock, number, self._happened), Request()
         self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
 
     def _happened(self, event: Union[Readable, Closed]) -> None:
         """Handle a connection's new data, or its end."""
-        peer = getattr(event, "peer", 0)
-        exchange = self._exchanges.get(peer)
-        if exchange is None:
+        if isinstance(event, Closed):
+            self._exchanges.pop(event.peer, None)
             return
-        if not isinstance(event, Readable):
-            del self._exchanges[peer]
+        if event.peer not in self._exchanges:
             return
-        data = exchange.connection.read()
+        connection, request = self._exchanges[event.peer]
+        data = connection.read()
         if data is None:
             return
-        exchange.request.feed(data)
+        request.feed(data)
         try:
-            answer = self._answer(exchange.request)
+            answer = self._answer(request)
         except BadRequest as error:
             answer = response(error.status, f"{error}\n")
         if answer:
-            exchange.connection.send(answer)
-            exchange.connection.finish(exchange.request.missing)
+            connection.send(answer)
+            connection.finish(request.missing)
 
     def _answer(self, request: Request) -> bytes:
         """Returns the answer to a connection's one request; empty while that is incomplete."""
@@ -146,36 +137,13 @@ class TrainerServer:
     def _has_room(self) -> bool:
         now = time.monotonic()
         self._room = min(BURST, self._room + (now - self._room_at) * PER_SECOND)
-        self._room_at = now
-        if self._room < 1:
-            return False
-        self._room -= 1
-        return True
+        self._room_at, has_room = now, self._room >= 1
+        self._room -= has_room
+        return has_room
 
     def _close(self, number: int) -> None:
-        exchange = self._exchanges.pop(number, None)
-        if exchange is not None:
-            exchange.connection.close()
-
-
-class _Exchange:
-    """_Exchange is a connection and its one request."""
-
-    def __init__(self, connection: PeerConnection, request: Request) -> None:
-        self.connection = connection
-        self.request = request
-
-
-MAX_METRICS = 64
-MAX_VALUE_CHARACTERS = 64
-_WHOLE = {"current_step": "step", "total_steps": "totalSteps"}
-_NUMBERS = {
-    "current_epoch": "epoch",
-    "epoch": "epoch",
-    "loss": "loss",
-    "grad_norm": "gradNorm",
-    "learning_rate": "learningRate",
-}
+        if number in self._exchanges:
+            self._exchanges.pop(number)[0].close()
 
 
 class TrainerReports:
@@ -189,10 +157,7 @@ class TrainerReports:
         self._percent: Optional[float] = None
 
     def receive(self, body: object) -> bool:
-        """Read one report; returns whether it shows progress (a new step, or a new percentage if there are no steps).
-
-        A malformed report shows none.
-        """
+        """Read a report; returns whether it shows progress (a new step, or a new percentage if there are no steps)."""
         status = mapping(body).get("trainerStatus")
         if not isinstance(status, Mapping):
             return False

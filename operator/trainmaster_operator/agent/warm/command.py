@@ -56,9 +56,10 @@ def warm_command(command: Sequence[str]) -> Union[WarmCommand, str]:
         return "the command starts torchrun itself"
     flags, words = _split(command[1:])
     for flag in flags:
-        why = _REFUSED_FLAGS.get(flag[1:2], "" if flag[1:2] in _PLAIN_FLAGS + _FLAGS_WITH_VALUE else "is not known")
+        letter = flag[1:2]
+        why = _REFUSED_FLAGS.get(letter, "" if letter in _PLAIN_FLAGS + _FLAGS_WITH_VALUE else "is not known")
         if why:
-            return f"Python's flag -{flag[1:2]} {why}"
+            return f"Python's flag -{letter} {why}"
         if flag.startswith("-Ximporttime"):
             return "Python's flag -X importtime measures imports"
     interpreter = (command[0], *flags)

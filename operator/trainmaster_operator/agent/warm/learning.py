@@ -32,11 +32,7 @@ class Learning:
     """Learning asks one rank of an attempt, once, and calls `learned` with the names."""
 
     def __init__(self, loop: Loop, run: RunProcesses, path: str, learned: Callable[[Sequence[str]], None]) -> None:
-        self._loop = loop
-        self._run = run
-        self._path = path
-        """The path of the answer, without the local rank."""
-        self._learned = learned
+        self._loop, self._run, self._path, self._learned = loop, run, path, learned
         self._asked: Optional[int] = None
         self._polls = 0
         loop.call_later(SILENT_SECONDS, lambda: self._ask(0))

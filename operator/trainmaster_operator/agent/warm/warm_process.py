@@ -7,6 +7,7 @@ which may differ from the agent's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.kernel import free_memory
-from trainmaster_operator.agent.process.output import Printers, Pump, RotatedLog
+from trainmaster_operator.agent.process.output import Printers, Pump
 from trainmaster_operator.agent.process.state_folder import write_atomically
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.agent.warm import stage
@@ -60,12 +61,9 @@ class WarmProcess:
         printers: Printers,
         put: Callable[[events.Event], None],
     ) -> None:
-        self._loop = loop
-        self._settings = settings
-        self._command = command
-        self._form = warm_command(command)
-        self._printers = printers
+        self._loop, self._settings, self._command, self._printers = loop, settings, command, printers
         self._put = put
+        self._form = warm_command(command)
         self._folder = os.path.join(settings.state_dir, "warm")
         self._environ: Mapping[str, str] = {}
         self._own_variables: frozenset[str] = frozenset()
@@ -78,15 +76,13 @@ class WarmProcess:
         self._channel: Optional[socket.socket] = None
         self._received = b""
         self._pumps: list[Pump] = []
-        self._logs: list[RotatedLog] = []
         self._ready = False
-        self._order: Optional[bytes] = None
-        self._sent = False
-        self._attempt = 0
-        """The present order's attempt."""
-        self._answered: Callable[[str], None] = _nobody
+        self._unsent = b""
+        """The present order, until it is sent."""
+        self._orders = 0
+        self._answered: Optional[Callable[[str], None]] = None
+        """Takes the answer to the present order; None: there is no unanswered one."""
         self._timer: Optional[Timer] = None
-        self._look_timer: Optional[Timer] = None
         self._left_out: set[str] = set()
         """Modules that the next process doesn't import: those that can't be forked, and their importers."""
         self._problems: set[str] = set()
@@ -101,6 +97,7 @@ class WarmProcess:
         """Why there is no warm process; empty if there is one, or one is starting."""
         self.lacks_torch = False
         """Whether the reason is that torch is missing."""
+        loop.call_every(LOOK_SECONDS, self._look)
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
         """Start the process in this environment, which lacks each rank's own variables."""
@@ -111,21 +108,17 @@ class WarmProcess:
             self._end(form, events.HOPELESS)
             return
         self._path, problem = script_path(form, os.getcwd())
+        free = free_memory(self._settings.cgroup_root)
         if problem:
             self._end(problem, events.HOPELESS)
             return
-        try:
-            write_stage(self._folder)
-        except OSError as error:
-            self._end(f"it cannot be started: {error}", events.LACKING)
-            return
-        free = free_memory(self._settings.cgroup_root)
         if free is not None and free < MIN_FREE_BYTES:
             missing = f"{free // _MEBIBYTE} MiB of memory are left, and a warm process gets none below"
             self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", events.LACKING)
             return
         self.reason = ""
         try:
+            write_stage(self._folder)
             self._read_modules()
             self._probe_pid = self._spawn((*form.interpreter, "-c", PROBE_PROGRAM, self._folder), PROBE, {})
         except (LaunchError, OSError) as error:
@@ -133,47 +126,37 @@ class WarmProcess:
 
     def learn(self, names: Sequence[str]) -> None:
         """Import the modules of one of this worker's ranks, and put `ModulesLearned` when done."""
-        self._order_imports(names)
+        if self._channel is None:
+            return
+        path = os.path.join(self._folder, "later.json")
+        try:
+            write_atomically(path, json.dumps(list(names)))
+            self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
+        except OSError:
+            # The process is about to end, or hangs; an order to fork will show it.
+            return
+        self._importing = bool(names)
 
     def preload(self, modules: Modules) -> None:
         """Import the modules that another worker has learned."""
         if self.modules is None:
             self._keep(modules)
-            self._order_imports(modules.names)
+            self.learn(modules.names)
 
-    def fork(
-        self,
-        attempt: int,
-        folder: str,
-        ranks: Sequence[Mapping[str, Any]],
-        store: Optional[Mapping[str, Any]],
-        answered: Callable[[str], None],
-    ) -> None:
-        """Order the process to fork an attempt's ranks; `ranks` lists each `localRank`, `environ`, `stdout`, `stderr`.
+    def fork(self, order: Mapping[str, Any], folder: str, answered: Callable[[str], None]) -> None:
+        """Order the process to fork an attempt's ranks (`RankStarts.order`); `folder` is the attempt's folder.
 
-        `folder` is the attempt's folder. `store`: the same fields for the process that serves the store, if this worker
-        runs one. `answered` is called once, with an empty text, or the reason why there are no ranks.
+        `answered` is called once, with an empty text, or the reason why there are no ranks.
         """
-        order = {
-            "type": "fork",
-            "attempt": attempt,
-            "announcements": os.path.join(folder, "ranks"),
-            "ranks": list(ranks),
-            "store": store,
-            "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else "",
-        }
-        self._attempt = attempt
-        self._order, self._answered, self._sent = json.dumps(order).encode() + b"\n", answered, False
-        if self._ready:
-            patience = IMPORT_SECONDS if self._importing else ORDER_SECONDS
-        else:
-            patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
-        self._timer = self._loop.call_later(patience, self._late)
+        self._orders += 1
+        modules_file = os.path.join(folder, MODULES_FILE) if self.modules is None else ""
+        order = {"type": "fork", "number": self._orders, "modulesFile": modules_file, **order}
+        self._unsent, self._answered = json.dumps(order).encode() + b"\n", answered
+        patience = IMPORT_SECONDS if self._importing or not self._ready else ORDER_SECONDS
+        if self._settings.preload and not self._ready:
+            patience = PRELOAD_SECONDS
+        self._timer = self._loop.call_later(patience, lambda: self._fail("the warm process didn't answer in time"))
         self._send_order()
-
-    def confirm(self) -> None:
-        """Record that all ordered ranks have announced themselves, even if the answer hasn't arrived yet."""
-        self._answer("")
 
     @property
     def needs_launcher(self) -> bool:
@@ -187,9 +170,8 @@ class WarmProcess:
         """
         assert not isinstance(self._form, str), "torchrun serves it where there is a launcher"
         write_stage(self._folder)
-        path = script_path(self._form, os.getcwd()).path
         store = os.path.join(self._folder, stage.PACKAGE, "store.py")
-        return (*self._form.interpreter, store, *filter(None, (path,)))
+        return (*self._form.interpreter, store, *filter(None, (self._path,)))
 
     @property
     def pids(self) -> set[int]:
@@ -199,7 +181,7 @@ class WarmProcess:
     @property
     def busy(self) -> bool:
         """Returns whether an order is unanswered."""
-        return self._order is not None
+        return self._answered is not None
 
     def private_bytes(self) -> Optional[int]:
         """Returns the process's unshared memory [bytes]; None if there is no process."""
@@ -221,8 +203,6 @@ class WarmProcess:
             self.pid = 0
             self._end(self.reason or f"the warm process has ended {_how(ending)}", self._verdict)
 
-    # Its start
-
     def _probed(self, ending: Ending) -> None:
         """Start the process itself, once it is certain that this Python stops before it runs the user's program.
 
@@ -231,13 +211,15 @@ class WarmProcess:
         if self.was_killed:
             # The process may no longer be needed.
             self._end("it was ended while it started", self._verdict)
-            return
-        if ending.exit_code == EXIT_DEAF:
+        elif ending.exit_code == EXIT_DEAF:
             self._end("this Python doesn't import sitecustomize from PYTHONPATH", events.HOPELESS)
-            return
-        if ending.exit_code != EXIT_PROBED:
+        elif ending.exit_code != EXIT_PROBED:
             self._end(f"the probe of this Python has ended {_how(ending)}", events.FAILED)
-            return
+        else:
+            self._start_process()
+
+    def _start_process(self) -> None:
+        later = [] if self.modules is None else list(self.modules.names)
         config = {
             "pythonPath": self._environ.get("PYTHONPATH"),
             "path": self._path,
@@ -245,9 +227,9 @@ class WarmProcess:
             "leftOut": sorted(self._left_out),
             "required": [_REQUIRED],
             "preload": list(self._settings.preload),
-            "later": [] if self.modules is None else list(self.modules.names),
+            "later": later,
         }
-        self._importing = bool(config["later"])
+        self._importing = bool(later)
         path = os.path.join(self._folder, "config.json")
         ours, theirs = socket.socketpair()
         try:
@@ -262,7 +244,6 @@ class WarmProcess:
         ours.setblocking(False)
         self._channel = ours
         self._loop.watch(ours.fileno(), READ, self._read)
-        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._send_order()
 
     def _spawn(self, arguments: tuple[str, ...], value: str, streams: Mapping[int, int]) -> int:
@@ -274,23 +255,18 @@ class WarmProcess:
         environ[MARK] = "warm"
         with children.output_streams() as (ends, outputs):
             for name, fd, printer in zip(("out", "err"), ends, self._printers):
-                log = RotatedLog(os.path.join(self._folder, f"warm.{name}.log"))
-                self._logs.append(log)
-                self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
+                path = os.path.join(self._folder, f"warm.{name}.log")
+                self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, path))
             program = children.find_program(arguments[0], environ)
             return children.spawn(program, arguments, environ, {**outputs, **streams})
 
     def _look(self) -> None:
         """End the process if the ranks run short of memory."""
-        free = free_memory(self._settings.cgroup_root)
-        if free is None or free >= SHORT_BYTES:
-            self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
-            return
-        self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
-        self._say(self.reason)
-        self.kill(events.HOPELESS)
-
-    # Its answers
+        free = None if self.was_killed or not self.pid else free_memory(self._settings.cgroup_root)
+        if free is not None and free < SHORT_BYTES:
+            self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
+            self._printers.say(self.reason)
+            self.kill(events.HOPELESS)
 
     def _read(self, _events: int) -> None:
         channel = self._channel
@@ -323,13 +299,14 @@ class WarmProcess:
                 modules = Modules(module_names(answer["names"]))
                 self._keep(modules)
                 self._put(events.ModulesLearned(modules))
-        elif kind in ("forked", "refused"):
-            if answer["attempt"] == self._attempt:
-                self._answer(str(answer.get("reason", "")))
+        elif kind == "forked":
+            # The answer to an earlier order may arrive after its ranks have announced themselves.
+            if answer["number"] == self._orders:
+                self.answer(answer["reason"])
         elif kind == "failed":
             self._verdict, self.lacks_torch = events.LACKING, bool(answer["lacks"])
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
-            self._say(self.reason)
+            self._printers.say(self.reason)
         elif kind == "unforkable":
             self._leave_out(answer["problems"], answer["leftOut"])
 
@@ -338,78 +315,51 @@ class WarmProcess:
         for name, problem in problems.items():
             if name not in self._problems:
                 self._problems.add(name)
-                self._say(f"importing {name} {problem}, so ranks import it themselves")
+                self._printers.say(f"importing {name} {problem}, so ranks import it themselves")
         self._left_out.update(names)
         if _REQUIRED in self._left_out:
             self._verdict = events.HOPELESS
         first, *others = problems
         more = f", and {len(others)} more modules can't be forked" if others else ""
         self.reason = f"importing {first} {problems[first]}{more}"
-        self._answer(self.reason)
-
-    def _say(self, text: str) -> None:
-        self._printers.stderr.write(f"[agent]: {text}\n".encode())
-
-    # Learning
-
-    def _order_imports(self, names: Sequence[str]) -> None:
-        path = os.path.join(self._folder, "later.json")
-        if self._channel is None:
-            return
-        try:
-            write_atomically(path, json.dumps(list(names)))
-            self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
-        except OSError:
-            # The process is about to end, or hangs; an order to fork will show it.
-            return
-        self._importing = bool(names)
+        self.answer(self.reason)
 
     def _read_modules(self) -> None:
         """Read the modules that an earlier agent in this pod may have learned."""
-        try:
-            with open(os.path.join(self._folder, MODULES_FILE), encoding="utf-8") as file:
-                modules = Modules(module_names(json.load(file)))
-        except (OSError, ValueError, ProtocolError):
-            return
-        if self.modules is None:
-            self.modules = modules
-            self._put(events.ModulesLearned(modules))
+        path = os.path.join(self._folder, MODULES_FILE)
+        with contextlib.suppress(OSError, ValueError, ProtocolError), open(path, encoding="utf-8") as file:
+            modules = Modules(module_names(json.load(file)))
+            if self.modules is None:
+                self.modules = modules
+                self._put(events.ModulesLearned(modules))
 
     def _keep(self, modules: Modules) -> None:
         self.modules = modules
-        try:
+        with contextlib.suppress(OSError):  # the next agent in this pod learns them again
             write_atomically(os.path.join(self._folder, MODULES_FILE), json.dumps(list(modules.names)))
-        except OSError:
-            # The next agent in this pod learns them again.
-            return
-
-    # Orders
 
     def _send_order(self) -> None:
-        order, channel = self._order, self._channel
-        if order is None or channel is None or self._sent:
+        if self._answered is None or not self._unsent or self._channel is None:
             return
-        self._sent = True
+        order, self._unsent = self._unsent, b""
         try:
-            complete = channel.send(order) == len(order)
+            complete = self._channel.send(order) == len(order)
         except OSError:
             complete = False
         if not complete:
-            self.reason = "the warm process takes no orders"
-            self.kill(events.FAILED)
+            self._fail("the warm process takes no orders")
 
-    def _late(self) -> None:
-        self.reason = "the warm process didn't answer in time"
+    def _fail(self, reason: str) -> None:
+        self.reason = reason
         self.kill(events.FAILED)
 
-    def _answer(self, reason: str) -> None:
-        if self._order is None:
-            return
-        self._order = None
+    def answer(self, reason: str = "") -> None:
+        """Answer an unanswered order. `reason`: why there are no ranks; empty: all have announced themselves."""
+        answered, self._answered = self._answered, None
         if self._timer is not None:
             self._timer.cancel()
-        answered, self._answered = self._answered, _nobody
-        answered(reason)
+        if answered is not None:
+            answered(reason)
 
     def _end(self, reason: str, verdict: str) -> None:
         """Record that there is no warm process any more."""
@@ -419,25 +369,16 @@ class WarmProcess:
             self._loop.unwatch(self._channel.fileno())
             self._channel.close()
             self._channel = None
-        if self._look_timer is not None:
-            self._look_timer.cancel()
         self._received = b""
         for pump in self._pumps:
             pump.close()
-        for log in self._logs:
-            log.close()
         self._pumps.clear()
-        self._logs.clear()
-        self._answer(reason)
+        self.answer(reason)
         self._put(events.WarmProcessEnded(verdict))
 
 
 def _how(ending: Ending) -> str:
     return f"by signal {ending.signal}" if ending.signal else f"with exit code {ending.exit_code}"
-
-
-def _nobody(_reason: str) -> None:
-    return
 
 
 def write_stage(folder: str) -> None:
@@ -452,13 +393,5 @@ def write_stage(folder: str) -> None:
     for name, path in places.items():
         source = loader.get_data(f"{sources}/{name}.py")
         # An unchanged file keeps the bytecode that Python has cached for it.
-        if _read_bytes(path) != source:
+        if children.read_text(path) != source.decode():
             write_atomically(path, source.decode())
-
-
-def _read_bytes(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""

@@ -9,7 +9,7 @@ import pytest
 from tests.signer import GOOD
 from tests.signer import environment as trusted
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.process import launcher
+from trainmaster_operator.agent.process.launcher import CommandLine, Launch
 from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
@@ -18,8 +18,8 @@ def settings(**environ: str) -> AgentSettings:
     return read_settings({**trusted(), "TRAINMASTER_WORKER": "1", "TRAINMASTER_STATE_DIR": "/state", **environ})
 
 
-def plan(*command: str, **environ: str) -> launcher.CommandLine:
-    return launcher.command_line(settings(**environ), Assignment.parse(GOOD), 1, command, {})
+def plan(*command: str, **environ: str) -> CommandLine:
+    return Launch(settings(**environ), Assignment.parse(GOOD), 1, {}).command_line(command)
 
 
 def test_a_python_command_is_started_by_its_own_pythons_torchrun() -> None:
@@ -67,25 +67,22 @@ def test_an_empty_command_is_a_launch_error() -> None:
 
 
 def test_the_manifests_environment_is_set_anew_for_an_attempt() -> None:
-    made = launcher.rank_environment(
-        settings(NPROC_PER_NODE="4"),
-        Assignment.parse(GOOD),
-        1,
-        {"RANK": "9", "PET_NODE_RANK": "9", "PYTHONUNBUFFERED": "0"},
-    )
+    base = {"RANK": "9", "PET_NODE_RANK": "9", "PYTHONUNBUFFERED": "0"}
+    made = Launch(settings(NPROC_PER_NODE="4"), Assignment.parse(GOOD), 1, base).environment()
     assert "RANK" not in made, "torchrun sets it"
     assert (made["PET_NODE_RANK"], made["WORLD_SIZE"], made["PYTHONUNBUFFERED"]) == ("1", "8", "0")
 
 
 def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """getpass.getuser() is a KeyError for a user that the image's /etc/passwd doesn't have."""
-    assert "USER" not in launcher.rank_environment(settings(), Assignment.parse(GOOD), 1, {})
+    launch = Launch(settings(), Assignment.parse(GOOD), 1, {})
+    assert "USER" not in launch.environment()
     monkeypatch.setattr("os.getuid", lambda: 987_654)
-    assert launcher.rank_environment(settings(), Assignment.parse(GOOD), 1, {})["USER"] == "987654"
-    assert launcher.rank_environment(settings(), Assignment.parse(GOOD), 1, {"LOGNAME": "ada"})["LOGNAME"] == "ada"
+    assert launch.environment()["USER"] == "987654"
+    assert launch._replace(base={"LOGNAME": "ada"}).environment()["LOGNAME"] == "ada"
 
 
 def test_the_world_is_counted_by_worker_where_workers_differ() -> None:
     uneven = Assignment.parse({**GOOD, "processes": [8, 1]})
-    made = launcher.rank_environment(settings(TRAINMASTER_LAUNCHER="exec"), uneven, 1, {})
+    made = Launch(settings(TRAINMASTER_LAUNCHER="exec"), uneven, 1, {}).environment()
     assert (made["RANK"], made["WORLD_SIZE"], made["NPROC_PER_NODE"]) == ("8", "9", "1")

@@ -12,10 +12,14 @@ from tests.signer import GOOD, environment
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.planner.actions import Regroup
 from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.launcher import Launch
 from trainmaster_operator.agent.process.output import Printers
+from trainmaster_operator.agent.process.rank_processes import RankStarts
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.assignment import Assignment
+
+SILENT = cast(Printers, SimpleNamespace(say=lambda _text: None))
 
 
 class NoLoop:
@@ -36,10 +40,8 @@ def test_the_process_that_served_the_store_ends_with_the_first_attempt(
     )
     killed: list[int] = []
     monkeypatch.setattr(children, "send", lambda pids, _number: killed.extend(pids))
-    lines = SimpleNamespace(write=lambda _data: None)
-    printers = cast(Printers, SimpleNamespace(stdout=lines, stderr=lines))
     first = Assignment.parse(GOOD)
-    run = RunProcesses(cast(Loop, NoLoop()), settings, first, 0, printers, [].append, ["x"], {})
+    run = RunProcesses(cast(Loop, NoLoop()), RankStarts(Launch(settings, first, 0, {}), ["x"]), SILENT, [].append)
     Path(run.folder).mkdir(parents=True)
     run._ranks.store_pid = 4_194_305
     for attempt in (first.attempt + 1, first.attempt + 2):
@@ -60,10 +62,11 @@ def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
     monkeypatch.setattr(children, "descendants", lambda _root: list(below))
     monkeypatch.setattr(children, "send", lambda pids, _number: killed.extend(pids))
     loop, put = NoLoop(), []
-    printers = cast(Printers, None)
-    run = RunProcesses(cast(Loop, loop), settings, Assignment.parse(GOOD), 0, printers, put.append, ["x"], {})
+    starts = RankStarts(Launch(settings, Assignment.parse(GOOD), 0, {}), ["x"])
+    run = RunProcesses(cast(Loop, loop), starts, SILENT, put.append)
     if answered_first:
-        run._forked("the warm process has ended by signal 9")
+        run._ordered = {0}
+        run._forked(None, "the warm process has ended by signal 9")
         assert killed == [4_194_305], "which it may have forked"
     below.clear()
     run.sweep()
@@ -73,5 +76,6 @@ def test_an_attempt_that_has_ended_kills_nothing_of_the_next_one(
     for call in loop.later:
         call()
     if not answered_first:
-        run._forked("it was ended while it started")
+        run._ordered = {0}
+        run._forked(None, "it was ended while it started")
     assert not killed and list(map(repr, put)) == ["RunEmptied()"]

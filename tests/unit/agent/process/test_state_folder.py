@@ -21,7 +21,7 @@ def test_an_agent_whose_process_has_a_ranks_number_writes_the_file_and_leaves_th
     monkeypatch.setattr(os, "getpid", lambda: 1)
     fifo = os.open(f"{path}.1", os.O_RDWR | os.O_NONBLOCK)
     write_group(path, Assignment("job", 2, (0, 1), None, ("10.0.0.1", "10.0.0.2"), 29_000), 1)
-    wake(path, 1)
+    wake(f"{path}.1")
     assert os.read(fifo, 64) == b"."
     os.close(fifo)
     assert json.loads(Path(path).read_text())["attempt"] == 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.signer import GOOD, environment
 from trainmaster_operator.agent.process import launcher
+from trainmaster_operator.agent.process.launcher import Launch
 from trainmaster_operator.agent.settings import AgentSettings, read_settings
 from trainmaster_operator.wire.assignment import Assignment
 
@@ -18,7 +19,7 @@ def settings(processes: int) -> AgentSettings:
 
 
 def test_a_rank_is_counted_over_all_workers() -> None:
-    made = launcher.rank_variables(settings(2), UNEVEN, 1, 1, {})
+    made = Launch(settings(2), UNEVEN, 1, {}).rank_variables(1)
     assert (made["RANK"], made["LOCAL_RANK"], made["GROUP_RANK"], made["ROLE_RANK"]) == ("9", "1", "1", "9")
     assert (made["WORLD_SIZE"], made["LOCAL_WORLD_SIZE"], made["GROUP_WORLD_SIZE"]) == ("10", "2", "2")
     assert made["TORCHELASTIC_ERROR_FILE"] == "/state/attempt-3/torchrun/warm/attempt_0/1/error.json"
@@ -28,14 +29,14 @@ def test_the_warm_process_and_a_rank_have_together_what_a_cold_rank_has() -> Non
     base = {"PATH": "/bin", "RANK": "9", "MASTER_ADDR": "manifest", "FLAVOUR": "npu", "http_proxy": "http://proxy"}
     environ, own = launcher.warm_environment(settings(2), base)
     assert not own & environ.keys()
-    attempt = launcher.attempt_variables(settings(2), UNEVEN, 1, base, trainer_port=7)
-    rank = launcher.rank_variables(settings(2), UNEVEN, 1, 0, base)
-    first = launcher.rank_variables(settings(2), UNEVEN, 0, 0, base)
-    assert own == attempt.keys() | first.keys() > rank.keys()
-    cold = launcher.rank_environment(settings(2), UNEVEN, 1, base, trainer_port=7)
+    second = Launch(settings(2), UNEVEN, 1, base, trainer_port=7)
+    rank = second.rank_variables(0)
+    assert own == second._replace(node_rank=0).rank_variables(0).keys() > rank.keys()
+    assert rank.keys() > second.attempt_variables().keys()
+    cold = second.environment()
     added = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "PWD": str(Path.cwd())}
     added["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launcher.SIGNALS
-    assert {**environ, **attempt, **rank} == {**cold, **added, **rank}
+    assert {**environ, **rank} == {**cold, **added, **rank}
 
 
 def test_what_a_user_has_set_is_kept() -> None:

@@ -1,18 +1,17 @@
 """The stage runs in the warm process before `__main__` exists, from a folder in that process's search path.
 
-The stage runs in the job's own Python, any version from 3.9 on, and imports nothing of the agent. The agent orders the
-warm process to import modules and to fork ranks. In a rank, `enter` returns, the image's own `sitecustomize` is
-imported, if there is one, and the interpreter continues. In this order:
+The stage runs in the job's own Python, any version from 3.9 on, and imports nothing of the agent. In a rank, `enter`
+returns, the image's own `sitecustomize` is imported, if there is one, and the interpreter continues. In this order:
 
-- The interpreter imports `sitecustomize` by itself, which enters `orders`: the warm process, a loop over the agent's
-  orders on the channel.
+- The interpreter imports `sitecustomize` by itself, which enters `orders`: a loop over the agent's orders to import
+  modules and to fork ranks.
 - `forkable` imports modules and decides whether the process may fork; `devices` answers the modules' CUDA queries.
 - `forking` forks an attempt's ranks and the process that serves their store, and gives each rank its own state.
 - `store` serves torch's store to an attempt's ranks.
 - `this_process`, below all others, reads /proc about this process.
 
 The channel is a stream of JSON objects, one per line. The agent sends `fork` and `import`; the warm process answers
-with `ready`, `forked`, `refused`, `imported`, `unforkable` and `failed`. It ends when the channel closes.
+with `ready`, `forked` (or why not), `imported`, `unforkable` and `failed`. It ends when the channel closes.
 """
 
 from __future__ import annotations

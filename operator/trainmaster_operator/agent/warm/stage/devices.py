@@ -102,26 +102,21 @@ def _warm_answers() -> dict[str, Any]:
 def _answer(write: int) -> None:
     _restore()
     try:
+        cuda: Any = sys.modules["torch.cuda"]
+        count, available = cuda.device_count(), cuda.is_available()
+        found: dict[str, Any] = {"available": available, "count": count, "current": 0, "properties": []}
+        if available:
+            found["current"] = cuda.current_device()
+            for properties in map(cuda.get_device_properties, range(count)):
+                values = {name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")}
+                simple = {name: each for name, each in values.items() if isinstance(each, (bool, int, float, str))}
+                found["properties"].append(simple)
         with open(write, "w", encoding="utf-8") as file:
-            json.dump(_asked(sys.modules["torch.cuda"]), file)
+            json.dump(found, file)
     except BaseException as error:
         print(f"CUDA can't be asked: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(0)
-
-
-def _asked(cuda: Any) -> dict[str, Any]:
-    count = cuda.device_count()
-    found = {"available": cuda.is_available(), "count": count, "current": 0, "properties": []}
-    if found["available"]:
-        found["current"] = cuda.current_device()
-        found["properties"] = [_simple(cuda.get_device_properties(index)) for index in range(count)]
-    return found
-
-
-def _simple(properties: Any) -> dict[str, Any]:
-    values = {name: getattr(properties, name) for name in dir(properties) if not name.startswith("_")}
-    return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str))}
 
 
 def _received(read: int, pid: int) -> dict[str, Any]:

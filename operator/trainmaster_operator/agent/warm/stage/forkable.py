@@ -17,7 +17,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .devices import answering
@@ -25,6 +25,8 @@ from .this_process import descriptors, fork, has_children, target, thread_ids, t
 
 THREAD_SECONDS = 1.0
 """A thread that ends within this time after the imports harms no fork."""
+MOST_DRAWN = 100_000
+"""Random words that a module may draw at its import. If it draws more, it counts as having set a seed."""
 _HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
 _bootstrap: Any = importlib._bootstrap
 
@@ -34,7 +36,6 @@ class Blame:
 
     def __init__(self, own_variables: frozenset[str]) -> None:
         self._own_variables = own_variables
-        """The variables that are each rank's own."""
         self.problems: dict[str, str] = {}
         """The problem of each module's import, in words that follow its name."""
         self._importers: dict[str, set[str]] = {}
@@ -121,26 +122,21 @@ class Blame:
 
     def left_out(self) -> list[str]:
         """Returns the modules that can't be imported before a fork: blamed modules and their importers."""
-        found: set[str] = set()
-        rest = list(self.problems)
-        while rest:
-            name = rest.pop()
-            if name not in found:
-                found.add(name)
-                rest.extend(self._importers.get(name, ()))
+        found, rest = set(self.problems), list(self.problems)
+        for name in rest:
+            new = self._importers.get(name, set()) - found
+            found |= new
+            rest.extend(new)
         return sorted(found)
 
     def at_fork(self) -> str:
         """Returns the present obstacle to a fork; empty if there is none."""
         if threads():
             _fork_and_wait()
-        for name in threads().values():
-            return f"the warm process runs the thread {name!r}"
-        for fd in descriptors() - self.open_before:
-            problem = _opened(target(fd))
-            if problem:
-                return f"the warm process has {problem}"
-        return "the warm process has started a process" if has_children() else ""
+        found = [f"runs the thread {name!r}" for name in threads().values()]
+        found += [f"has {problem}" for problem in _opened(descriptors() - self.open_before)]
+        found += ["has started a process"] if has_children() else []
+        return f"the warm process {found[0]}" if found else ""
 
     def _look(self, name: str) -> None:
         """Find changes since the last check, and blame them on a module."""
@@ -153,10 +149,8 @@ class Blame:
         listing = os.listdir("/proc/self/fd")
         if listing != self._listing:
             open_now = descriptors()
-            for fd in open_now - self._descriptors:
-                problem = _opened(target(fd))
-                if problem:
-                    self.blame(name, problem)
+            for problem in _opened(open_now - self._descriptors):
+                self.blame(name, problem)
             self._listing, self._descriptors = listing, open_now
         if not self._has_children and has_children():
             self._has_children = True
@@ -175,19 +169,21 @@ class Blame:
         for name in names:
             while name:
                 if name in self._importers:
-                    for importer in self._stack:
-                        if importer != name:
-                            self._importers[name].add(importer)
-                            self._importers.setdefault(importer, set())
+                    importers = set(self._stack) - {name}
+                    self._importers[name] |= importers
+                    for importer in importers:
+                        self._importers.setdefault(importer, set())
                 name = name.rpartition(".")[0]
 
 
-def _opened(of: str) -> str:
-    device = of.startswith("/dev/") and not of.startswith("/dev/shm/")
-    if device and of not in _HARMLESS_DEVICES:
-        return f"opened {of}"
-    kind = of.partition(":")[0]
-    return f"opened {of if kind == 'anon_inode' else f'a {kind}'}" if kind in ("socket", "pipe", "anon_inode") else ""
+def _opened(fds: set[int]) -> Iterator[str]:
+    for opened in map(target, fds):
+        kind = opened.partition(":")[0]
+        device = opened.startswith("/dev/") and not opened.startswith("/dev/shm/")
+        if kind in ("socket", "pipe"):
+            yield f"opened a {kind}"
+        elif kind == "anon_inode" or (device and opened not in _HARMLESS_DEVICES):
+            yield f"opened {opened}"
 
 
 def _fork_and_wait() -> None:
@@ -197,16 +193,11 @@ def _fork_and_wait() -> None:
     os.waitpid(pid, 0)
 
 
-MOST_DRAWN = 100_000
-"""Random words that a module may draw at its import. If it draws more, it counts as having set a seed."""
-
-
 class Imports:
     """Imports keeps track of the imported modules, and of the state before them."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str]) -> None:
         self._path: str = config["path"]
-        """Python will put this first on sys.path."""
         self._left_out = frozenset(config["leftOut"])
         self._native = native
         self._users: dict[str, tuple[int, int]] = {}
@@ -240,24 +231,21 @@ class Imports:
             # Ranks get new seeds, so a seed that a module has set would be lost. Any of these modules may have set it.
             for each in (name, *new):
                 self.blame.blame(each, "seeded random numbers")
-        self._remember_files(new)
-
-    def _remember_files(self, names: set[str]) -> None:
-        for name in names:
-            path = getattr(sys.modules.get(name), "__file__", None)
+        for each in new:
+            path = getattr(sys.modules.get(each), "__file__", None)
             if isinstance(path, str) and not is_package_path(path):
                 self._users[path] = _version(path)
 
     def lacks(self, name: str, error: BaseException) -> bool:
         """Returns whether an error means that this module doesn't exist, even among the user's files."""
-        if not isinstance(error, ModuleNotFoundError) or error.name != name:
-            return False
         beside = os.path.join(self._path, name)
-        return not self._path or not (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
+        is_users = bool(self._path) and (os.path.isdir(beside) or os.path.isfile(f"{beside}.py"))
+        return isinstance(error, ModuleNotFoundError) and error.name == name and not is_users
 
     def outdated(self) -> str:
         """Returns the first of the user's files that a rank would import differently now; empty if there is none."""
-        return self._shadowed() or self._changed()
+        changed = (path for path, version in self._users.items() if _version(path) != version)
+        return self._shadowed() or next((f"{path} has changed since it was imported" for path in changed), "")
 
     def _shadowed(self) -> str:
         """Returns the first of the user's files whose name belongs to an imported module; empty if there is none."""
@@ -280,13 +268,6 @@ class Imports:
                 return f"{path} has the name of a module that is imported already"
         return ""
 
-    def _changed(self) -> str:
-        """Returns the first of the user's files that has changed since its import; empty if there is none."""
-        for path, version in self._users.items():
-            if _version(path) != version:
-                return f"{path} has changed since it was imported"
-        return ""
-
 
 def describe_error(error: BaseException) -> str:
     """Describes an import's error in one line."""
@@ -306,16 +287,12 @@ def _import(name: str, path: list[str]) -> None:
 
 def _random_states() -> dict[str, Any]:
     """Returns the states of the existing random generators that are seeded from the system at a start."""
-    modules: list[Any] = [sys.modules.get(name) for name in ("random", "numpy.random", "torch.random")]
-    random, numpy, torch = modules
-    states: dict[str, Any] = {}
-    if random is not None:
-        states["random"] = random.getstate()
-    if numpy is not None:
-        states["numpy"] = numpy.get_state(legacy=False)["state"]["key"].tobytes()
-    if torch is not None:
-        states["torch"] = torch.initial_seed()
-    return states
+    states: dict[str, Callable[[Any], Any]] = {
+        "random": lambda module: module.getstate(),
+        "numpy.random": lambda module: module.get_state(legacy=False)["state"]["key"].tobytes(),
+        "torch.random": lambda module: module.initial_seed(),
+    }
+    return {name: state(sys.modules[name]) for name, state in states.items() if sys.modules.get(name) is not None}
 
 
 def _follows(before: Any, now: Any) -> bool:
@@ -357,20 +334,17 @@ def packaged_modules() -> list[str]:
 
 def is_package_path(path: str) -> bool:
     """Returns whether a file belongs to an installed package or Python itself, not to the user."""
-    parts = path.split(os.sep)
-    if "site-packages" in parts or "dist-packages" in parts:
-        return True
-    return path.startswith(os.path.dirname(os.__file__) + os.sep)
+    packaged = not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
+    return packaged or path.startswith(os.path.dirname(os.__file__) + os.sep)
 
 
 def _is_packaged(name: str) -> bool:
     """Returns whether a name would be imported from an installed package or Python itself."""
     from importlib.util import find_spec
 
-    try:
+    spec = None
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = find_spec(name.partition(".")[0])
-    except (ImportError, ValueError, AttributeError):
-        return False
     if spec is None:
         return False
     paths = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())

@@ -23,6 +23,8 @@ STORE = "store"
 """The name by which the process that serves the store is announced."""
 STORE_SECONDS = 60.0
 """How long a rank waits for the store. After that torch's own client keeps trying."""
+STACKS_DESCRIPTOR = 500
+"""The lowest descriptor for the file of stacks."""
 
 
 class Forks:
@@ -30,12 +32,8 @@ class Forks:
 
     def __init__(self, config: dict[str, Any], oom_score: str, open_before: set[int], *, collects: bool) -> None:
         self._own_variables: list[str] = config["ownVariables"]
-        """The variables that are each rank's own."""
-        self._oom_score = oom_score
-        self._open_before = open_before
-        self._collects = collects
-        self._folder = os.getcwd()
-        self._umask = os.umask(0)
+        self._oom_score, self._open_before, self._collects = oom_score, open_before, collects
+        self._folder, self._umask = os.getcwd(), os.umask(0)
         os.umask(self._umask)
 
     def fork(self, order: dict[str, Any]) -> str | None:
@@ -59,12 +57,11 @@ class Forks:
         between = os.getpid()
         go_read, go_write = os.pipe()
         announced = []
-        processes = [(str(each["localRank"]), each) for each in order["ranks"]]
         distributed = hasattr(sys.modules.get("torch.distributed"), "TCPStore")
-        if distributed and order["store"] is not None:
-            # The store starts first, because the ranks wait for it.
-            processes.insert(0, (STORE, order["store"]))
-        for name, rank in processes:
+        for process in order["processes"]:
+            name, environ = process["name"], process["environ"]
+            if name == STORE and not distributed:
+                continue
             try:
                 pid = fork()
             except OSError:
@@ -72,7 +69,7 @@ class Forks:
                 os._exit(1)
             if pid == 0:
                 os.close(go_write)
-                self._become(rank)
+                self._become(process)
                 # A rank waits until its pid is announced and the agent is its parent.
                 if not os.read(go_read, 1):
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -80,12 +77,12 @@ class Forks:
                 while os.getppid() == between:
                     time.sleep(0.0001)
                 if name == STORE:
-                    _serve_store(rank["environ"])
+                    _serve_store(environ)
                 print_stacks_when_asked()
                 if order["modulesFile"]:
                     listen_for_learning(f"{order['modulesFile']}.{name}")
-                if distributed and "TRAINMASTER_JOINS" not in rank["environ"]:
-                    _wait_for_store(rank["environ"])
+                if distributed and "TRAINMASTER_JOINS" not in environ:
+                    _wait_for_store(environ)
                 return
             announced.append(f"{name} {pid}\n")
         fd = os.open(order["announcements"], os.O_WRONLY | os.O_NONBLOCK)
@@ -93,11 +90,11 @@ class Forks:
         os.write(go_write, b"." * len(announced))
         os._exit(0)
 
-    def _become(self, rank: dict[str, Any]) -> None:
+    def _become(self, process: dict[str, Any]) -> None:
         """Give this process the state of a process that a launcher has started."""
         os.setsid()
         os.close(CHANNEL)
-        for fd, path in ((1, rank["stdout"]), (2, rank["stderr"])):
+        for fd, path in ((1, process["stdout"]), (2, process["stderr"])):
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             os.dup2(opened, fd)
             os.close(opened)
@@ -105,12 +102,17 @@ class Forks:
             reopen(fd)
         for name in self._own_variables:
             os.environ.pop(name, None)
-        os.environ.update(rank["environ"])
+        os.environ.update(process["environ"])
         os.chdir(self._folder)
         os.umask(self._umask)
         set_oom_score(self._oom_score)
         renew()
-        collect_as_before(collects=self._collects)
+        # Python's garbage collector gets its state after a start, in which all imported objects are old: these calls
+        # move all objects out of the collector's reach, reset the counts, and make all objects old.
+        gc.freeze()
+        gc.unfreeze()
+        if self._collects:
+            gc.enable()
 
 
 def _serve_store(environ: dict[str, str]) -> NoReturn:
@@ -138,10 +140,6 @@ def _wait_for_store(environ: dict[str, str]) -> None:
             pause = min(0.05, pause * 1.2)
         else:
             return
-
-
-STACKS_DESCRIPTOR = 500
-"""The lowest descriptor for the file of stacks."""
 
 
 def renew() -> None:
@@ -195,15 +193,6 @@ def _keep_default_group() -> None:
     c10d._update_default_pg = update_and_keep  # type: ignore[union-attr]
 
 
-def collect_as_before(*, collects: bool) -> None:
-    """Put Python's garbage collector into its state after a start, in which all imported objects are old."""
-    # These calls move all objects out of the collector's reach, reset the counts, and make all objects old.
-    gc.freeze()
-    gc.unfreeze()
-    if collects:
-        gc.enable()
-
-
 def reopen(fd: int) -> None:
     """Open this process's own copy of a shared file, because a shared one has the same position in all ranks."""
     import fcntl
@@ -234,15 +223,13 @@ def print_stacks_when_asked() -> None:
         return
     try:
         opened = os.open(f"{named}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, STACKS_DESCRIPTOR)
+        finally:
+            os.close(opened)
     except OSError:
+        # The file can't be made, or the limit of descriptors is too low.
         return
-    try:
-        kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, STACKS_DESCRIPTOR)
-    except OSError:
-        # The limit of descriptors is too low.
-        return
-    finally:
-        os.close(opened)
     faulthandler.register(signal.SIGUSR2, file=kept, all_threads=True, chain=False)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import select
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from . import CHANNEL, EXIT_PROBED, MARK, PACKAGE, PROBE, VARIABLE
 from .forkable import Imports, describe_error
@@ -15,6 +15,12 @@ from .forking import Forks
 from .this_process import oom_score, set_oom_score
 
 _SITECUSTOMIZE = "sitecustomize"
+OOM_SCORE = 800
+"""Makes the kernel kill the warm process first when memory is short (proc(5), oom_score_adj)."""
+SCOUT_NICENESS = 19
+"""The niceness of a process that can't fork ranks any more, so that the ranks run first."""
+IDLE_SECONDS = 5.0
+"""The warm process collects its garbage, which takes 0.2 s, once it has had no orders for this long."""
 
 
 def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
@@ -27,16 +33,25 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
     os.environ.pop(MARK, None)
     if config_file == PROBE:
         os._exit(EXIT_PROBED)
-    _leave_path(os.path.dirname(os.path.abspath(path)))
+    folder = os.path.dirname(os.path.abspath(path))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
+    for known in (folder, os.path.join(folder, PACKAGE)):
+        sys.path_importer_cache.pop(known, None)
     if config_file:
         # Even after an error, this process must not become the user's program.
         try:
             with open(config_file, encoding="utf-8") as file:
                 config = json.load(file)
-            _restore_variable("PYTHONPATH", config["pythonPath"])
+            os.environ.pop("PYTHONPATH", None)
+            if config["pythonPath"] is not None:
+                os.environ["PYTHONPATH"] = config["pythonPath"]
             WarmLoop(config, native, collects=collects).serve()
         except BaseException:
-            _end_with_traceback()
+            import traceback
+
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(70)
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
     # This imports the image's own, if there is one. Otherwise `site` expects the resulting error.
@@ -44,41 +59,11 @@ def enter(path: str, native: frozenset[str], *, collects: bool) -> None:
     __import__(_SITECUSTOMIZE)
 
 
-def _leave_path(folder: str) -> None:
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]
-    for known in (folder, os.path.join(folder, PACKAGE)):
-        sys.path_importer_cache.pop(known, None)
-
-
-def _restore_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
-
-
-def _end_with_traceback() -> NoReturn:
-    import traceback
-
-    traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(70)
-
-
-OOM_SCORE = 800
-"""Makes the kernel kill the warm process first when memory is short (proc(5), oom_score_adj)."""
-SCOUT_NICENESS = 19
-"""The niceness of a process that can't fork ranks any more, so that the ranks run first."""
-IDLE_SECONDS = 5.0
-"""The warm process collects its garbage, which takes 0.2 s, once it has had no orders for this long."""
-
-
 class WarmLoop:
     """WarmLoop imports and forks. A fork waits for earlier orders to import, which cost less here than in ranks."""
 
     def __init__(self, config: dict[str, Any], native: frozenset[str], *, collects: bool) -> None:
-        self._required: list[str] = config["required"]
-        self._preload: list[str] = config["preload"]
+        self._config = config
         self._later: list[str] = config["later"]
         self._orders: list[dict[str, Any]] = []
         """Orders to fork, which wait for pending imports."""
@@ -87,22 +72,23 @@ class WarmLoop:
         self._received = b""
         self._imported: list[str] = []
         """Learned names that weren't imported yet when they were processed."""
-        self._oom_score = oom_score()
         self._imports = Imports(config, native)
         self._blame = self._imports.blame
         self._reported = False
         """Whether the agent knows that this process can't fork ranks."""
+        self._oom_score = oom_score()
         self._forks = Forks(config, self._oom_score, self._blame.open_before, collects=collects)
         os.set_inheritable(CHANNEL, False)
 
     def serve(self) -> None:
         """Import and fork as ordered. Returns only in a rank."""
         set_oom_score(str(min(1000, int(self._oom_score or 0) + OOM_SCORE)))
-        for name in self._required:
+        for name in self._config["required"]:
             self._import(name, required=True)
-        for name in self._preload:
+        for name in self._config["preload"]:
             self._import(name, users=True)
-        self._settle()
+        self._blame.settle()
+        self._give_way()
         if not self._blame.problems:
             self._send({"type": "ready"})
         while True:
@@ -130,10 +116,6 @@ class WarmLoop:
             os._exit(0)
         self._give_way()
 
-    def _settle(self) -> None:
-        self._blame.settle()
-        self._give_way()
-
     def _give_way(self) -> None:
         """Leave the processors to cold-starting ranks, once this process can't fork ranks."""
         if self._blame.problems and not self._reported:
@@ -151,30 +133,26 @@ class WarmLoop:
             self._imported.append(name)
         if not self._later:
             self._littered = True
-            self._settle()
+            self._blame.settle()
+            self._give_way()
             unforkable = set(self._blame.left_out())
             self._send({"type": "imported", "names": [each for each in self._imported if each not in unforkable]})
 
     def _fork(self, order: dict[str, Any]) -> bool:
         """Fork an attempt's ranks; True in a rank."""
-        reason = "a module that it has imported can't be forked" if self._blame.problems else ""
-        reason = reason or self._blame.at_fork() or self._imports.outdated()
-        if not reason:
-            problem = self._forks.fork(order)
-            if problem is None:
-                return True
-            reason = problem
-        answer = {"type": "refused", "reason": reason} if reason else {"type": "forked"}
-        self._send({**answer, "attempt": order["attempt"]})
-        return False
+        reason: str | None = "a module that it has imported can't be forked" if self._blame.problems else ""
+        reason = reason or self._blame.at_fork() or self._imports.outdated() or self._forks.fork(order)
+        if reason is not None:
+            self._send({"type": "forked", "number": order["number"], "reason": reason})
+        return reason is None
 
     def _receive(self) -> dict[str, Any] | None:
         """Returns the next order; None if there is none, but pending imports or forks."""
         while b"\n" not in self._received:
-            if self._later or self._orders or self._blame.problems:
-                if not _readable(0):
+            busy = self._later or self._orders or self._blame.problems
+            if (busy or self._littered) and not select.select([CHANNEL], [], [], 0 if busy else IDLE_SECONDS)[0]:
+                if busy:
                     return None
-            elif self._littered and not _readable(IDLE_SECONDS):
                 # Ranks then have fewer objects to collect and copy.
                 gc.collect()
                 self._littered = False
@@ -190,7 +168,3 @@ class WarmLoop:
         data = json.dumps(answer).encode() + b"\n"
         while data:
             data = data[os.write(CHANNEL, data) :]
-
-
-def _readable(seconds: float) -> bool:
-    return bool(select.select([CHANNEL], [], [], seconds)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -20,7 +21,6 @@ def fork() -> int:
 
 
 def descriptors() -> set[int]:
-    """Returns the open descriptors."""
     found = set(map(int, os.listdir("/proc/self/fd")))
     return {fd for fd in found if target(fd)}
 
@@ -68,12 +68,9 @@ def set_oom_score(text: str) -> None:
     """Set the adjustment; without effect in a sandbox that lacks it."""
     if not text:
         return
-    try:
+    with contextlib.suppress(OSError):  # then there is nothing to restore either
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(text)
-    except OSError:
-        # There will be nothing to restore either.
-        return
 
 
 def _line(path: str) -> str:
