@@ -29,9 +29,9 @@ from trainmaster_operator.agent.network.joining import with_master_address
 from trainmaster_operator.agent.network.metrics import render_metrics, state_bytes
 from trainmaster_operator.agent.network.network import Network
 from trainmaster_operator.agent.planner import actions, events
-from trainmaster_operator.agent.planner.plan import done, plan, wake_at
+from trainmaster_operator.agent.planner.events import initial, update
+from trainmaster_operator.agent.planner.plan import plan, wake_at
 from trainmaster_operator.agent.planner.state import Now
-from trainmaster_operator.agent.planner.update import initial, update
 from trainmaster_operator.agent.process import children, environment, state_folder
 from trainmaster_operator.agent.process.launcher import attempt_dir, trainer_token_file
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
@@ -157,14 +157,13 @@ class AgentExecutor:
         self._carry_out(now)
 
     def _carry_out(self, now: Now) -> None:
-        planned = plan(self._state, now)
+        self._state, planned = plan(self._state, now)
         while planned:
             for action in planned:
                 result = _PERFORMERS[type(action)](self, action)
-                self._state = done(self._state, action, now)
                 if result is not None:
                     self._state = update(self._state, result, now)
-            planned = plan(self._state, now)
+            self._state, planned = plan(self._state, now)
         self._planned_at = now
         run = self._state.run
         if self._processes is not None:
@@ -434,7 +433,6 @@ _PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] 
     actions.ApplyAssignment: AgentExecutor._apply,
     actions.Begin: AgentExecutor._begin,
     actions.Adopt: lambda it, action: _save(lambda: state_folder.write_report(it._settings.state_dir, action.report)),
-    actions.Decline: lambda _, __: None,
     actions.Regroup: AgentExecutor._regroup,
     actions.Hurry: lambda it, _: it._network.hurry(_now()),
     actions.FetchCode: AgentExecutor._fetch_code,

@@ -1,7 +1,4 @@
-"""Actions are requests of `plan.plan` that the executor performs one by one.
-
-`plan.done` applies each action's change to the state, so that the next plan no longer requests the action.
-"""
+"""Actions are requests of `plan.plan` that the executor performs one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ class Begin(NamedTuple):
 
     report: Report
     assignment: Assignment
-    node_rank: int
 
 
 class Adopt(NamedTuple):
@@ -38,22 +34,17 @@ class Adopt(NamedTuple):
 
     report: Report
     assignment: Assignment
-    node_rank: int
-
-
-class Decline(NamedTuple):
-    """Report that this worker can't continue in another attempt, because its ranks have no processes left."""
-
-    report: Report
 
 
 class Regroup(NamedTuple):
-    """Kill absent ranks, wake those that continue, and start others to join (`state.Regrouping`)."""
+    """Wake the ranks that continue, once the report of their attempt is published."""
 
     assignment: Assignment
     node_rank: int
     killed: tuple[int, ...]
+    """Pids of absent ranks that still live; a stopped process's sockets close only when the process ends."""
     restarted: tuple[int, ...]
+    """Local ranks to start again, so that they join."""
 
 
 class Hurry(NamedTuple):
@@ -117,6 +108,7 @@ class ExamineRank(NamedTuple):
     local_rank: int
     ending: Ending
     was_ended: bool
+    """Whether the agent or torchrun has ended the rank."""
 
 
 class ExamineLauncher(NamedTuple):
@@ -221,11 +213,9 @@ class WriteTerminationMessage(NamedTuple):
 class Exit(NamedTuple):
     """End the agent's process."""
 
-    code: int
-
 
 _Prepare = Union[FetchCode, RefuseLaunch, RunSetup, CancelSetup, WarmUp, Preload, EndWarm, KillLeftovers]
-_Begin = Union[ApplyAssignment, Begin, Adopt, Decline, Regroup, Hurry, Launch, DescribeEnvironment]
+_Begin = Union[ApplyAssignment, Begin, Adopt, Regroup, Hurry, Launch, DescribeEnvironment]
 _End = Union[
     ExamineRank, ExamineLauncher, Terminate, FindSavingRanks, KillProcesses, KillRemains, Sweep, Conclude, Exit
 ]

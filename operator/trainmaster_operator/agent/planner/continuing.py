@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Optional, TypeVar
 
 from trainmaster_operator.agent.planner import changes, ranks
-from trainmaster_operator.agent.planner.actions import Adopt, KillRemains
+from trainmaster_operator.agent.planner.actions import KillRemains, Regroup
 from trainmaster_operator.agent.planner.classification import classify
-from trainmaster_operator.agent.planner.state import Ending, Now, Preparation, Regrouping, Run, SavedReport, State
+from trainmaster_operator.agent.planner.state import Ending, Now, Preparation, Run, SavedReport, State
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import ALONE_SECONDS
 from trainmaster_operator.wire.report import Report
@@ -123,15 +123,14 @@ def continues(assignment: Assignment, started: int) -> bool:
     return assignment.continues is not None and assignment.continues <= started < assignment.attempt
 
 
-def adopt(state: State, action: Adopt, now: Now) -> State:
-    """Move the running or prepared ranks to a continued attempt, whose report has been saved."""
-    assignment, node_rank = action.assignment, action.node_rank
+def adopt(state: State, assignment: Assignment, node_rank: int, report: Report, now: Now) -> State:
+    """Move the running or prepared ranks to a continued attempt, whose report is being saved."""
     ended, before, failed = state.ended, state.started, _failed_joiner(state)
     state = state._replace(
         started=assignment.attempt,
-        saved=SavedReport(action.report, False),
+        saved=SavedReport(report, False),
         previous=state.report,
-        report=action.report,
+        report=report,
     )
     if state.preparation is not None:
         preparation = Preparation(assignment, node_rank, state.preparation.begun_at, state.preparation.resolved_at)
@@ -146,7 +145,7 @@ def adopt(state: State, action: Adopt, now: Now) -> State:
     way = state.way
     if way is not None:
         way = way.stopped(before, now.wall).launched(assignment.attempt, now.wall)
-    state = state._replace(run=run, way=way, regrouping=Regrouping(assignment, node_rank, killed, restarted))
+    state = state._replace(run=run, way=way, regrouping=Regroup(assignment, node_rank, killed, restarted))
     gone = next((rank for rank in present if rank in run.endings), None)
     if gone is None:
         return refreshed(state, now)

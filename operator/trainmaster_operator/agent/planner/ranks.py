@@ -10,12 +10,16 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from trainmaster_operator.agent.errors import NO_TORCH
+from trainmaster_operator.agent.planner.actions import ExamineLauncher, ExamineRank
 from trainmaster_operator.agent.planner.classification import broken_connection, classify, failed
-from trainmaster_operator.agent.planner.events import LauncherExamined, ProcessEnded, RankExamined, RankStarted
-from trainmaster_operator.agent.planner.state import Ending, Examination, Run
+from trainmaster_operator.agent.planner.state import Ending, Run
 from trainmaster_operator.wire.report import Report
+
+if TYPE_CHECKING:
+    from trainmaster_operator.agent.planner.events import LauncherExamined, ProcessEnded, RankExamined
 
 FAILURE_GRACE = 0.4
 """The seconds that ranks get to exit once another rank has failed. The rank at fault often closes its sockets before it
@@ -72,10 +76,10 @@ def terminated(run: Run, now: float, grace: float) -> Run:
     return run._replace(terminate_at=None, late=())
 
 
-def rank_started(run: Run, event: RankStarted) -> Run:
+def rank_started(run: Run, local_rank: int, pid: int) -> Run:
     """Record that a rank has announced itself. If the others were sent SIGTERM, this rank gets it too."""
-    late = (*run.late, event.pid) if run.terminated else run.late
-    return run._replace(ranks={**run.ranks, event.local_rank: event.pid}, late=late)
+    late = (*run.late, pid) if run.terminated else run.late
+    return run._replace(ranks={**run.ranks, local_rank: pid}, late=late)
 
 
 def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
@@ -84,7 +88,7 @@ def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
     if run.launcher and ending is not None and event.pid == run.launcher and run.launcher_ending is None:
         run = run._replace(launcher_ending=ending)
         if run.wraps_ranks:
-            return run if _is_settled(run, ended, ending) else _examine(run, Examination(None, ending))
+            return run if _is_settled(run, ended, ending) else _examine(run, ExamineLauncher(ending))
     for local_rank, pid in run.ranks.items():
         if pid == event.pid and local_rank not in run.endings:
             return _rank_ended(run, ended, local_rank, ending, event.unseen)
@@ -113,7 +117,7 @@ def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending 
         known = run.planned if ended is None else ended.culprit
         if known:
             return run
-    return _examine(run, Examination(local_rank, ending or Ending(1), was_ended))
+    return _examine(run, ExamineRank(local_rank, ending or Ending(1), was_ended))
 
 
 def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset[int]) -> bool:
@@ -153,7 +157,7 @@ def launcher_examined(run: Run, ended: Report | None, report: Report, event: Lau
         ending = Ending(128 - code, -code) if code < 0 else Ending(code)
         run = run._replace(endings={**run.endings, local_rank: ending})
         was_ended = run.terminated and ending.signal in (None, signal.SIGTERM)
-        return _examine(run, Examination(local_rank, ending, was_ended))
+        return _examine(run, ExamineRank(local_rank, ending, was_ended))
     if settled:
         return run
     if not run.ranks and event.ending.signal is None and not broken_connection(event.evidence):
@@ -214,5 +218,5 @@ def sweep_due(run: Run, now: float) -> bool:
     return run.done and not (run.living and run.terminated)
 
 
-def _examine(run: Run, examination: Examination) -> Run:
+def _examine(run: Run, examination: ExamineRank | ExamineLauncher) -> Run:
     return run._replace(examinations=(*run.examinations, examination))

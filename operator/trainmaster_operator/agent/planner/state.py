@@ -1,9 +1,9 @@
-"""The agent's state consists of frozen values; only `update.update` and `plan.done` replace them. Pure."""
+"""The agent's state consists of frozen values; only events and the steps of `plan` replace them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
@@ -12,7 +12,7 @@ from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine, Recovery
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.planner.actions import Action
+    from trainmaster_operator.agent.planner.actions import Action, ExamineLauncher, ExamineRank, Regroup
 
 NEVER = float("inf")
 
@@ -70,25 +70,6 @@ class Preparation(NamedTuple):
     """When worker 0's name was first known."""
 
 
-class Examination(NamedTuple):
-    """Examination is a search for the cause of a rank's end, or of the launcher's if `local_rank` is None."""
-
-    local_rank: Optional[int]
-    ending: Ending
-    was_ended: bool = False
-
-
-class Regrouping(NamedTuple):
-    """Regrouping lists the changes of processes for a continued attempt, made once its report is published."""
-
-    assignment: Assignment
-    node_rank: int
-    killed: tuple[int, ...]
-    """Pids of absent ranks that still live; a stopped process's sockets close only when the process ends."""
-    restarted: tuple[int, ...]
-    """Local ranks to start again, so that they join."""
-
-
 class Run(NamedTuple):
     """Run describes the processes of an attempt. Times are on the monotonic clock."""
 
@@ -104,7 +85,7 @@ class Run(NamedTuple):
     endings: Mapping[int, Optional[Ending]] = {}
     """The ranks' ends, in order; None for a rank whose end only the launcher knows, because it reaped the rank."""
     launcher_ending: Optional[Ending] = None
-    examinations: tuple[Examination, ...] = ()
+    examinations: tuple[Union[ExamineRank, ExamineLauncher], ...] = ()
     terminate_at: Optional[float] = None
     """When the ranks are sent SIGTERM."""
     grace: float = 0.0
@@ -209,7 +190,7 @@ class State(NamedTuple):
     """The newest attempt that was started here, in this life of the agent or an earlier one."""
     preparation: Optional[Preparation] = None
     run: Optional[Run] = None
-    regrouping: Optional[Regrouping] = None
+    regrouping: Optional[Regroup] = None
     environ: Optional[Mapping[str, str]] = None
     """The environment after the setup line, which runs once in an agent's life."""
     setup_runs: bool = False

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from trainmaster_operator.agent.planner import actions, events
+from trainmaster_operator.agent.planner.events import NEW_LEADER_SECONDS
 from trainmaster_operator.agent.planner.plan import FORGOTTEN_SECONDS, PATIENCE_SECONDS, exit_at
 from trainmaster_operator.agent.planner.state import Ending, LeaderContact, SavedReport, State
-from trainmaster_operator.agent.planner.update import NEW_LEADER_SECONDS
 from trainmaster_operator.wire.joining import Ack
 from trainmaster_operator.wire.report import Report
 
