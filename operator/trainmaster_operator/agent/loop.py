@@ -81,6 +81,10 @@ class Loop:
         """Call repeatedly until the loop ends."""
         return Repetition(self, seconds, call)
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call once, in this round or at once in the next one."""
+        self._soon.append(call)
+
     def call_from_thread(self, call: Callable[[], None]) -> None:
         """Call in the loop's thread, as soon as possible. Other threads may use only this method."""
         self._soon.append(call)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import urllib3
@@ -21,15 +18,8 @@ from trainmaster_operator.agent.authority import Authority
 from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.network import server
-from trainmaster_operator.agent.network.messages import (
-    Closed,
-    MetricsRequested,
-    Pushed,
-    Readable,
-    StateRequested,
-    Upgraded,
-)
-from trainmaster_operator.agent.network.server import Server, Unauthenticated
+from trainmaster_operator.agent.network.network import Network
+from trainmaster_operator.agent.network.server import METRICS_TYPE, Unauthenticated, json_of
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 from trainmaster_operator.wire.values import ProtocolError
@@ -128,32 +118,37 @@ class Port:
         environ = {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
         settings = read_settings({**environ, "TRAINMASTER_AGENT_PORT": str(self.address[1])})
         self.authority = Authority(settings)
-        self.queue: deque[Any] = deque()
-        self.server = Server(self.loop, settings, self.queue.append, itertools.count(1))
+        answers = {
+            ("GET", "/v1/state"): self.answer_state,
+            ("GET", "/metrics"): self.answer_metrics,
+            ("POST", "/v1/assignment"): self.answer_push,
+        }
+        # The operator's other requests are answered as by an agent.
+        self.server = Network(self.loop, settings, lambda message: None, answers).server
+        self.server.upgraded = self.take_over
         self.server.open()
         self.clients: list[socket.socket] = []
 
     def turn(self, seconds: float) -> None:
-        """One round of the loop, and of an executor that answers what it is asked."""
+        """One round of the loop."""
         self.loop.run_once(seconds)
-        while self.queue:
-            event = self.queue.popleft()
-            if isinstance(event, Readable):
-                self.server.read(event.peer)
-            elif isinstance(event, Closed):
-                self.server.closed(event.peer)
-            elif isinstance(event, MetricsRequested):
-                self.metrics_made += 1
-                self.server.show_metrics("x 1\n")
-            elif isinstance(event, StateRequested):
-                self.states_asked += 1
-                self.server.answer(event.peer, http.response(200, "{}"))
-            elif isinstance(event, Upgraded):
-                self.upgraded.append(event.connection)
-            elif isinstance(event, Pushed):
-                with pytest.raises(ProtocolError):
-                    self.authority.read(event.data)
-                self.server.answer(event.peer, http.response(400, "no assignment\n"))
+
+    def take_over(self, connection: PeerConnection, _is_follower: bool, _rest: bytes) -> None:
+        connection.on_data = connection.read
+        self.upgraded.append(connection)
+
+    def answer_state(self, _body: bytes) -> bytes:
+        self.states_asked += 1
+        return http.response(200, "{}")
+
+    def answer_metrics(self, _body: bytes) -> bytes:
+        self.metrics_made += 1
+        return http.response(200, "x 1\n", METRICS_TYPE)
+
+    def answer_push(self, body: bytes) -> bytes:
+        with pytest.raises(ProtocolError):
+            self.authority.read(json_of(body))
+        return http.response(400, "no assignment\n")
 
     def connect(self, data: bytes = b"") -> socket.socket:
         sock = socket.create_connection(self.address, timeout=10)

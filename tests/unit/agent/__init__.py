@@ -20,7 +20,7 @@
 | `network/follower` | `network/test_follower` |
 | `network/joining` | `network/test_joining`, `test_network`, `test_group` |
 | `network/leader` | `network/test_leader` |
-| `network/messages` | `test_network`, `test_server`, `test_hostile_lines` |
+| `network/messages` | `network/test_leader`, `network/test_follower`, `test_hostile_lines` |
 | `network/metrics` | `network/test_metrics` |
 | `network/network` | `test_network` |
 | `network/server` | `test_network`, `test_server` |

@@ -34,12 +34,13 @@ GONE_OR_STOPPED = ("T", "t", "X", "Z")
 
 
 class CollectedEvidence:
-    """CollectedEvidence collects the evidence of the ranks; `poll` it every POLL_SECONDS until it is complete."""
+    """CollectedEvidence collects the evidence of the ranks; `poll` it when it is `due`, until it is complete."""
 
     def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float) -> None:
         self._folder = folder
         self._ranks = {rank.rank: rank for rank in ranks}
         self._begun = now
+        self.due = now + POLL_SECONDS
         self._sizes: dict[str, int] = {}
         self._recorders: dict[int, FlightRecorder] = {}
         self._stacks: dict[int, str] = {}
@@ -55,6 +56,7 @@ class CollectedEvidence:
 
     def poll(self, now: float) -> bool:
         """Read the new answers; returns whether the evidence is complete."""
+        self.due = now + POLL_SECONDS
         grown = False
         for rank in self._ranks:
             before = self.stacks(rank)

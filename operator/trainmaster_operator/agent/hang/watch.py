@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Optional, Union
 
-from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, CollectedEvidence
+from trainmaster_operator.agent.hang.evidence import GONE_OR_STOPPED, CollectedEvidence
 from trainmaster_operator.agent.hang.observation import Observation
 from trainmaster_operator.agent.hang.stall import CollectEvidence, FailHung, LeaveLeader, Stall, StallAction, within
 from trainmaster_operator.agent.planner import events
 from trainmaster_operator.agent.planner.actions import SendToLeader
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process import children
+from trainmaster_operator.agent.process.rank_processes import RankProcess
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.stacks import main_thread_first
 from trainmaster_operator.agent.progress.recorder import Counters
@@ -30,6 +32,7 @@ from trainmaster_operator.wire.values import last_lines
 
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
 Found = Union[events.Event, SendToLeader, LeaveLeader]
+Collected = Callable[[CollectedEvidence, Now], list[Found]]
 
 
 class RankWatch:
@@ -40,31 +43,20 @@ class RankWatch:
         self._run = run
         self._first = first = run.first_rank()
         counters = Counters(run.questionable, settings.progress_timeout)
-        present = [first + local_rank for local_rank in run.present]
+        present, printed = [first + local_rank for local_rank in run.present], run.output.printed
         # In a new group the ranks' limit of silence starts again.
         started_at = time.monotonic() if run.regrouped_at else run.started_at
         self._observation = Observation(
-            settings,
-            run.attempt,
-            first,
-            started_at,
-            run.folder,
-            run.output.printed,
-            counters,
-            present,
-            run.regrouped_at,
+            settings, run.attempt, first, started_at, run.folder, printed, counters, present, run.regrouped_at
         )
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
         """The ranks' readiness to continue, and their groups, as sent last."""
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
+        self._pending: dict[str, tuple[CollectedEvidence, Collected]] = {}
+        """The evidence that is being collected, and its use: for the diagnosis (`stall`), for an operator (`request`),
+        or because a rank should have been ready to join (`unready`)."""
         self._evidence: Optional[CollectedEvidence] = None
-        self._evidence_at = math.inf
-        self._requested: Optional[tuple[Collect, CollectedEvidence]] = None
-        """An operator's request while its evidence is collected; it has no consequence but the answer."""
-        self._requested_at = math.inf
-        self._unready: Optional[tuple[FailHung, CollectedEvidence]] = None
-        """A rank that should have been ready to join, while its stacks are collected."""
-        self._unready_at = math.inf
+        """The evidence collected last for the diagnosis."""
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
         self._provoked: Optional[tuple[FailHung, CollectedEvidence]] = None
@@ -83,18 +75,16 @@ class RankWatch:
     def deadline(self) -> float:
         observed = math.inf if self._run.ended else self._observation.deadline
         stalled = self._stall.deadline if self._can_hang else math.inf
-        return min(observed, stalled, self._evidence_at, self._requested_at, self._unready_at)
+        return min(observed, stalled, *(evidence.due for evidence, _ in self._pending.values()))
 
     def tick(self, leader: Optional[int], now: Now) -> list[Found]:
         found: list[Found] = []
         if not self._run.ended and now.steady >= self._observation.deadline:
             found += self._observe(leader, now)
-        if self._evidence is not None and now.steady >= self._evidence_at:
-            found += self._poll_evidence(self._evidence, now)
-        if self._requested is not None and now.steady >= self._requested_at:
-            found += self._poll_requested(*self._requested, now)
-        if self._unready is not None and now.steady >= self._unready_at:
-            found += self._poll_unready(*self._unready, now)
+        for use, (evidence, collected) in list(self._pending.items()):
+            if now.steady >= evidence.due and evidence.poll(now.steady):
+                del self._pending[use]
+                found += collected(evidence, now)
         if self._can_hang:
             found += self._perform(self._stall.tick(leader, now.steady), now)
         return found
@@ -102,8 +92,7 @@ class RankWatch:
     def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
         """Handle the leader's next step of a diagnosis, or an operator's request, which replaces an earlier one."""
         if isinstance(message, Collect) and message.request:
-            self._requested = message, self._collect(now)
-            self._requested_at = now.steady + POLL_SECONDS
+            self._collect("request", self._run.questionable(), partial(self._answer_request, message), now)
             return []
         return self._perform(self._stall.receive(message, now.steady), now)
 
@@ -138,7 +127,7 @@ class RankWatch:
         if continuing != self._continuing:
             self._continuing = continuing
             found.append(events.ContinuingChanged(self._run.attempt, *continuing))
-        if self._unready is None:
+        if "unready" not in self._pending:
             self._find_unready(now)
         if self._can_hang:
             states = self._observation.states(now.steady).values()
@@ -152,48 +141,39 @@ class RankWatch:
             if limit and now.steady >= started_at + limit and not self._is_ready(process.rank):
                 message = f"rank {process.rank} wasn't ready to join the others {limit:g} s after its start"
                 hung = FailHung(process.rank, f"{message} (failurePolicy.hang.firstStepSeconds)")
-                self._unready = hung, CollectedEvidence(self._run.folder, [process], now.steady)
-                self._unready_at = now.steady + POLL_SECONDS
+                self._collect("unready", [process], partial(self._fail_unready, hung), now)
                 return
 
-    def _poll_unready(self, hung: FailHung, evidence: CollectedEvidence, now: Now) -> list[Found]:
-        if not evidence.poll(now.steady):
-            self._unready_at = now.steady + POLL_SECONDS
-            return []
-        self._unready, self._unready_at = None, math.inf
+    def _fail_unready(self, hung: FailHung, evidence: CollectedEvidence, now: Now) -> list[Found]:
         return [] if self._is_ready(hung.rank) else [self._failure(hung, evidence, now)]
 
     def _is_ready(self, rank: int) -> bool:
         return self._observation.words.get(rank - self._first) == "ready"
 
-    def _poll_evidence(self, evidence: CollectedEvidence, now: Now) -> list[Found]:
-        if not evidence.poll(now.steady):
-            self._evidence_at = now.steady + POLL_SECONDS
-            return []
-        self._evidence_at = math.inf
+    def _collect(self, use: str, ranks: Sequence[RankProcess], collected: Collected, now: Now) -> CollectedEvidence:
+        evidence = CollectedEvidence(self._run.folder, ranks, now.steady)
+        self._pending[use] = evidence, collected
+        return evidence
+
+    def _present_states(self, now: Now) -> dict[int, RankState]:
         self._observation.refresh(now.steady)
-        self._states = self._observation.states(now.steady)
+        return self._observation.states(now.steady)
+
+    def _diagnose(self, evidence: CollectedEvidence, now: Now) -> list[Found]:
+        self._states = self._present_states(now)
         return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
 
-    def _poll_requested(self, request: Collect, evidence: CollectedEvidence, now: Now) -> list[Found]:
-        if not evidence.poll(now.steady):
-            self._requested_at = now.steady + POLL_SECONDS
-            return []
-        self._requested, self._requested_at = None, math.inf
-        self._observation.refresh(now.steady)
-        ranks = within(evidence.complete(self._observation.states(now.steady)), request.bytes)
+    def _answer_request(self, request: Collect, evidence: CollectedEvidence, now: Now) -> list[Found]:
+        """Answer an operator; this has no other consequence."""
+        ranks = within(evidence.complete(self._present_states(now)), request.bytes)
         line = EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request)
         return [SendToLeader(line)]
-
-    def _collect(self, now: Now) -> CollectedEvidence:
-        return CollectedEvidence(self._run.folder, self._run.questionable(), now.steady)
 
     def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
         found: list[Found] = []
         for action in actions:
             if isinstance(action, CollectEvidence):
-                self._evidence = self._collect(now)
-                self._evidence_at = now.steady + POLL_SECONDS
+                self._evidence = self._collect("stall", self._run.questionable(), self._diagnose, now)
             elif not isinstance(action, FailHung):
                 found.append(action)
             elif self._evidence is not None and self._provoke(action.rank, self._evidence):

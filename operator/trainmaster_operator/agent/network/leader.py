@@ -4,19 +4,19 @@ Every agent has a leader object. It is used on the agent that the others and the
 `hosts`, or the next one if that is lost). Its data needn't outlive the process, because followers send their reports
 again when they join. A new stream begins with all kept lines.
 
-Each method takes an event and the time, and returns the actions for the connections; `tick` is due at `deadline`. A
-connection is identified by its number (`peer`); the agent's own worker is the follower OWN.
+Each method takes an event and the time, and passes its actions for the connections to `do`; `tick` is due at
+`deadline`. A connection is identified by its number (`peer`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
-from trainmaster_operator.agent.network.messages import Close, Deliver, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
 from trainmaster_operator.agent.network.workers import (
     KeptLines,
     KeptOutputs,
@@ -57,7 +57,10 @@ WORKERS_IN_HELLO = 256
 class Leader:
     """Leader is the table and its rules. `now` is the agent's start, on the monotonic clock."""
 
-    def __init__(self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float) -> None:
+    def __init__(
+        self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float, do: Callable[[Action], None]
+    ) -> None:
+        self._do = do
         self._job_uid = job_uid
         self._processes = processes
         self._own = Worker(worker, pod_uid, None, now)
@@ -83,7 +86,6 @@ class Leader:
         self._announced = True
         """Whether an operator watches, as sent to the followers last."""
         self._ping_at = now + PING_SECONDS
-        self._actions: list[LeaderAction] = []
 
     # Knowledge
 
@@ -102,7 +104,7 @@ class Leader:
 
     # Events
 
-    def assign(self, assignment: Assignment) -> list[LeaderAction]:
+    def assign(self, assignment: Assignment) -> None:
         """Send an accepted higher assignment to all followers."""
         self._assignment = assignment
         self._named = frozenset(assignment.workers)
@@ -118,16 +120,14 @@ class Leader:
         self._assignment_line = json_line(joining.Assigned(assignment.signed or {}).to_wire())
         self._send(self._workers.peers(), self._assignment_line)
         self._publish(self._workers.line(self._own))
-        return self._drain()
 
-    def arrive(self, peer: int, now: Now) -> list[LeaderAction]:
+    def arrive(self, peer: int, now: Now) -> None:
         """Add a follower's connection; its first line will name the follower."""
         closed = self._workers.arrive(peer, now.steady)
         if closed is not None:
-            self._actions.append(Close(closed))
-        return self._drain()
+            self._do(Close(closed))
 
-    def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> list[LeaderAction]:
+    def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> None:
         """Handle a follower's line. Anything but the protocol's messages is ignored."""
         row = self._workers.of(peer)
         try:
@@ -141,47 +141,31 @@ class Leader:
             isinstance(message, joining.Joined) and self._join(peer, message, now)
         ):
             self._workers.leave(peer)
-            self._actions.append(Close(peer))
-        return self._drain()
+            self._do(Close(peer))
 
-    def receive(self, message: joining.FollowerMessage, now: Now, *, leads: bool = True) -> list[LeaderAction]:
+    def receive(self, message: joining.FollowerMessage, now: Now, *, leads: bool = True) -> None:
         """Handle a message of this agent's own worker.
 
-        `leads`: whether this agent leads, and so stops a failed attempt.
+        `leads`: whether this agent leads, and so stops a failed attempt. If not, it keeps any worker's report for an
+        operator that watches this agent.
         """
         if isinstance(message, joining.Reported) and not leads:
             self._record(message.report)
         else:
             self._apply(self._own, message, now)
-        return self._drain()
 
-    def record(self, report: Report) -> list[LeaderAction]:
-        """Keep another worker's report, sent by the leader, for an operator that watches this agent."""
-        self._record(report)
-        return self._drain()
-
-    def keep_output(self, line: stream.OutputLine) -> list[LeaderAction]:
-        """Keep a worker's last output, sent by the previous leader."""
-        self._keep_output(line)
-        return self._drain()
-
-    def hand_over(self) -> list[LeaderAction]:
+    def hand_over(self) -> None:
         """Send the workers' last output to the next leader, because this agent ends."""
         workers = () if self._assignment is None else self._assignment.workers
         rows = (self._workers.get(worker) for worker in workers)
         heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
         if heir is not None:
             self._send((heir,), b"".join(self._outputs.all()))
-        return self._drain()
 
-    def leave(self, peer: int) -> list[LeaderAction]:
-        self._lose_connection(peer)
-        return self._drain()
-
-    def watch(self, peer: int, now: Now) -> list[LeaderAction]:
+    def watch(self, peer: int, now: Now) -> None:
         """Add a watching operator; it gets all kept lines, and then each change. A ninth one replaces the oldest."""
         while len(self._streams) >= MAX_STREAMS:
-            self._actions.append(Close(self._streams.pop(0)))
+            self._do(Close(self._streams.pop(0)))
         workers = self.workers()
         attempt = 0 if self._assignment is None else self._assignment.attempt
         lines: list[stream.StreamLine] = [
@@ -191,32 +175,28 @@ class Leader:
         ]
         self._streams.append(peer)
         kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.all())
-        self._actions.append(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
+        self._do(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
         self._announce(now.steady)
-        return self._drain()
 
-    def unwatch(self, peer: int, now: Now) -> list[LeaderAction]:
+    def unwatch(self, peer: int, now: Now) -> None:
         if peer in self._streams:
             self._streams.remove(peer)
             if not self._streams:
                 self._watched_until = now.steady + RECONNECT_SECONDS
-        return self._drain()
 
-    def acknowledge(self, seq: int) -> list[LeaderAction]:
+    def acknowledge(self, seq: int) -> None:
         """Record that the operator has all reports up to `seq`."""
         for report in self._reports.acknowledge(seq):
             self._send_ack(report)
-        return self._drain()
 
-    def collect(self, request: str, now: Now) -> list[LeaderAction]:
+    def collect(self, request: str, now: Now) -> None:
         """Collect the stacks of all ranks for an operator; the answers only go to the streams."""
         if self._assignment is not None and now.steady >= self._collect_at:
             self._collect_at = now.steady + COLLECT_SECONDS
             size = min(MAX_EVIDENCE_BYTES, REQUESTED_BYTES // max(len(self._named), 1))
             self._send_all(joining.Collect(self._assignment.attempt, size, request))
-        return self._drain()
 
-    def tick(self, now: Now) -> list[LeaderAction]:
+    def tick(self, now: Now) -> None:
         if now.steady >= self._diagnosis.deadline:
             self._conclude(now)
         if not self.is_watched(now.steady):
@@ -224,7 +204,6 @@ class Leader:
         if now.steady >= self._ping_at:
             self._ping_at = now.steady + PING_SECONDS
             self._ping(now.steady)
-        return self._drain()
 
     # Followers
 
@@ -242,7 +221,7 @@ class Leader:
         row.seen = hello.seen
         closed = self._workers.join(row)
         if closed is not None:
-            self._actions.append(Close(closed))
+            self._do(Close(closed))
         self._publish(self._workers.line(row))
         first: list[joining.LeaderMessage] = [joining.Watched(self.is_watched(now.steady), self._own.uid)]
         if self._diagnosis.question is not None:
@@ -269,7 +248,7 @@ class Leader:
         elif isinstance(message, stream.EvidenceLine):
             self._add_evidence(message._replace(worker=row.worker), now)
         elif isinstance(message, stream.OutputLine):
-            self._keep_output(message._replace(worker=row.worker, uid=row.uid))
+            self.keep_output(message._replace(worker=row.worker, uid=row.uid))
         elif isinstance(message, joining.Environment):
             row.environment, row.environment_attempt = dict(message.environment), message.attempt
             self._compare_environments()
@@ -281,7 +260,8 @@ class Leader:
             row.seen = message.attempt
             self._publish(self._workers.line(row))
 
-    def _lose_connection(self, peer: int) -> None:
+    def leave(self, peer: int) -> None:
+        """Remove a follower's connection."""
         row = self._workers.leave(peer)
         if row is not None:
             self._publish(self._workers.line(row))
@@ -289,11 +269,11 @@ class Leader:
     def _ping(self, now: float) -> None:
         self._publish(stream.Ping())
         for peer in self._workers.late(now):
-            self._actions.append(Close(peer))
+            self._do(Close(peer))
         for row in list(self._workers):
             if row.peer is not None and now - row.received_at > SILENCE_SECONDS:
-                self._actions.append(Close(row.peer))
-                self._lose_connection(row.peer)
+                self._do(Close(row.peer))
+                self.leave(row.peer)
         self._send(self._workers.peers(), json_line(stream.Ping().to_wire()))
 
     # Reports
@@ -343,7 +323,7 @@ class Leader:
             return
         row = self._workers.get(report.worker)
         if row is self._own:
-            self._actions.append(Deliver(joining.Ack(report.attempt)))
+            self._do(Deliver(joining.Ack(report.attempt)))
         elif row is not None and row.peer is not None and row.uid == report.uid:
             self._send((row.peer,), json_line(joining.Ack(report.attempt).to_wire()))
 
@@ -352,7 +332,7 @@ class Leader:
     def _add_progress(self, line: stream.ProgressLine) -> None:
         self._publish_data(self._progress.add(line))
 
-    def _keep_output(self, line: stream.OutputLine) -> None:
+    def keep_output(self, line: stream.OutputLine) -> None:
         """Keep a worker's last output, and publish it."""
         data = json_line(line.to_wire())
         # Assignments may differ in their workers, hence the doubled share.
@@ -405,8 +385,8 @@ class Leader:
         for worker in silent.workers:
             row = self._workers.get(worker)
             if row is not None and row.peer is not None:
-                self._actions.append(Close(row.peer))
-                self._lose_connection(row.peer)
+                self._do(Close(row.peer))
+                self.leave(row.peer)
             expected_uid = "" if self._assignment is None else self._assignment.uid_of(worker)
             uid = expected_uid if row is None else row.uid
             error, at = silent.message, now.wall
@@ -426,7 +406,7 @@ class Leader:
             rows = (self._workers.get(worker) for worker in assignment.workers)
             peers = tuple(row.peer for row in rows if row is not None and row.peer is not None)
             self._send(peers, json_line(message.to_wire()))
-            self._actions.append(Deliver(message))
+            self._do(Deliver(message))
 
     # Sending
 
@@ -439,11 +419,11 @@ class Leader:
 
     def _send_all(self, message: joining.LeaderMessage) -> None:
         self._send(self._workers.peers(), json_line(message.to_wire()))
-        self._actions.append(Deliver(message))
+        self._do(Deliver(message))
 
     def _send(self, peers: tuple[int, ...], data: bytes) -> None:
         if peers and data:
-            self._actions.append(Send(peers, data))
+            self._do(Send(peers, data))
 
     def _publish(self, line: stream.StreamLine) -> None:
         if self._streams:
@@ -451,8 +431,4 @@ class Leader:
 
     def _publish_data(self, data: bytes) -> None:
         if self._streams:
-            self._actions.append(SendToStreams(tuple(self._streams), data))
-
-    def _drain(self) -> list[LeaderAction]:
-        actions, self._actions = self._actions, []
-        return actions
+            self._do(SendToStreams(tuple(self._streams), data))

@@ -6,19 +6,17 @@ import errno
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Optional, TypeVar
 
 from trainmaster_operator.agent.connection import READ_BYTES, PeerConnection
 from trainmaster_operator.agent.errors import LaunchError
 from trainmaster_operator.agent.http import STREAM_HEAD, UPGRADE_PROTOCOL, UPGRADED, BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
-from trainmaster_operator.agent.network import messages
 from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.limits import MAX_REQUEST
 from trainmaster_operator.wire.names import TOKEN_HEADER, group_of
 from trainmaster_operator.wire.signing import job_token
-from trainmaster_operator.wire.values import loads, mapping, whole
+from trainmaster_operator.wire.values import loads
 
 REQUEST_SECONDS = 10.0
 """A connection is closed if its request isn't complete and answered by then."""
@@ -39,32 +37,34 @@ METRICS_SECONDS = 1.0
 """The text of /metrics is made at most once in this time."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS = ("/healthz", "/metrics")
-PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack", "/v1/collect")
+UPGRADES = ("/v1/stream", "/v1/join")
+Answer = Callable[[bytes], bytes]
+"""It makes the response to a request from its body, and raises BadRequest."""
 
 
 class Server:
-    """Server listens on the pod's address, and queues the requests that other parts of the agent answer."""
+    """Server listens on the pod's address.
+
+    `answers` make the responses, by method and path. `upgraded` takes a connection that becomes a stream or a
+    follower's, whether it is a follower's, and the bytes that have been read after the request.
+    """
 
     def __init__(
         self,
         loop: Loop,
         settings: AgentSettings,
-        put: Callable[[messages.NetworkEvent], None],
-        numbers: Iterator[int],
+        answers: Mapping[tuple[str, str], Answer],
+        upgraded: Callable[[PeerConnection, bool, bytes], None],
     ) -> None:
         self._loop = loop
         self._settings = settings
-        self.put = put
-        """Puts a request's event into the queue."""
-        self._numbers = numbers
-        """Numbers that identify connections, never used twice."""
-        self._exchanges: dict[int, Exchange] = {}
+        self.answers = answers
+        self.upgraded = upgraded
         self._unauthenticated: Unauthenticated[Exchange] = Unauthenticated(room_for_unauthenticated())
         self._known: dict[Exchange, None] = {}
         self._token: Optional[str] = None
         self._metrics = b""
         self._metrics_until = 0.0
-        self._metrics_awaited: list[Exchange] = []
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
@@ -96,41 +96,13 @@ class Server:
             self._socket.close()
             self._socket = None
 
-    def read(self, peer: int) -> bool:
-        """Read a connection's new data; returns whether the connection is one of this server's."""
-        exchange = self._exchanges.get(peer)
-        if exchange is not None:
-            exchange.read()
-        return exchange is not None
-
-    def closed(self, peer: int) -> bool:
-        """Handle a connection's end; returns whether it was one of this server's."""
-        exchange = self._exchanges.get(peer)
-        if exchange is not None:
-            self.leave(exchange)
-        return exchange is not None
-
-    def answer(self, peer: int, answer: bytes) -> None:
-        exchange = self._exchanges.get(peer)
-        if exchange is not None:
-            exchange.answer(answer)
-
-    def show_metrics(self, text: str) -> None:
-        """Answer all requests that wait for the metrics, and those of the next METRICS_SECONDS."""
-        self._metrics = response(200, text, METRICS_TYPE)
-        self._metrics_until = time.monotonic() + METRICS_SECONDS
-        awaited, self._metrics_awaited = self._metrics_awaited, []
-        for exchange in awaited:
-            exchange.answer(self._metrics)
-
-    def metrics_for(self, exchange: Exchange) -> Optional[bytes]:
-        """Returns the response, at most METRICS_SECONDS old; None if `show_metrics` will send it."""
-        if time.monotonic() < self._metrics_until:
-            return self._metrics
-        if not self._metrics_awaited:
-            self.put(messages.MetricsRequested())
-        self._metrics_awaited.append(exchange)
-        return None
+    def metrics(self) -> bytes:
+        """Returns the response to a request for the metrics, at most METRICS_SECONDS old."""
+        now = time.monotonic()
+        if now >= self._metrics_until:
+            self._metrics = self.answers["GET", "/metrics"](b"")
+            self._metrics_until = now + METRICS_SECONDS
+        return self._metrics
 
     def is_authorized(self, head: Head) -> bool:
         """Returns whether a request contains the job's token."""
@@ -150,14 +122,9 @@ class Server:
         self._known[exchange] = None
 
     def forget(self, exchange: Exchange) -> None:
-        """Free a connection's place for others."""
+        """Forget a connection that has ended, or now belongs to the leader."""
         self._unauthenticated.discard(exchange.address, exchange)
         self._known.pop(exchange, None)
-
-    def leave(self, exchange: Exchange) -> None:
-        """Forget a connection that has ended, or now belongs to the leader."""
-        self.forget(exchange)
-        self._exchanges.pop(exchange.connection.peer, None)
 
     def _listen(self) -> None:
         if self._socket is not None:
@@ -183,9 +150,7 @@ class Server:
         in_the_way = self._unauthenticated.in_the_way(address)
         if in_the_way is not None:
             in_the_way.make_room()
-        connection = PeerConnection(self._loop, sock, next(self._numbers), self.put, UNAUTHENTICATED_READ_BYTES)
-        exchange = Exchange(self, connection, address)
-        self._exchanges[connection.peer] = exchange
+        exchange = Exchange(self, PeerConnection(self._loop, sock, UNAUTHENTICATED_READ_BYTES), address)
         self._unauthenticated.add(address, exchange)
         # Under a flood the request has often arrived before the connection is accepted: answer it at once.
         exchange.read()
@@ -215,10 +180,9 @@ class Exchange:
         self._is_known = False
         self._is_taken = False
         """Whether the request is complete or was refused, so that nothing more is read."""
-        self._is_answered = False
-        self._leaves = False
-        """Whether to close the connection as soon as the pending answer is sent."""
         self.connection = connection
+        connection.on_data = self.read
+        connection.on_end = lambda: server.forget(self)
         self.address = address
         self.deadline = time.monotonic() + REQUEST_SECONDS
 
@@ -228,18 +192,13 @@ class Exchange:
             self._receive(data)
 
     def make_room(self) -> None:
-        """Close, unless the data that has arrived is a request that can be answered."""
+        """Close, unless the request contains the token. A request that has arrived is answered before."""
         self.read()
-        if self._is_known:
-            return
-        if self._is_taken and not self._is_answered:
-            self._leaves = True
-            self._server.forget(self)
-        else:
+        if not self._is_known:
             self.close()
 
     def close(self) -> None:
-        self._server.leave(self)
+        self._server.forget(self)
         self.connection.close()
 
     def too_slow(self) -> None:
@@ -250,12 +209,9 @@ class Exchange:
 
     def answer(self, answer: bytes) -> None:
         """Send the answer, which ends the connection."""
-        self._is_taken = self._is_answered = True
+        self._is_taken = True
         self.connection.send(answer)
-        if self._leaves:
-            self.close()
-        else:
-            self.connection.finish(self._request.missing)
+        self.connection.finish(self._request.missing)
 
     def _receive(self, data: bytes) -> None:
         self._request.feed(data)
@@ -266,10 +222,7 @@ class Exchange:
             if not self._is_known:
                 if head.path in OPEN_PATHS or not self._server.is_authorized(head):
                     # Don't wait for anything else, not even a body.
-                    self._is_taken = True
-                    answer = self._answer_unauthenticated(head)
-                    if answer is not None:
-                        self.answer(answer)
+                    self.answer(self._answer_unauthenticated(head))
                     return
                 self._is_known = True
                 self.connection.read_bytes = READ_BYTES
@@ -278,73 +231,48 @@ class Exchange:
             body = self._request.body()
             if body is None or self._upgraded(head):
                 return
-            self._is_taken = True
-            self._serve(head, body)
+            self.answer(self._answer(head, body))
         except BadRequest as error:
             self.answer(response(error.status, f"{error}\n"))
 
     def _upgraded(self, head: Head) -> bool:
         """Returns whether the connection now belongs to the leader."""
-        if head.method != "GET" or head.path not in ("/v1/stream", "/v1/join"):
+        if head.method != "GET" or head.path not in UPGRADES:
             return False
-        if head.path == "/v1/join":
-            if head.headers.get("upgrade", "").lower() != UPGRADE_PROTOCOL:
-                raise BadRequest(400, f"/v1/join needs the header Upgrade: {UPGRADE_PROTOCOL}")
-            self.connection.send(UPGRADED)
-            self._server.put(messages.Upgraded(self.connection, True, self._request.rest()))
-        else:
-            self.connection.send(STREAM_HEAD)
-            self._server.put(messages.Upgraded(self.connection, False))
-        self._server.leave(self)
+        joins = head.path == "/v1/join"
+        if joins and head.headers.get("upgrade", "").lower() != UPGRADE_PROTOCOL:
+            raise BadRequest(400, f"/v1/join needs the header Upgrade: {UPGRADE_PROTOCOL}")
+        self._server.forget(self)
+        self.connection.send(UPGRADED if joins else STREAM_HEAD)
+        if not self.connection.closed:
+            self._server.upgraded(self.connection, joins, self._request.rest())
         return True
 
-    def _answer_unauthenticated(self, head: Head) -> Optional[bytes]:
+    def _answer_unauthenticated(self, head: Head) -> bytes:
         if head.path not in OPEN_PATHS:
             return response(401, "the header Trainmaster-Token is missing or wrong\n")
         if head.method != "GET":
             return response(405, _no_request_of_ours(head))
         if head.path == "/healthz":
             return response(200, "ok")
-        return self._server.metrics_for(self)
+        return self._server.metrics()
 
-    def _serve(self, head: Head, body: bytes) -> None:
-        route = (head.method, head.path)
-        peer = self.connection.peer
-        if route == ("GET", "/v1/state"):
-            self._server.put(messages.StateRequested(peer))
-        elif route == ("POST", "/v1/assignment"):
-            self._server.put(messages.Pushed(peer, _json(body)))
-        elif route == ("POST", "/v1/ack"):
-            self._acknowledge(body)
-        elif route == ("POST", "/v1/collect"):
-            self._collect(body)
-        elif head.path in PATHS:
-            self.answer(response(405, _no_request_of_ours(head)))
-        else:
-            self.answer(response(404, "no such path\n"))
-
-    def _acknowledge(self, body: bytes) -> None:
-        seq = whole(mapping(_json(body)).get("seq"))
-        if seq is None:
-            self.answer(response(400, "seq is not a whole number of at least 0\n"))
-        else:
-            self._server.put(messages.Acknowledged(seq))
-            self.answer(response(204))
-
-    def _collect(self, body: bytes) -> None:
-        request = mapping(_json(body)).get("request")
-        if not isinstance(request, str) or not 0 < len(request) <= MAX_REQUEST:
-            self.answer(response(400, f"request is not a text of 1 to {MAX_REQUEST} characters\n"))
-        else:
-            self._server.put(messages.StacksRequested(request))
-            self.answer(response(204))
+    def _answer(self, head: Head, body: bytes) -> bytes:
+        answers = self._server.answers
+        answer = answers.get((head.method, head.path))
+        if answer is not None:
+            return answer(body)
+        if head.path in UPGRADES or any(head.path == path for _, path in answers):
+            return response(405, _no_request_of_ours(head))
+        return response(404, "no such path\n")
 
 
 def _no_request_of_ours(head: Head) -> str:
     return f"{head.method} {head.path} is not a request of docs/protocol.md\n"
 
 
-def _json(body: bytes) -> Any:
+def json_of(body: bytes) -> Any:
+    """Returns a request's body; raises BadRequest if it isn't JSON."""
     try:
         return loads(body)
     except ValueError:

@@ -17,9 +17,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-from trainmaster_operator.agent.connection import Closed, PeerConnection, Readable
+from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.http import BadRequest, Head, Request, response
 from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.process.launcher import ADDRESS, PATH
@@ -88,19 +88,12 @@ class TrainerServer:
         if len(self._exchanges) >= MAX_CONNECTIONS:
             self._close(next(iter(self._exchanges)))
         number = next(self._numbers)
-        connection = PeerConnection(self._loop, sock, number, self._happened)
-        self._exchanges[number] = _Exchange(connection, Request())
+        exchange = self._exchanges[number] = _Exchange(PeerConnection(self._loop, sock), Request())
+        exchange.connection.on_data = lambda: self._read(exchange)
+        exchange.connection.on_end = lambda: self._close(number)
         self._loop.call_later(REQUEST_SECONDS, lambda: self._close(number))
 
-    def _happened(self, event: Union[Readable, Closed]) -> None:
-        """Handle a connection's new data, or its end."""
-        peer = getattr(event, "peer", 0)
-        exchange = self._exchanges.get(peer)
-        if exchange is None:
-            return
-        if not isinstance(event, Readable):
-            del self._exchanges[peer]
-            return
+    def _read(self, exchange: _Exchange) -> None:
         data = exchange.connection.read()
         if data is None:
             return

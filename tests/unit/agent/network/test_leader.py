@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
+from tests.unit.agent.network.decisions import Decisions
 from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS
 from trainmaster_operator.agent.network import leader
 from trainmaster_operator.agent.network.leader import Leader
-from trainmaster_operator.agent.network.messages import Close, Deliver, LeaderAction, Send, SendToStreams
+from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
 from trainmaster_operator.agent.network.workers import (
     HELLO_SECONDS,
     MAX_ARRIVING,
@@ -51,11 +52,11 @@ class Table:
     """A leader of worker 0 whose followers are workers with a peer of ten times their index."""
 
     def __init__(self, workers: int = 3, attempt: int = 3) -> None:
-        self.leader = Leader(0, "uid-0", JOB_UID, 1, START)
+        self.leader = Decisions(lambda do: Leader(0, "uid-0", JOB_UID, 1, START, do))
         self.now = 0.0
         self.assign(workers, attempt)
 
-    def assign(self, workers: int, attempt: int, uids: bool = True, absent: tuple[int, ...] = ()) -> list[LeaderAction]:
+    def assign(self, workers: int, attempt: int, uids: bool = True, absent: tuple[int, ...] = ()) -> list[Action]:
         listed = range(workers)
         hosts = tuple(f"job-{worker}.job.ns.svc" for worker in listed)
         named = tuple(f"uid-{worker}" for worker in listed) if uids else None
@@ -64,28 +65,28 @@ class Table:
             assignment = assignment._replace(continues=1, absent=absent)
         return self.leader.assign(assignment)
 
-    def join(self, worker: int, /, **fields: Any) -> list[LeaderAction]:
+    def join(self, worker: int, /, **fields: Any) -> list[Action]:
         self.leader.arrive(worker * 10, at(self.now))
         hello = {"type": "hello", "job": JOB_UID, "worker": worker, "uid": f"uid-{worker}", "seen": 3, **fields}
         return self.say(worker * 10, hello)
 
-    def join_by(self, peer: int, uid: str) -> list[LeaderAction]:
+    def join_by(self, peer: int, uid: str) -> list[Action]:
         """A pod of worker 1 joins by a connection of this number."""
         self.leader.arrive(peer, at(self.now))
         return self.say(peer, {"type": "hello", "job": JOB_UID, "worker": 1, "uid": uid, "seen": 3})
 
-    def say(self, peer: int, line: dict[str, Any]) -> list[LeaderAction]:
+    def say(self, peer: int, line: dict[str, Any]) -> list[Action]:
         return self.leader.receive_line(peer, line, at(self.now))
 
-    def report(self, worker: int, state: str, **fields: Any) -> list[LeaderAction]:
+    def report(self, worker: int, state: str, **fields: Any) -> list[Action]:
         report = failed(worker, state=state, **fields)
         if worker == 0:
             return self.leader.receive(Reported(report), at(self.now))
         return self.say(worker * 10, Reported(report).to_wire())
 
-    def tick(self, seconds: float) -> list[LeaderAction]:
+    def tick(self, seconds: float) -> list[Action]:
         """Let time pass, and do what is due on the way."""
-        actions: list[LeaderAction] = []
+        actions: list[Action] = []
         until = self.now + seconds
         while self.leader.deadline <= START + until:
             self.now = self.leader.deadline - START
@@ -106,20 +107,20 @@ def lines(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def sent(actions: list[LeaderAction], kind: type[Send] | type[SendToStreams] = Send) -> dict[str, tuple[int, ...]]:
+def sent(actions: list[Action], kind: type[Send] | type[SendToStreams] = Send) -> dict[str, tuple[int, ...]]:
     """To which peers each type of line went."""
     return {line["type"]: action.peers for action in actions if isinstance(action, kind) for line in lines(action.data)}
 
 
-def delivered(actions: list[LeaderAction]) -> list[Any]:
+def delivered(actions: list[Action]) -> list[Any]:
     return [action.message for action in actions if isinstance(action, Deliver)]
 
 
-def closed(actions: list[LeaderAction]) -> list[int]:
+def closed(actions: list[Action]) -> list[int]:
     return [action.peer for action in actions if isinstance(action, Close)]
 
 
-def stops(actions: list[LeaderAction]) -> set[float]:
+def stops(actions: list[Action]) -> set[float]:
     """After how many seconds anybody is to stop."""
     sent_lines = (line for action in actions if isinstance(action, Send) for line in lines(action.data))
     sent_stops = {line["afterSeconds"] for line in sent_lines if line["type"] == "stop"}
@@ -202,7 +203,7 @@ def test_a_worker_that_does_not_lead_stops_nothing_by_its_own_table() -> None:
     table.join(2)
     table.leader.watch(STREAM, at(0))
     table.report(2, "Starting")
-    assert stops(table.leader.record(failed(1))) == set()
+    assert stops(table.leader.receive(Reported(failed(1)), at(0), leads=False)) == set()
     own = Reported(failed(0, able=True))
     assert stops(table.leader.receive(own, at(0), leads=False)) == set()
 
@@ -571,7 +572,7 @@ def output(worker: int, *lines: str) -> OutputLine:
     return OutputLine(3, worker, f"uid-{worker}", lines, tuple(range(len(lines))))
 
 
-def outputs(actions: list[LeaderAction], to: int) -> list[dict[str, Any]]:
+def outputs(actions: list[Action], to: int) -> list[dict[str, Any]]:
     """The lines of output that a follower, or an operator, is sent."""
     found = [action.data for action in actions if isinstance(action, (Send, SendToStreams)) and to in action.peers]
     lines = [json.loads(line) for data in found for line in data.splitlines()]
