@@ -211,7 +211,7 @@ def test_what_unauthenticated_send_is_kept_to_a_bound(port: Port) -> None:
         port.connect(half)
     for _ in range(100):
         port.turn(0.0)
-    kept = [len(exchange._request) for exchange in port.server._unauthenticated.all()]
+    kept = [len(exchange._request._buffer) for exchange in port.server._unauthenticated.all()]
     assert len(kept) == server.MAX_OF_ADDRESS
     assert max(kept) <= http.MAX_HEAD_BYTES + server.UNAUTHENTICATED_READ_BYTES
 

@@ -17,21 +17,13 @@ from typing import Any, Optional
 from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
 from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
-from trainmaster_operator.agent.network.workers import (
-    KeptLines,
-    KeptOutputs,
-    KeptProgress,
-    KeptReports,
-    Worker,
-    Workers,
-    part_of,
-)
+from trainmaster_operator.agent.network.workers import KeptLines, KeptProgress, KeptReports, Worker, Workers
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process.environment import mismatches
 from trainmaster_operator.wire import joining, stream
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_OUTPUT_BYTES
+from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_KEPT_OUTPUT_BYTES, MAX_OUTPUT_BYTES
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.values import ProtocolError
 
@@ -74,7 +66,8 @@ class Leader:
         self._reports = KeptReports()
         self._progress = KeptProgress(MAX_PROGRESS_BYTES)
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
-        self._outputs = KeptOutputs()
+        self._outputs: dict[int, bytes] = {}
+        """The last output of each ended worker, the newest last."""
         self._diagnosis = Diagnosis()
         self._collect_at = now
         """The earliest time for the next request for stacks, on the monotonic clock."""
@@ -112,7 +105,7 @@ class Leader:
             worker for place, worker in enumerate(assignment.workers) if assignment.present(place, self._processes)
         )
         self._own.seen = assignment.attempt
-        self._reports.forget_before(assignment.attempt - 1)
+        self._reports.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._progress.forget(lambda worker, _: worker in self._named)
         # Keep the previous attempt's evidence for an operator that connects a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
@@ -160,7 +153,7 @@ class Leader:
         rows = (self._workers.get(worker) for worker in workers)
         heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
         if heir is not None:
-            self._send((heir,), b"".join(self._outputs.all()))
+            self._send((heir,), b"".join(self._outputs.values()))
 
     def watch(self, peer: int, now: Now) -> None:
         """Add a watching operator; it gets all kept lines, and then each change. A ninth one replaces the oldest."""
@@ -174,7 +167,7 @@ class Leader:
             *self._reports.in_order(),
         ]
         self._streams.append(peer)
-        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.all())
+        kept = (*self._progress.all(), *self._evidence.all(), *self._outputs.values())
         self._do(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
         self._announce(now.steady)
 
@@ -216,7 +209,7 @@ class Leader:
         if not admitted:
             return False
         if forgotten is not None:
-            self._reports.forget(forgotten)
+            self._reports.forget(lambda worker, _: worker != forgotten)
         row = Worker(hello.worker, hello.uid, peer, now.steady)
         row.seen = hello.seen
         closed = self._workers.join(row)
@@ -242,7 +235,7 @@ class Leader:
                     message.report if row is self._own else message.report._replace(uid=row.uid), now.steady
                 )
         elif isinstance(message, stream.ProgressLine):
-            self._add_progress(message._replace(worker=row.worker))
+            self._publish_data(self._progress.add(message._replace(worker=row.worker)))
         elif isinstance(message, joining.Stalled):
             self._begin_diagnosis(message.attempt, now.steady)
         elif isinstance(message, stream.EvidenceLine):
@@ -266,15 +259,19 @@ class Leader:
         if row is not None:
             self._publish(self._workers.line(row))
 
+    def _drop(self, row: Worker) -> None:
+        if row.peer is not None:
+            self._do(Close(row.peer))
+            self.leave(row.peer)
+
     def _ping(self, now: float) -> None:
         self._publish(stream.Ping())
         for peer in self._workers.late(now):
             self._do(Close(peer))
         for row in list(self._workers):
-            if row.peer is not None and now - row.received_at > SILENCE_SECONDS:
-                self._do(Close(row.peer))
-                self.leave(row.peer)
-        self._send(self._workers.peers(), json_line(stream.Ping().to_wire()))
+            if now - row.received_at > SILENCE_SECONDS:
+                self._drop(row)
+        self._broadcast(stream.Ping())
 
     # Reports
 
@@ -329,15 +326,15 @@ class Leader:
 
     # Progress, stalls, environments
 
-    def _add_progress(self, line: stream.ProgressLine) -> None:
-        self._publish_data(self._progress.add(line))
-
     def keep_output(self, line: stream.OutputLine) -> None:
         """Keep a worker's last output, and publish it."""
         data = json_line(line.to_wire())
         # Assignments may differ in their workers, hence the doubled share.
         if len(data) <= min(2 * stream.output_share(len(self._named)), MAX_OUTPUT_BYTES):
-            self._outputs.keep(line.worker, data)
+            self._outputs.pop(line.worker, None)
+            self._outputs[line.worker] = data
+            while sum(map(len, self._outputs.values())) > MAX_KEPT_OUTPUT_BYTES:
+                del self._outputs[next(iter(self._outputs))]
             self._publish_data(data)
 
     def _begin_diagnosis(self, attempt: int, now: float) -> None:
@@ -353,9 +350,7 @@ class Leader:
             self._publish(line)
             return
         if line.ranks:
-            data = json_line(line.to_wire())
-            self._evidence.keep(line.worker, line.attempt, part_of(line.ranks), data)
-            self._publish_data(data)
+            self._publish_data(self._evidence.keep(line))
         self._diagnosis.add(line.worker, line)
         if self._diagnosis.question is not None and not self._diagnosis.unanswered(self._present):
             self._conclude(now)
@@ -384,9 +379,8 @@ class Leader:
         """Report workers whose agents don't answer. A returning agent joins again and learns the outcome."""
         for worker in silent.workers:
             row = self._workers.get(worker)
-            if row is not None and row.peer is not None:
-                self._do(Close(row.peer))
-                self.leave(row.peer)
+            if row is not None:
+                self._drop(row)
             expected_uid = "" if self._assignment is None else self._assignment.uid_of(worker)
             uid = expected_uid if row is None else row.uid
             error, at = silent.message, now.wall
@@ -415,11 +409,15 @@ class Leader:
         watched = self.is_watched(now)
         if watched != self._announced:
             self._announced = watched
-            self._send(self._workers.peers(), json_line(joining.Watched(watched).to_wire()))
+            self._broadcast(joining.Watched(watched))
 
     def _send_all(self, message: joining.LeaderMessage) -> None:
-        self._send(self._workers.peers(), json_line(message.to_wire()))
+        """Send to all workers, including this agent's own."""
+        self._broadcast(message)
         self._do(Deliver(message))
+
+    def _broadcast(self, message: joining.LeaderMessage) -> None:
+        self._send(self._workers.peers(), json_line(message.to_wire()))
 
     def _send(self, peers: tuple[int, ...], data: bytes) -> None:
         if peers and data:

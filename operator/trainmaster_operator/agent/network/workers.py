@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Optional
 
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.wire.limits import MAX_KEPT_OUTPUT_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_RANKS_IN_LINE
 from trainmaster_operator.wire.report import Report
-from trainmaster_operator.wire.stream import ProgressLine, ReportLine, WorkerLine
+from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, ReportLine, WorkerLine
 
 MAX_OTHERS = 256
 """Followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
@@ -196,13 +196,9 @@ class KeptReports:
         self._acked = max(self._acked, min(seq, self._seq))
         return [line.report for line in self._lines.values() if line.seq <= seq]
 
-    def forget(self, worker: int) -> None:
-        """Forget a worker's report, because another pod has replaced it."""
-        self._lines = {key: line for key, line in self._lines.items() if key[1] != worker}
-
-    def forget_before(self, attempt: int) -> None:
-        """Forget the reports of earlier attempts."""
-        self._lines = {key: line for key, line in self._lines.items() if key[0] >= attempt}
+    def forget(self, but: Callable[[int, int], bool]) -> None:
+        """Forget all reports except those that `but` accepts, by worker and attempt."""
+        self._lines = {key: line for key, line in self._lines.items() if but(key[1], key[0])}
 
     def can_continue(self, failed: Report, others: Collection[int], *, continued: bool) -> bool:
         """Returns whether the living ranks of these workers, and of the failed one, report that they can continue.
@@ -222,7 +218,10 @@ MAX_PARTS = MAX_PROCESSES // MAX_RANKS_IN_LINE
 
 
 class KeptLines:
-    """KeptLines keeps at most `most` bytes. A line that doesn't fit is dropped, and so is the line it would replace."""
+    """KeptLines keeps the workers' lines about their ranks in the newest attempt, in at most `most` bytes.
+
+    A line that doesn't fit is dropped, and so is the line it would replace.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -230,18 +229,20 @@ class KeptLines:
         self._attempts: dict[int, int] = {}
         self._lines: dict[int, dict[int, bytes]] = {}
 
-    def keep(self, worker: int, attempt: int, part: int, line: bytes) -> None:
-        """Keep a worker's line of an attempt, replacing an older line with the same ranks (the same `part`)."""
-        if self._attempts.get(worker) != attempt:
-            self._drop(worker)
-        self._attempts[worker] = attempt
-        lines = self._lines.setdefault(worker, {})
+    def keep(self, line: ProgressLine | EvidenceLine) -> bytes:
+        """Keep a worker's line, replacing an older line with the same first rank; returns it as it is sent."""
+        data, part = json_line(line.to_wire()), min(line.ranks, default=0)
+        if self._attempts.get(line.worker) != line.attempt:
+            self._drop(line.worker)
+        self._attempts[line.worker] = line.attempt
+        lines = self._lines.setdefault(line.worker, {})
         self._size -= len(lines.pop(part, b""))
         while len(lines) >= MAX_PARTS:
             self._size -= len(lines.pop(next(iter(lines))))
-        if self._size + len(line) <= self._most:
-            lines[part] = line
-            self._size += len(line)
+        if self._size + len(data) <= self._most:
+            lines[part] = data
+            self._size += len(data)
+        return data
 
     def forget(self, but: Callable[[int, int], bool]) -> None:
         """Forget all lines except those that `but` accepts, by worker and attempt."""
@@ -262,48 +263,23 @@ class KeptProgress(KeptLines):
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
-        self._steps: dict[int, tuple[int, dict[int, int]]] = {}
-        """The attempt of each worker's last progress, and the steps of the worker's ranks."""
+        self._steps: dict[int, dict[int, int]] = {}
+        """The steps of each worker's ranks in the attempt of its last progress."""
 
     def add(self, line: ProgressLine) -> bytes:
         """Keep a worker's progress; returns the line to send."""
-        data = json_line(line.to_wire())
-        self.keep(line.worker, line.attempt, part_of(line.ranks), data)
-        attempt, steps = self._steps.get(line.worker, (line.attempt, {}))
-        if attempt != line.attempt or len(steps) > MAX_PROCESSES:
-            steps = {}
+        data = self.keep(line)
+        steps = self._steps.setdefault(line.worker, {})
+        if len(steps) > MAX_PROCESSES:
+            steps.clear()
         steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
-        self._steps[line.worker] = line.attempt, steps
         return data
 
     def slowest_step(self, worker: int, attempt: int) -> int:
         """Returns the step of a worker's slowest rank in an attempt, or -1 if no step was ever reported."""
-        known, steps = self._steps.get(worker, (-1, {}))
-        return min(steps.values(), default=-1) if known == attempt else -1
+        steps = self._steps.get(worker, {}) if self._attempts.get(worker) == attempt else {}
+        return min(steps.values(), default=-1)
 
     def _drop(self, worker: int) -> None:
         super()._drop(worker)
         self._steps.pop(worker, None)
-
-
-class KeptOutputs:
-    """KeptOutputs contains the last output of ended workers. Above the limit, the oldest output is dropped."""
-
-    def __init__(self) -> None:
-        self._lines: dict[int, bytes] = {}
-
-    def keep(self, worker: int, line: bytes) -> None:
-        """Keep a worker's last output, replacing an earlier one."""
-        self._lines.pop(worker, None)
-        self._lines[worker] = line
-        while sum(map(len, self._lines.values())) > MAX_KEPT_OUTPUT_BYTES:
-            del self._lines[next(iter(self._lines))]
-
-    def all(self) -> list[bytes]:
-        """Returns all kept lines, the newest last."""
-        return list(self._lines.values())
-
-
-def part_of(ranks: Iterable[int]) -> int:
-    """Returns the number of a worker's line by its ranks, because a worker with many ranks sends several lines."""
-    return min(ranks, default=0)

@@ -1,15 +1,17 @@
-"""Actions are requests of `plan.plan` that the executor performs one by one."""
+"""Actions are requests of `plan.plan` that the executor performs one by one; each is a NamedTuple of this module."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from trainmaster_operator.agent.planner.state import Ending
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import Collect, Environment, FollowerMessage, Hung, Modules, Patience
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import ProgressLine
+
+Action = tuple[Any, ...]
 
 
 class KillLeftovers(NamedTuple):
@@ -212,13 +214,3 @@ class WriteTerminationMessage(NamedTuple):
 
 class Exit(NamedTuple):
     """End the agent's process."""
-
-
-_Prepare = Union[FetchCode, RefuseLaunch, RunSetup, CancelSetup, WarmUp, Preload, EndWarm, KillLeftovers]
-_Begin = Union[ApplyAssignment, Begin, Adopt, Regroup, Hurry, Launch, DescribeEnvironment]
-_End = Union[
-    ExamineRank, ExamineLauncher, Terminate, FindSavingRanks, KillProcesses, KillRemains, Sweep, Conclude, Exit
-]
-_Save = Union[FlushProgress, SaveReport, HandOver, WriteTerminationMessage]
-_Send = Union[PublishReport, Publish, SendToLeader, Introduce, KeepReport, Diagnose]
-Action = Union[_Prepare, _Begin, _End, _Save, _Send]

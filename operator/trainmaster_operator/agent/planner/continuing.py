@@ -23,11 +23,6 @@ V = TypeVar("V")
 NOT_JOINED = "it ended before it had joined the others"
 
 
-def is_able(run: Run) -> bool:
-    """Returns whether all of this worker's ranks in the group can continue in another attempt."""
-    return _are_able(run, run.present)
-
-
 def others_are_able(run: Run, but: Optional[int] = None) -> bool:
     """Returns whether all living ranks in the group, except the failing one, can continue."""
     return _are_able(run, [rank for rank in run.present if rank not in run.endings and rank != but])
@@ -38,8 +33,7 @@ def _are_able(run: Run, local_ranks: Sequence[int]) -> bool:
     return able and bool(local_ranks) and run.continuable and not run.terminated
 
 
-def is_ready(run: Run) -> bool:
-    """Returns whether all absent ranks of this worker are waiting to join."""
+def _is_ready(run: Run) -> bool:
     ready = all(run.words.get(rank) == "ready" and rank not in run.endings for rank in run.absent)
     return ready and bool(run.absent) and not run.terminated
 
@@ -106,7 +100,9 @@ def leaves_group(state: State) -> bool:
 def continues_here(state: State) -> bool:
     """Returns whether the running or prepared ranks continue in the last assigned attempt."""
     assignment, node_rank = state.assignment, state.node_rank
-    if assignment is None or node_rank is None or not continues(assignment, state.started):
+    if assignment is None or node_rank is None or assignment.continues is None:
+        return False
+    if not assignment.continues <= state.started < assignment.attempt:
         return False
     present = assignment.present(node_rank, state.settings.processes)
     if state.preparation is not None:
@@ -116,11 +112,6 @@ def continues_here(state: State) -> bool:
         return False
     moved = run.first_rank != assignment.first_rank(node_rank, state.settings.processes)
     return not moved and bool(_kept(run, present))
-
-
-def continues(assignment: Assignment, started: int) -> bool:
-    """Returns whether an assignment is a newer attempt that continues the processes of the one started last."""
-    return assignment.continues is not None and assignment.continues <= started < assignment.attempt
 
 
 def adopt(state: State, assignment: Assignment, node_rank: int, report: Report, now: Now) -> State:
@@ -142,9 +133,7 @@ def adopt(state: State, assignment: Assignment, node_rank: int, report: Report, 
     restarted = () if state.terminating else tuple(lost)
     run = regrouped(state, state.run, present, restarted)
     killed = tuple(pid for rank, pid in state.run.ranks.items() if rank in lost and rank not in state.run.endings)
-    way = state.way
-    if way is not None:
-        way = way.stopped(before, now.wall).launched(assignment.attempt, now.wall)
+    way = state.way.stopped(before, now.wall).launched(assignment.attempt, now.wall)
     state = state._replace(run=run, way=way, regrouping=Regroup(assignment, node_rank, killed, restarted))
     gone = next((rank for rank in present if rank in run.endings), None)
     if gone is None:
@@ -187,7 +176,8 @@ def rank_failed(state: State, report: Report, now: Now) -> State:
         return _failed_to_join(state, run, report, now)
     report = report._replace(able=others_are_able(run, local_rank))
     waits = patience(state, local_rank)
-    delay = waits or ranks.grace_before_stop(run, report)
+    # Before SIGTERM others may reveal a better cause.
+    delay = waits or (ranks.FAILURE_GRACE if run.living and not report.culprit else 0.0)
     state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, delay))
     if waits and local_rank is not None and local_rank in run.endings and local_rank in run.ranks:
         state = changes.post(state, KillRemains(run.ranks[local_rank]))
@@ -217,7 +207,8 @@ def refreshed(state: State, now: Now) -> State:
     if report.ended:
         return state._replace(report=report._replace(able=report.able and others_are_able(run)))
     formed = run.continued and run.present and all(run.groups.get(rank) == report.attempt for rank in run.present)
-    found = report._replace(state="Running" if formed else report.state, able=is_able(run), ready=is_ready(run))
+    able, ready = _are_able(run, run.present), _is_ready(run)
+    found = report._replace(state="Running" if formed else report.state, able=able, ready=ready)
     return state if found == report else state._replace(report=found._replace(at=now.wall))
 
 

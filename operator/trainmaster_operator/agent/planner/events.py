@@ -69,13 +69,13 @@ class AssignmentReceived(NamedTuple):
             # A terminating agent starts nothing more: the next agent finds the assignment in the file.
             return state
         state = state._replace(assignment=assignment)
-        if state.wanted_attempt == state.started:
+        if state.node_rank is not None and assignment.attempt == state.started:
             return state
         continues_here = continuing.continues_here(state)
         if not continues_here or known is None or not set(assignment.absent) <= set(known.absent):
             # No fault precedes ranks that only join.
             state = changes.seen(state, now)
-        if state.way is not None and state.wanted_attempt is not None:
+        if state.node_rank is not None:
             state = state._replace(way=state.way.assigned(assignment.attempt, now.wall))
         if continues_here:
             return state
@@ -221,7 +221,7 @@ class Launched(NamedTuple):
 
     def update(self, state: State, now: Now) -> State:
         known = {} if self.wraps_ranks else {0: self.pid}
-        way = None if state.way is None else state.way.launched(state.started, now.wall)
+        way = state.way.launched(state.started, now.wall)
         awaited = 0 if self.pid else state.settings.processes
         run = Run(self.pid, self.wraps_ranks, self.first_rank, known, awaited, continuable=self.continuable)
         state = state._replace(way=way, run=continuing.assigned(run, state))
@@ -541,7 +541,9 @@ def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> 
     if isinstance(event, Collect):
         # Answer at once, because collecting may take longer than a leader waits.
         state = changes.post(state, actions.SendToLeader(Ping()))
-    if state.can_hang and event.attempt == state.started:
+    run = state.run
+    can_hang = run is not None and run.present and not run.stopping and state.ended is None
+    if can_hang and event.attempt == state.started:
         return changes.post(state, actions.Diagnose(event))
     if not isinstance(event, Collect):
         return state

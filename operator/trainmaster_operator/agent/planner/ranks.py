@@ -140,11 +140,6 @@ def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | Non
     return classify(report, ending, run.first_rank + event.local_rank, event.evidence, event.oom_kills)
 
 
-def grace_before_stop(run: Run, report: Report) -> float:
-    """Returns the seconds until SIGTERM after a rank's failure, in which others may reveal a better cause."""
-    return FAILURE_GRACE if run.living and not report.culprit else 0.0
-
-
 def launcher_examined(run: Run, ended: Report | None, report: Report, event: LauncherExamined) -> Run | Report:
     """Use the launcher's last lines. They name the failed rank, which is examined next, or are the cause themselves."""
     match = re.search(_TORCHRUN_FAILURE, event.evidence)

@@ -177,6 +177,30 @@ class Warm(NamedTuple):
     """Whether another warm process would fail too."""
 
 
+class Way(NamedTuple):
+    """Way contains the times of one recovery, in seconds since the epoch, because the ranks use that clock."""
+
+    attempt: int = -1
+    """The attempt that ended; -1 before the first fault."""
+    fault_at: float = 0.0
+    detected_at: float = 0.0
+    assigned_at: Optional[float] = None
+    stopped_at: Optional[float] = None
+    launched_at: Optional[float] = None
+
+    def assigned(self, attempt: int, at: float) -> Way:
+        """Returns the way after an attempt's assignment."""
+        return self._replace(assigned_at=at) if attempt > self.attempt and self.assigned_at is None else self
+
+    def stopped(self, attempt: int, at: float) -> Way:
+        """Returns the way after the last process of an attempt has ended."""
+        return self._replace(stopped_at=at) if attempt == self.attempt else self
+
+    def launched(self, attempt: int, at: float) -> Way:
+        """Returns the way after the start of an attempt's ranks."""
+        return self._replace(launched_at=at) if attempt > self.attempt and self.launched_at is None else self
+
+
 class State(NamedTuple):
     """State contains everything that influences the agent's next actions."""
 
@@ -208,7 +232,7 @@ class State(NamedTuple):
     """Whether the ranks' progress must be read once more."""
     progress: Optional[ProgressLine] = None
     """The newest line of progress."""
-    way: Optional[Way] = None
+    way: Way = Way()
     """The times from the last fault to the next attempt's first step."""
     environment: Optional[Environment] = None
     """The environment of the attempt's ranks, once it is known."""
@@ -246,12 +270,6 @@ class State(NamedTuple):
         return self if self.run is None else self._replace(run=change(self.run))
 
     @property
-    def can_hang(self) -> bool:
-        """Returns whether there are running ranks that aren't being stopped."""
-        run = self.run
-        return run is not None and bool(run.present) and not run.stopping and self.ended is None
-
-    @property
     def node_rank(self) -> Optional[int]:
         """Returns this worker's NODE_RANK in the newest assignment; None if it has no ranks to run in it."""
         assignment, settings = self.assignment, self.settings
@@ -259,44 +277,10 @@ class State(NamedTuple):
             return None
         return assignment.node_rank(settings.worker, settings.pod_uid)
 
-    @property
-    def wanted_attempt(self) -> Optional[int]:
-        """Returns the attempt whose ranks should run here."""
-        return None if self.node_rank is None or self.assignment is None else self.assignment.attempt
 
-
-class Way(NamedTuple):
-    """Way contains the times of one recovery, in seconds since the epoch, because the ranks use that clock."""
-
-    attempt: int
-    """The attempt that ended."""
-    fault_at: float
-    detected_at: float
-    assigned_at: Optional[float] = None
-    stopped_at: Optional[float] = None
-    launched_at: Optional[float] = None
-
-    def assigned(self, attempt: int, at: float) -> Way:
-        """Returns the way after an attempt's assignment."""
-        return self._replace(assigned_at=at) if attempt > self.attempt and self.assigned_at is None else self
-
-    def stopped(self, attempt: int, at: float) -> Way:
-        """Returns the way after the last process of an attempt has ended."""
-        return self._replace(stopped_at=at) if attempt == self.attempt else self
-
-    def launched(self, attempt: int, at: float) -> Way:
-        """Returns the way after the start of an attempt's ranks."""
-        return self._replace(launched_at=at) if attempt > self.attempt and self.launched_at is None else self
-
-
-def begin(known: Optional[Way], attempt: int, detected_at: float, silent: float = 0.0) -> Way:
-    """Returns the way that begins at the first sign of an attempt's end. `silent`: a hung rank's seconds of silence."""
-    return known if known is not None and known.attempt == attempt else Way(attempt, detected_at - silent, detected_at)
-
-
-def measured(way: Optional[Way], line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
+def measured(way: Way, line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
     """Returns the finished phases of the way to an attempt; None if no fault led to it."""
-    if way is None or line.attempt != way.attempt + 1:
+    if way.attempt < 0 or line.attempt != way.attempt + 1:
         return None
     ranks = line.ranks.values()
     moments = (

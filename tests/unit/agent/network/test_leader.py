@@ -9,6 +9,7 @@ import pytest
 
 from tests.signer import JOB_UID
 from tests.unit.agent.network.decisions import Decisions
+from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.hang.stall import ANSWER_SECONDS
 from trainmaster_operator.agent.network import leader
 from trainmaster_operator.agent.network.leader import Leader
@@ -504,29 +505,35 @@ def test_a_worker_that_lives_or_had_come_further_is_not_lost() -> None:
 # What is kept
 
 
+def kept_line(worker: int, attempt: int, rank: int, text: str) -> EvidenceLine:
+    return EvidenceLine(attempt, worker, {rank: RankState(text=text)})
+
+
 def test_what_is_kept_of_workers_lines_has_a_bound() -> None:
-    kept = KeptLines(100)
+    line, longer = (kept_line(1, 3, 0, letter * size) for letter, size in (("x", 40), ("y", 300)))
+    size, longer_size = (len(json_line(each.to_wire())) for each in (line, longer))
+    kept = KeptLines(2 * size + longer_size - size - 1)
     for worker in range(10):
-        kept.keep(worker, 3, 0, b"x" * 40)
-    assert kept.all() == [b"x" * 40] * 2
-    kept.keep(1, 3, 0, b"y" * 61)
-    assert kept.all() == [b"x" * 40], "neither the new one, which doesn't fit, nor the older one"
-    kept.keep(1, 4, 0, b"y" * 60)
+        kept.keep(line._replace(worker=worker))
+    fitting = kept.all()
+    assert len(fitting) == (size + longer_size - 1) // size
+    kept.keep(longer)
+    assert kept.all() == [fitting[0], *fitting[2:]], "neither the new one, which doesn't fit, nor the older one"
+    data = kept.keep(line._replace(attempt=4))
     kept.forget(lambda worker, attempt: attempt >= 4)
-    assert kept.all() == [b"y" * 60]
+    assert kept.all() == [data]
 
 
 def test_a_worker_with_many_ranks_has_several_lines_kept_and_no_more_than_it_can_need() -> None:
-    kept = KeptLines(1_000)
-    for part in range(MAX_PARTS):
-        kept.keep(1, 3, part, b"a%d" % part)
-    kept.keep(1, 3, 0, b"new")
-    assert sorted(kept.all()) == sorted([b"new", *(b"a%d" % part for part in range(1, MAX_PARTS))])
+    kept = KeptLines(100_000)
+    first = [kept.keep(kept_line(1, 3, part, "a")) for part in range(MAX_PARTS)]
+    new = kept.keep(kept_line(1, 3, 0, "new"))
+    assert sorted(kept.all()) == sorted([new, *first[1:]])
     for part in range(1_000):
-        kept.keep(1, 3, 5_000 + part, b"b%d" % part)
+        kept.keep(kept_line(1, 3, 5_000 + part, "b"))
     assert len(kept.all()) == MAX_PARTS
-    kept.keep(1, 4, 0, b"next")
-    assert kept.all() == [b"next"], "those of the attempt before are gone with its first one"
+    following = kept.keep(kept_line(1, 4, 0, "next"))
+    assert kept.all() == [following], "those of the attempt before are gone with its first one"
 
 
 # Environments
