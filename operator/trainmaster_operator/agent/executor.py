@@ -70,7 +70,7 @@ class AgentExecutor:
         self._printed = PrintedEnd()
         self._printers = Printers(Printer(self._loop, 1, self._printed), Printer(self._loop, 2, self._printed))
         self._file = AssignmentFile(settings.assignment_file)
-        self._polls = self._loop.call_every(FILE_SECONDS, self._poll_file)
+        self._next_poll = self._loop.call_later(FILE_SECONDS, self._poll_file)
         self._authority = Authority(settings)
         os.makedirs(settings.state_dir, exist_ok=True)
         environ = dict(environ)
@@ -176,6 +176,7 @@ class AgentExecutor:
 
     def _begin(self, action: actions.Begin) -> Optional[events.Event]:
         folder = self._settings.state_dir
+        self._network.follower.hurry(time.monotonic())
         failed = _save(lambda: state_folder.write_report(folder, action.report))
         return failed or _save(lambda: state_folder.prune_attempts(folder, KEPT_ATTEMPTS))
 
@@ -320,7 +321,15 @@ class AgentExecutor:
             if self._warm is not None:
                 self._warm.process_ended(pid, ending)
 
+    @property
+    def _is_pushed(self) -> bool:
+        """Returns whether an operator can push assignments, so that the file needs fewer looks."""
+        return self._state.contact.leader is not None and self._state.contact.watched
+
     def _poll_file(self) -> None:
+        self._next_poll.cancel()
+        seconds = PUSHED_FILE_SECONDS if self._is_pushed else FILE_SECONDS
+        self._next_poll = self._loop.call_later(seconds, self._poll_file)
         try:
             data = self._file.poll()
             if data is not None:
@@ -333,10 +342,8 @@ class AgentExecutor:
         contact = self._network.contact(now)
         if contact != self._state.contact:
             self._take(events.LeaderContactChanged(contact), now)
-            pushed = contact.leader is not None and contact.watched
-            self._polls.seconds = PUSHED_FILE_SECONDS if pushed else FILE_SECONDS
-            if not pushed:
-                self._polls.now()
+            if not self._is_pushed:
+                self._poll_file()
 
     def _deliver(self, message: Delivery) -> None:
         """Queue a message of the leader."""
@@ -426,9 +433,7 @@ _PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] 
     actions.Begin: AgentExecutor._begin,
     actions.Adopt: lambda it, action: _save(lambda: state_folder.write_report(it._settings.state_dir, action.report)),
     actions.Regroup: AgentExecutor._regroup,
-    actions.Hurry: lambda it, _: it._network.follower.hurry(time.monotonic()),
     actions.FetchCode: AgentExecutor._fetch_code,
-    actions.RefuseLaunch: lambda _, action: events.LaunchFailed(action.error),
     actions.EndWarm: lambda it, _: None if it._warm is None else it._warm.kill(),
     actions.RunSetup: lambda it, _: it._setup.start(),
     actions.CancelSetup: lambda it, _: it._setup.cancel(),

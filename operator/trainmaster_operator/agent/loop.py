@@ -29,21 +29,6 @@ class Timer:
         self.call = None
 
 
-class Repetition:
-    """Repetition calls every `seconds`; the interval may change."""
-
-    def __init__(self, loop: Loop, seconds: float, call: Callable[[], None]) -> None:
-        self.seconds = seconds
-        self._loop, self._call = loop, call
-        self._next = loop.call_later(seconds, self.now)
-
-    def now(self) -> None:
-        """Call at once, and next after `seconds`."""
-        self._next.cancel()
-        self._next = self._loop.call_later(self.seconds, self.now)
-        self._call()
-
-
 class Loop:
     """Loop calls back when a descriptor is ready, a timer expires, or a signal arrives."""
 
@@ -76,10 +61,6 @@ class Loop:
         timer = Timer(time.monotonic() + seconds, call)
         heapq.heappush(self._timers, (timer.at, next(self._order), timer))
         return timer
-
-    def call_every(self, seconds: float, call: Callable[[], None]) -> Repetition:
-        """Call repeatedly until the loop ends."""
-        return Repetition(self, seconds, call)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Call once, in this round or at once in the next one."""

@@ -88,7 +88,7 @@ class Server:
         listener.setblocking(False)
         self._socket = listener
         self._listen()
-        self._loop.call_every(SWEEP_SECONDS, self._sweep)
+        self._sweep()
 
     def close(self) -> None:
         if self._socket is not None:
@@ -165,6 +165,7 @@ class Server:
             self._loop.call_later(SHORT_SECONDS, self._listen)
 
     def _sweep(self) -> None:
+        self._loop.call_later(SWEEP_SECONDS, self._sweep)
         now = time.monotonic()
         for exchange in [*self._unauthenticated.all(), *self._known]:
             if exchange.deadline <= now:

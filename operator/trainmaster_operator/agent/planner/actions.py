@@ -25,7 +25,7 @@ class ApplyAssignment(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Save that an attempt begins, before it does, so that no attempt is trained twice."""
+    """Save that an attempt begins, before it does, so that no attempt is trained twice. Hurry to reach worker 0."""
 
     report: Report
     assignment: Assignment
@@ -49,20 +49,10 @@ class Regroup(NamedTuple):
     """Local ranks to start again, so that they join."""
 
 
-class Hurry(NamedTuple):
-    """Try to reach worker 0 now, and more often for a while."""
-
-
 class FetchCode(NamedTuple):
     """Unpack the user's code once its archive is available."""
 
     digest: str
-
-
-class RefuseLaunch(NamedTuple):
-    """End an attempt before its ranks are started."""
-
-    error: str
 
 
 class EndWarm(NamedTuple):

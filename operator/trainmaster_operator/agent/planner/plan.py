@@ -190,8 +190,9 @@ def _prepare(state: State, now: Now) -> Optional[Planned]:
         return None
     if _lacks_code(state, preparation.assignment):
         # The next attempt checks again.
-        code = state.code._replace(wanted="", problem="")
-        return state._replace(preparation=None, code=code), (actions.RefuseLaunch(state.code.problem),)
+        report = failed(changes.current_report(state, now), "LaunchError", state.code.problem)
+        state = state._replace(preparation=None, code=state.code._replace(wanted="", problem=""))
+        return plan(changes.end(state, report, now), now)
     if state.environ is None:
         return state._replace(setup_runs=True), (actions.RunSetup(),)
     if state.warm.ending or not may_launch(state, now):
@@ -232,7 +233,7 @@ def _start(state: State, now: Now) -> Optional[Planned]:
         environment=None,
         printed_environment="",
     )
-    return changes.post(begun, actions.Hurry()), (actions.Begin(report, assignment),)
+    return begun, (actions.Begin(report, assignment),)
 
 
 def _declined(state: State, report: Report, continues: int) -> Report:

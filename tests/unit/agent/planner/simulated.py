@@ -148,8 +148,6 @@ class Agent:
             self.saved = SavedReport(action.report, action.exited)
         elif isinstance(action, actions.ApplyAssignment):
             return events.LeaderContactChanged(self.contact)
-        elif isinstance(action, actions.RefuseLaunch):
-            return events.LaunchFailed(action.error)
         elif isinstance(action, actions.Launch):
             if self.launching_fails:
                 return events.LaunchFailed("command not found: 'x' is in no folder of PATH")

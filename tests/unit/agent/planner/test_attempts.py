@@ -33,7 +33,6 @@ def test_an_attempt_is_saved_before_it_is_published_and_published_before_it_runs
     assert Agent().run().names == [
         "ApplyAssignment",
         "Begin",
-        "Hurry",
         "PublishReport",
         "Launch",
         "DescribeEnvironment",
