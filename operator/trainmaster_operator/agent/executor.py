@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 FILE_SECONDS, PUSHED_FILE_SECONDS = 0.05, 0.5
 """Time between two checks of the assignment's file; the second value applies while an operator can push."""
+CONFIG_FILE = "/etc/trainmaster/training.yaml"
+"""The training loop's configuration, hashed into the environment that is compared across workers."""
 KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """The time between the decision to exit and the exit, so that the report is sent first."""
@@ -257,7 +259,7 @@ class AgentExecutor:
         code = self._state.code.has
 
         def describe() -> None:
-            found = environment.describe(self._command, action.environ, self._settings.config_file, code)
+            found = environment.describe(self._command, action.environ, CONFIG_FILE, code)
             described = Environment(action.attempt, found)
             self._loop.call_from_thread(lambda: self._events.append(described))
 

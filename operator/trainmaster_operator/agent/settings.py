@@ -65,8 +65,6 @@ class AgentSettings(NamedTuple):
     """Where the archive of the user's code is mounted; empty if the image contains the code."""
     code_source: str
     """A description of the mounted volume, for people."""
-    config_file: str
-    """The training loop's configuration, hashed into the environment that is compared across workers."""
 
 
 def read_settings(environ: Mapping[str, str]) -> AgentSettings:
@@ -106,7 +104,6 @@ def read_settings(environ: Mapping[str, str]) -> AgentSettings:
         cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
         code_dir=environ.get("TRAINMASTER_CODE_DIR", ""),
         code_source=environ.get("TRAINMASTER_CODE_SOURCE", "the volume of the code"),
-        config_file="/etc/trainmaster/training.yaml",
     )
 
 

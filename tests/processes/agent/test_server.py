@@ -8,6 +8,8 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import urllib3
@@ -19,7 +21,7 @@ from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.loop import READ, Loop
 from trainmaster_operator.agent.network import server
 from trainmaster_operator.agent.network.network import Network
-from trainmaster_operator.agent.network.server import METRICS_TYPE, Unauthenticated, json_of
+from trainmaster_operator.agent.network.server import METRICS_TYPE, json_of, to_replace
 from trainmaster_operator.agent.settings import read_settings
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES
 from trainmaster_operator.wire.values import ProtocolError
@@ -211,7 +213,7 @@ def test_what_unauthenticated_send_is_kept_to_a_bound(port: Port) -> None:
         port.connect(half)
     for _ in range(100):
         port.turn(0.0)
-    kept = [len(exchange._request._buffer) for exchange in port.server._unauthenticated.all()]
+    kept = [len(exchange._request._buffer) for exchange in port.server._unauthenticated]
     assert len(kept) == server.MAX_OF_ADDRESS
     assert max(kept) <= http.MAX_HEAD_BYTES + server.UNAUTHENTICATED_READ_BYTES
 
@@ -342,10 +344,13 @@ def test_a_body_that_is_no_request_is_refused_with_the_token_too(port: Port, pat
 
 
 def test_the_address_that_has_most_makes_room() -> None:
-    room: Unauthenticated[str] = Unauthenticated(4)
-    for address, item in (("kubelet", "probe"), ("evil", "a"), ("evil", "b"), ("evil", "c")):
-        assert room.in_the_way(address) is None
-        room.add(address, item)
-    assert room.in_the_way("operator") == "a"
-    room.discard("evil", "a")
-    assert room.in_the_way("operator") is None and len(room) == 3
+    room: list[Any] = []
+    for address in ("kubelet", "evil", "evil", "evil"):
+        assert to_replace(room, address, 4) is None
+        room.append(SimpleNamespace(address=address))
+    assert to_replace(room, "operator", 4) is room[1], "the oldest of them"
+    assert to_replace(room, "", 0) is room[1]
+    del room[1]
+    assert to_replace(room, "operator", 4) is None
+    many: list[Any] = [SimpleNamespace(address="node") for _ in range(server.MAX_OF_ADDRESS)]
+    assert to_replace(many, "node", 100) is many[0] and to_replace([], "", 0) is None

@@ -6,8 +6,9 @@ import errno
 import resource
 import socket
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, Optional, TypeVar
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import READ_BYTES, PeerConnection
 from trainmaster_operator.agent.errors import LaunchError
@@ -23,7 +24,7 @@ REQUEST_SECONDS = 10.0
 SWEEP_SECONDS = 1.0
 ACCEPTS_AT_ONCE = 8
 """The server accepts this many connections before the loop handles other events. It is below
-unauthenticated.MAX_OF_ADDRESS, so that a new connection is read once before others of its address replace it."""
+MAX_OF_ADDRESS, so that a new connection is read once before others of its address replace it."""
 SHORT_SECONDS = 0.1
 """If descriptors run out and no connection can be closed, no connection is accepted for this long."""
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -38,6 +39,10 @@ METRICS_SECONDS = 1.0
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS = ("/healthz", "/metrics")
 UPGRADES = ("/v1/stream", "/v1/join")
+MAX_UNAUTHENTICATED = 128
+MAX_OF_ADDRESS = 16
+DESCRIPTORS_SHARE = 4
+"""Unauthenticated connections get at most a fourth of the process's descriptors; ranks' files and pipes need some."""
 Answer = Callable[[bytes], bytes]
 """It makes the response to a request from its body, and raises BadRequest."""
 
@@ -60,9 +65,9 @@ class Server:
         self._settings = settings
         self.answers = answers
         self.upgraded = upgraded
-        self._unauthenticated: Unauthenticated[Exchange] = Unauthenticated(room_for_unauthenticated())
+        self._most_unauthenticated = _room_for_unauthenticated()
+        self._unauthenticated: dict[Exchange, None] = {}
         self._known: dict[Exchange, None] = {}
-        self._token: Optional[str] = None
         self._metrics = b""
         self._metrics_until = 0.0
         self._socket: socket.socket | None = None
@@ -106,24 +111,23 @@ class Server:
 
     def is_authorized(self, head: Head) -> bool:
         """Returns whether a request contains the job's token."""
-        if self._token is None:
-            self._token = job_token(self._settings.agents_secret, self._settings.job_uid)
+        token = job_token(self._settings.agents_secret, self._settings.job_uid)
         given = head.headers.get(TOKEN_HEADER.lower(), "")
         # Imported here, because it costs 3 ms of an agent's start and the first request comes later.
         import hmac
 
-        return bool(self._token) and hmac.compare_digest(self._token.encode(), given.encode("latin-1"))
+        return bool(token) and hmac.compare_digest(token.encode(), given.encode("latin-1"))
 
     def became_known(self, exchange: Exchange) -> None:
         """Record that a connection's request contains the token."""
-        self._unauthenticated.discard(exchange.address, exchange)
+        self._unauthenticated.pop(exchange, None)
         while len(self._known) >= MAX_KNOWN:
             next(iter(self._known)).close()
         self._known[exchange] = None
 
     def forget(self, exchange: Exchange) -> None:
         """Forget a connection that has ended, or now belongs to the leader."""
-        self._unauthenticated.discard(exchange.address, exchange)
+        self._unauthenticated.pop(exchange, None)
         self._known.pop(exchange, None)
 
     def _listen(self) -> None:
@@ -147,16 +151,16 @@ class Server:
             self._let_in(sock, group_of(str(address[0])))
 
     def _let_in(self, sock: socket.socket, address: str) -> None:
-        in_the_way = self._unauthenticated.in_the_way(address)
-        if in_the_way is not None:
-            in_the_way.make_room()
+        replaced = to_replace(self._unauthenticated, address, self._most_unauthenticated)
+        if replaced is not None:
+            replaced.make_room()
         exchange = Exchange(self, PeerConnection(self._loop, sock, UNAUTHENTICATED_READ_BYTES), address)
-        self._unauthenticated.add(address, exchange)
+        self._unauthenticated[exchange] = None
         # Under a flood the request has often arrived before the connection is accepted: answer it at once.
         exchange.read()
 
     def _out_of_descriptors(self) -> None:
-        exchange = self._unauthenticated.first_to_leave()
+        exchange = to_replace(self._unauthenticated, "", 0)
         if exchange is not None:
             exchange.make_room()
         elif self._socket is not None:
@@ -167,7 +171,7 @@ class Server:
     def _sweep(self) -> None:
         self._loop.call_later(SWEEP_SECONDS, self._sweep)
         now = time.monotonic()
-        for exchange in [*self._unauthenticated.all(), *self._known]:
+        for exchange in [*self._unauthenticated, *self._known]:
             if exchange.deadline <= now:
                 exchange.too_slow()
 
@@ -280,61 +284,23 @@ def json_of(body: bytes) -> Any:
         raise BadRequest(400, "the body is not JSON") from None
 
 
-MAX_UNAUTHENTICATED = 128
-MAX_OF_ADDRESS = 16
-DESCRIPTORS_SHARE = 4
-"""Unauthenticated connections get at most a fourth of the process's descriptors; ranks' files and pipes need some."""
-T = TypeVar("T")
-
-
-class Unauthenticated(Generic[T]):
-    """Unauthenticated limits the connections without a token, in all and per address.
+def to_replace(exchanges: Collection[Exchange], address: str, most: int) -> Optional[Exchange]:
+    """Returns the connection without a token to close before accepting one more from the address; None: there is room.
 
     The addresses of the kubelet's probe and the operator are unknown (a node, a proxy, a service mesh's sidecar), so no
     place is reserved for them. Instead, a new connection replaces the oldest one of the address with the most. So a
     flood replaces its own connections, and a client that sends its request at once is answered before it is replaced.
     """
-
-    def __init__(self, most: int = MAX_UNAUTHENTICATED) -> None:
-        self._most = most
-        self._by_address: dict[str, dict[T, None]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def all(self) -> list[T]:
-        """Returns all such connections."""
-        return [item for items in self._by_address.values() for item in items]
-
-    def in_the_way(self, address: str) -> Optional[T]:
-        """Returns the connection to close before accepting one more from the address; None if there is room."""
-        own = self._by_address.get(address, {})
-        if len(own) >= MAX_OF_ADDRESS:
-            return next(iter(own))
-        return self.first_to_leave() if self._count >= self._most else None
-
-    def first_to_leave(self) -> Optional[T]:
-        """Returns the oldest connection of the address with the most; None if there are none."""
-        most = max(self._by_address, key=lambda address: len(self._by_address[address]), default=None)
-        return None if most is None else next(iter(self._by_address[most]))
-
-    def add(self, address: str, item: T) -> None:
-        self._by_address.setdefault(address, {})[item] = None
-        self._count += 1
-
-    def discard(self, address: str, item: T) -> None:
-        """Remove a connection, if it is still there."""
-        items = self._by_address.get(address)
-        if items is not None and item in items:
-            del items[item]
-            self._count -= 1
-            if not items:
-                del self._by_address[address]
+    counts = Counter(exchange.address for exchange in exchanges)
+    if counts[address] < MAX_OF_ADDRESS:
+        if not counts or len(exchanges) < most:
+            return None
+        [(address, _)] = counts.most_common(1)
+    return next(exchange for exchange in exchanges if exchange.address == address)
 
 
-def room_for_unauthenticated() -> int:
-    """Returns the limit of such connections in this process."""
+def _room_for_unauthenticated() -> int:
+    """Returns the limit of connections without a token in this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = MAX_UNAUTHENTICATED if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_SHARE
     return max(1, min(MAX_UNAUTHENTICATED, most))
