@@ -247,7 +247,7 @@ class AgentExecutor:
 
     def _report_progress(self, body: Any) -> None:
         if self._watch is not None:
-            self._watch.report(body, present())
+            self._watch.observation.receive(body, time.monotonic())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
         """Describe the environment in a thread.
@@ -391,7 +391,7 @@ class AgentExecutor:
 
     def _ranks(self) -> dict[int, RankProgress]:
         """Returns the newest progress of each rank of the last launched attempt."""
-        return {} if self._watch is None else self._watch.ranks
+        return {} if self._watch is None else self._watch.observation.ranks
 
     def _answer_metrics(self, _body: bytes) -> bytes:
         report, settings = self._state.report, self._settings

@@ -26,7 +26,7 @@ from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Collect, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster_operator.wire.ranks import RankProgress, RankState
+from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 from trainmaster_operator.wire.values import last_lines
 
@@ -46,7 +46,7 @@ class RankWatch:
         present, printed = [first + local_rank for local_rank in run.present], run.output.printed
         # In a new group the ranks' limit of silence starts again.
         started_at = time.monotonic() if run.regrouped_at else run.started_at
-        self._observation = Observation(
+        self.observation = Observation(
             settings, run.attempt, first, started_at, run.folder, printed, counters, present, run.regrouped_at
         )
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
@@ -64,22 +64,14 @@ class RankWatch:
         the leader may have asked for other evidence."""
 
     @property
-    def ranks(self) -> dict[int, RankProgress]:
-        return self._observation.ranks
-
-    def report(self, body: object, now: Now) -> None:
-        """Record a progress report from the Trainer of this worker's first rank."""
-        self._observation.receive(body, now.steady)
-
-    @property
     def deadline(self) -> float:
-        observed = math.inf if self._run.ended else self._observation.deadline
+        observed = math.inf if self._run.ended else self.observation.deadline
         stalled = self._stall.deadline if self._can_hang else math.inf
         return min(observed, stalled, *(evidence.due for evidence, _ in self._pending.values()))
 
     def tick(self, leader: Optional[int], now: Now) -> list[Found]:
         found: list[Found] = []
-        if not self._run.ended and now.steady >= self._observation.deadline:
+        if not self._run.ended and now.steady >= self.observation.deadline:
             found += self._observe(leader, now)
         for use, (evidence, collected) in list(self._pending.items()):
             if now.steady >= evidence.due and evidence.poll(now.steady):
@@ -98,8 +90,8 @@ class RankWatch:
 
     def finish(self, now: Now) -> Optional[events.Progressed]:
         """Returns the ranks' last progress, because their end is about to be reported, or they are gone."""
-        line = self._observation.finish(now)
-        return None if line is None else events.Progressed(line, self._observation.first_step_at)
+        line = self.observation.finish(now)
+        return None if line is None else events.Progressed(line, self.observation.first_step_at)
 
     def conclude(self, now: Now) -> list[Found]:
         """Returns why the attempt failed, once a provoked rank has had time to print its stacks."""
@@ -117,20 +109,20 @@ class RankWatch:
 
     def _observe(self, leader: Optional[int], now: Now) -> list[Found]:
         found: list[Found] = []
-        was_up = self._observation.up
-        line = self._observation.poll(self._run.up, now)
-        if self._observation.up and not was_up:
+        was_up = self.observation.up
+        line = self.observation.poll(self._run.up, now)
+        if self.observation.up and not was_up:
             found.append(events.RanksUp(self._run.attempt))
         if line is not None:
-            found.append(events.Progressed(line, self._observation.first_step_at))
-        continuing = self._observation.words, self._observation.groups
+            found.append(events.Progressed(line, self.observation.first_step_at))
+        continuing = self.observation.words, self.observation.groups
         if continuing != self._continuing:
             self._continuing = continuing
             found.append(events.ContinuingChanged(self._run.attempt, *continuing))
         if "unready" not in self._pending:
             self._find_unready(now)
         if self._can_hang:
-            states = self._observation.states(now.steady).values()
+            states = self.observation.states(now.steady).values()
             found += self._perform(self._stall.observe(states, leader, now.steady), now)
         return found
 
@@ -148,7 +140,7 @@ class RankWatch:
         return [] if self._is_ready(hung.rank) else [self._failure(hung, evidence, now)]
 
     def _is_ready(self, rank: int) -> bool:
-        return self._observation.words.get(rank - self._first) == "ready"
+        return self.observation.words.get(rank - self._first) == "ready"
 
     def _collect(self, use: str, ranks: Sequence[RankProcess], collected: Collected, now: Now) -> CollectedEvidence:
         evidence = CollectedEvidence(self._run.folder, ranks, now.steady)
@@ -156,8 +148,8 @@ class RankWatch:
         return evidence
 
     def _present_states(self, now: Now) -> dict[int, RankState]:
-        self._observation.refresh(now.steady)
-        return self._observation.states(now.steady)
+        self.observation.refresh(now.steady)
+        return self.observation.states(now.steady)
 
     def _diagnose(self, evidence: CollectedEvidence, now: Now) -> list[Found]:
         self._states = self._present_states(now)
@@ -196,5 +188,5 @@ class RankWatch:
         view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
         error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
-        silent = self._observation.silent_seconds(hung.rank, now.steady)
+        silent = self.observation.silent_seconds(hung.rank, now.steady)
         return events.AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)
