@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Optional
 from trainmaster_operator.agent import library
 from trainmaster_operator.agent.authority import AssignmentFile, Authority
 from trainmaster_operator.agent.errors import LaunchError
-from trainmaster_operator.agent.hang.stall import LeaveLeader
 from trainmaster_operator.agent.http import BadRequest, response
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network.joining import with_master_address
@@ -42,11 +41,11 @@ from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster_operator.wire.log_rules import NONE
 from trainmaster_operator.wire.ranks import RankProgress
-from trainmaster_operator.wire.stream import OutputLine, Ping, newest_lines, output_share
+from trainmaster_operator.wire.stream import OutputLine, Ping, ProgressLine, newest_lines, output_share
 from trainmaster_operator.wire.values import ProtocolError
 
 if TYPE_CHECKING:
-    from trainmaster_operator.agent.hang.watch import Found, RankWatch
+    from trainmaster_operator.agent.hang.watch import RankWatch
     from trainmaster_operator.agent.process.code import CodeFolder
     from trainmaster_operator.agent.progress.trainer import TrainerServer
     from trainmaster_operator.agent.warm.learning import Learning
@@ -134,7 +133,7 @@ class AgentExecutor:
         now = present()
         self._network.tick(now)
         if self._watch is not None and now.steady >= self._watch.deadline:
-            self._events.extend(self._send_found(self._watch.tick(self._state.contact.leader, now), now))
+            self._watch.tick(self._state.contact.leader, now)
         self._see_leader(now)
         while self._events:
             self._take(self._events.popleft(), present())
@@ -211,10 +210,7 @@ class AgentExecutor:
         except (LaunchError, OSError) as error:
             return events.LaunchFailed(problem_of(error))
         self._processes = run
-        # Imported here, so that the ranks' start doesn't wait for the import.
-        from trainmaster_operator.agent.hang.watch import RankWatch
-
-        self._watch = RankWatch(settings, run)
+        self._watch_ranks(run)
         self._learning = None
         warm = self._warm
         if warm is not None and warm.modules is None:
@@ -226,13 +222,24 @@ class AgentExecutor:
         return launched
 
     def _regroup(self, action: actions.Regroup) -> Optional[events.Event]:
-        from trainmaster_operator.agent.hang.watch import RankWatch
-
         run, assignment = self._launched, with_master_address(self._settings, action.assignment, action.node_rank)
         failed = _save(lambda: run.regroup(action._replace(assignment=assignment)))
         if failed is None:
-            self._watch = RankWatch(self._settings, run)
+            self._watch_ranks(run)
         return failed
+
+    def _watch_ranks(self, run: RunProcesses) -> None:
+        # Imported here, so that the ranks' start doesn't wait for the import.
+        from trainmaster_operator.agent.hang.watch import RankWatch
+
+        network = self._network
+        self._watch = RankWatch(
+            self._settings,
+            run,
+            put=self._events.append,
+            send=lambda message: network.send_to_leader(message, present()),
+            leave_leader=lambda: network.follower.abandon(time.monotonic()),
+        )
 
     def _serve_trainer(self, attempt: int) -> int:
         """Listen for reports of Hugging Face's Trainer in an attempt; returns the port, or 0 on failure."""
@@ -265,11 +272,6 @@ class AgentExecutor:
 
         threading.Thread(target=describe, name="describe", daemon=True).start()
 
-    def _conclude(self, _action: actions.Conclude) -> Optional[events.Event]:
-        now = present()
-        found = [] if self._watch is None else self._send_found(self._watch.conclude(now), now)
-        return found[0] if found else None
-
     def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
         try:
             state_folder.write_report(self._settings.state_dir, action.report, exited=action.exited)
@@ -279,8 +281,7 @@ class AgentExecutor:
 
     def _diagnose(self, action: actions.Diagnose) -> None:
         if self._watch is not None:
-            now = present()
-            self._events.extend(self._send_found(self._watch.receive(action.message, now), now))
+            self._watch.receive(action.message, present())
 
     def _write_termination_message(self, action: actions.WriteTerminationMessage) -> None:
         try:
@@ -288,6 +289,11 @@ class AgentExecutor:
                 file.write(action.report.termination_message())
         except OSError as error:
             self._complain(f"cannot write the termination message: {error.strerror}")
+
+    def _publish(self, action: actions.Publish) -> None:
+        if self._learning is not None and isinstance(action.message, ProgressLine):
+            self._learning.observe(action.message.ranks)
+        self._network.publish(action.message, present())
 
     def _keep_report(self, action: actions.KeepReport) -> None:
         self._network.leader.receive(Reported(action.report), present(), leads=False)
@@ -373,20 +379,6 @@ class AgentExecutor:
             return response(503, "this agent is on its way out\n")
         return response(409, json.dumps(holds.signed) + "\n", "application/json")
 
-    def _send_found(self, found: Sequence[Found], now: Now) -> list[events.Event]:
-        """Send the rank watch's messages to the leader; returns its events for the planner."""
-        known: list[events.Event] = []
-        for each in found:
-            if isinstance(each, actions.SendToLeader):
-                self._network.send_to_leader(each.message, now)
-            elif isinstance(each, LeaveLeader):
-                self._network.follower.abandon(now.steady)
-            else:
-                known.append(each)
-                if self._learning is not None and isinstance(each, events.Progressed):
-                    self._learning.observe(each.line.ranks)
-        return known
-
     # Views
 
     def _ranks(self) -> dict[int, RankProgress]:
@@ -450,11 +442,11 @@ _PERFORMERS: dict[type, Callable[[AgentExecutor, Any], Optional[events.Event]]] 
     actions.KillProcesses: lambda it, action: children.send(action.pids, signal.SIGKILL),
     actions.KillRemains: lambda _, action: children.send(children.session_members([action.pid]), signal.SIGKILL),
     actions.Sweep: lambda it, _: it._launched.sweep(),
-    actions.Conclude: AgentExecutor._conclude,
+    actions.Conclude: lambda it, _: None if it._watch is None else it._watch.conclude(present()),
     actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(present()),
     actions.SaveReport: AgentExecutor._save_report,
     actions.PublishReport: lambda it, action: it._network.publish(Reported(action.report), present()),
-    actions.Publish: lambda it, action: it._network.publish(action.message, present()),
+    actions.Publish: AgentExecutor._publish,
     actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, present()),
     actions.Introduce: lambda it, action: it._network.introduce(action.messages),
     actions.KeepReport: AgentExecutor._keep_report,

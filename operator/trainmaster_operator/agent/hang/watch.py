@@ -1,7 +1,6 @@
 """RankWatch reads the progress of one attempt's ranks, and carries out the decisions of `stall`.
 
-The executor owns it. `rank_states` and `stall` decide whether ranks are silent, and which actions follow. The methods
-return events for the planner and messages to the leader.
+The executor owns it. `rank_states` and `stall` decide whether ranks are silent, and which actions follow.
 """
 
 from __future__ import annotations
@@ -24,21 +23,33 @@ from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.stacks import main_thread_first
 from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.settings import AgentSettings
-from trainmaster_operator.wire.joining import Collect, Hung, Patience
+from trainmaster_operator.wire.joining import Collect, FollowerMessage, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.ranks import RankState
 from trainmaster_operator.wire.stream import EvidenceLine
 from trainmaster_operator.wire.values import last_lines
 
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
-Found = Union[events.Event, SendToLeader, LeaveLeader]
-Collected = Callable[[CollectedEvidence, Now], list[Found]]
+Collected = Callable[[CollectedEvidence, Now], None]
 
 
 class RankWatch:
-    """RankWatch outlives its run, to show the ranks' last progress until the next attempt."""
+    """RankWatch outlives its run, to show the ranks' last progress until the next attempt.
 
-    def __init__(self, settings: AgentSettings, run: RunProcesses) -> None:
+    `put` queues events for the planner, `send` sends messages to the leader, and `leave_leader` tries another leader.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        run: RunProcesses,
+        put: Callable[[events.Event], None],
+        send: Callable[[FollowerMessage], None],
+        leave_leader: Callable[[], None],
+    ) -> None:
+        self._put = put
+        self._send = send
+        self._leave_leader = leave_leader
         self._settings = settings
         self._run = run
         self._first = first = run.first_rank()
@@ -69,62 +80,57 @@ class RankWatch:
         stalled = self._stall.deadline if self._can_hang else math.inf
         return min(observed, stalled, *(evidence.due for evidence, _ in self._pending.values()))
 
-    def tick(self, leader: Optional[int], now: Now) -> list[Found]:
-        found: list[Found] = []
+    def tick(self, leader: Optional[int], now: Now) -> None:
         if not self._run.ended and now.steady >= self.observation.deadline:
-            found += self._observe(leader, now)
+            self._observe(leader, now)
         for use, (evidence, collected) in list(self._pending.items()):
             if now.steady >= evidence.due and evidence.poll(now.steady):
                 del self._pending[use]
-                found += collected(evidence, now)
+                collected(evidence, now)
         if self._can_hang:
-            found += self._perform(self._stall.tick(leader, now.steady), now)
-        return found
+            self._perform(self._stall.tick(leader, now.steady), now)
 
-    def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
+    def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> None:
         """Handle the leader's next step of a diagnosis, or an operator's request, which replaces an earlier one."""
         if isinstance(message, Collect) and message.request:
             self._collect("request", self._run.questionable(), partial(self._answer_request, message), now)
-            return []
-        return self._perform(self._stall.receive(message, now.steady), now)
+        else:
+            self._perform(self._stall.receive(message, now.steady), now)
 
     def finish(self, now: Now) -> Optional[events.Progressed]:
         """Returns the ranks' last progress, because their end is about to be reported, or they are gone."""
         line = self.observation.finish(now)
         return None if line is None else events.Progressed(line, self.observation.first_step_at)
 
-    def conclude(self, now: Now) -> list[Found]:
+    def conclude(self, now: Now) -> Optional[events.AttemptFailed]:
         """Returns why the attempt failed, once a provoked rank has had time to print its stacks."""
         if self._provoked is None:
-            return []
+            return None
         hung, evidence = self._provoked
-        found: list[Found] = []
         if evidence.read_stacks(hung.rank):
-            found.append(SendToLeader(self._stall.evidence_line(evidence.complete(self._states), now.wall)))
-        return [*found, self._failure(hung, evidence, now)]
+            self._send(self._stall.evidence_line(evidence.complete(self._states), now.wall))
+        return self._failure(hung, evidence, now)
 
     @property
     def _can_hang(self) -> bool:
         return not self._run.stopping and not self._run.ended
 
-    def _observe(self, leader: Optional[int], now: Now) -> list[Found]:
-        found: list[Found] = []
+    def _observe(self, leader: Optional[int], now: Now) -> None:
         was_up = self.observation.up
         line = self.observation.poll(self._run.up, now)
         if self.observation.up and not was_up:
-            found.append(events.RanksUp(self._run.attempt))
+            self._put(events.RanksUp(self._run.attempt))
         if line is not None:
-            found.append(events.Progressed(line, self.observation.first_step_at))
+            self._put(events.Progressed(line, self.observation.first_step_at))
         continuing = self.observation.words, self.observation.groups
         if continuing != self._continuing:
             self._continuing = continuing
-            found.append(events.ContinuingChanged(self._run.attempt, *continuing))
+            self._put(events.ContinuingChanged(self._run.attempt, *continuing))
         if "unready" not in self._pending:
             self._find_unready(now)
         if self._can_hang:
             states = self.observation.states(now.steady).values()
-            found += self._perform(self._stall.observe(states, leader, now.steady), now)
-        return found
+            self._perform(self._stall.observe(states, leader, now.steady), now)
 
     def _find_unready(self, now: Now) -> None:
         """Start collecting the stacks of a rank that isn't ready to join within the limit of a first step."""
@@ -136,8 +142,9 @@ class RankWatch:
                 self._collect("unready", [process], partial(self._fail_unready, hung), now)
                 return
 
-    def _fail_unready(self, hung: FailHung, evidence: CollectedEvidence, now: Now) -> list[Found]:
-        return [] if self._is_ready(hung.rank) else [self._failure(hung, evidence, now)]
+    def _fail_unready(self, hung: FailHung, evidence: CollectedEvidence, now: Now) -> None:
+        if not self._is_ready(hung.rank):
+            self._put(self._failure(hung, evidence, now))
 
     def _is_ready(self, rank: int) -> bool:
         return self.observation.words.get(rank - self._first) == "ready"
@@ -151,29 +158,28 @@ class RankWatch:
         self.observation.refresh(now.steady)
         return self.observation.states(now.steady)
 
-    def _diagnose(self, evidence: CollectedEvidence, now: Now) -> list[Found]:
+    def _diagnose(self, evidence: CollectedEvidence, now: Now) -> None:
         self._states = self._present_states(now)
-        return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
+        self._perform(self._stall.collected(evidence.complete(self._states), now), now)
 
-    def _answer_request(self, request: Collect, evidence: CollectedEvidence, now: Now) -> list[Found]:
+    def _answer_request(self, request: Collect, evidence: CollectedEvidence, now: Now) -> None:
         """Answer an operator; this has no other consequence."""
         ranks = within(evidence.complete(self._present_states(now)), request.bytes)
-        line = EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request)
-        return [SendToLeader(line)]
+        self._send(EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request))
 
-    def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
-        found: list[Found] = []
+    def _perform(self, actions: Sequence[StallAction], now: Now) -> None:
         for action in actions:
             if isinstance(action, CollectEvidence):
                 self._evidence = self._collect("stall", self._run.questionable(), self._diagnose, now)
-            elif not isinstance(action, FailHung):
-                found.append(action)
+            elif isinstance(action, SendToLeader):
+                self._send(action.message)
+            elif isinstance(action, LeaveLeader):
+                self._leave_leader()
             elif self._evidence is not None and self._provoke(action.rank, self._evidence):
                 self._provoked = action, self._evidence
-                found.append(events.RankProvoked(self._run.attempt))
+                self._put(events.RankProvoked(self._run.attempt))
             else:
-                found.append(self._failure(action, self._evidence, now))
-        return found
+                self._put(self._failure(action, self._evidence, now))
 
     def _provoke(self, rank: int, evidence: CollectedEvidence) -> bool:
         """End a rank without stacks in a way that makes it print them; returns whether it will."""

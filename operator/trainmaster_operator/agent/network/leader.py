@@ -56,14 +56,18 @@ class Leader:
         self._job_uid = job_uid
         self._processes = processes
         self._own = Worker(worker, pod_uid, None, now)
-        self._workers = Workers(self._own)
+        self._reports = KeptReports()
+        self._workers = Workers(
+            self._own,
+            close=lambda peer: do(Close(peer)),
+            forget=lambda gone: self._reports.forget(lambda worker, _: worker != gone),
+        )
         self._assignment: Optional[Assignment] = None
         self._named: frozenset[int] = frozenset()
         """The assignment's workers."""
         self._present: frozenset[int] = frozenset()
         """The workers with ranks in the attempt's group."""
         self._assignment_line = b""
-        self._reports = KeptReports()
         self._progress = KeptProgress(MAX_PROGRESS_BYTES)
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
         self._outputs: dict[int, bytes] = {}
@@ -116,9 +120,7 @@ class Leader:
 
     def arrive(self, peer: int, now: Now) -> None:
         """Add a follower's connection; its first line will name the follower."""
-        closed = self._workers.arrive(peer, now.steady)
-        if closed is not None:
-            self._do(Close(closed))
+        self._workers.arrive(peer, now.steady)
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> None:
         """Handle a follower's line. Anything but the protocol's messages is ignored."""
@@ -133,8 +135,7 @@ class Leader:
         elif self._workers.is_arriving(peer) and not (
             isinstance(message, joining.Joined) and self._join(peer, message, now)
         ):
-            self._workers.leave(peer)
-            self._do(Close(peer))
+            self._workers.refuse(peer)
 
     def receive(self, message: joining.FollowerMessage, now: Now, *, leads: bool = True) -> None:
         """Handle a message of this agent's own worker.
@@ -204,17 +205,9 @@ class Leader:
         """Handle the line that names a connection's worker; returns whether the connection may stay."""
         if hello.job != self._job_uid:
             return False
-        expected_uid = "" if self._assignment is None else self._assignment.uid_of(hello.worker)
-        admitted, forgotten = self._workers.admit(hello.worker, hello.uid, self._named, expected_uid)
-        if not admitted:
+        row = Worker(hello.worker, hello.uid, peer, now.steady, hello.seen)
+        if not self._workers.join(row, peer, self._assignment):
             return False
-        if forgotten is not None:
-            self._reports.forget(lambda worker, _: worker != forgotten)
-        row = Worker(hello.worker, hello.uid, peer, now.steady)
-        row.seen = hello.seen
-        closed = self._workers.join(row)
-        if closed is not None:
-            self._do(Close(closed))
         self._publish(self._workers.line(row))
         first: list[joining.LeaderMessage] = [joining.Watched(self.is_watched(now.steady), self._own.uid)]
         if self._diagnosis.question is not None:
@@ -266,8 +259,7 @@ class Leader:
 
     def _ping(self, now: float) -> None:
         self._publish(stream.Ping())
-        for peer in self._workers.late(now):
-            self._do(Close(peer))
+        self._workers.refuse_late(now)
         for row in list(self._workers):
             if now - row.received_at > SILENCE_SECONDS:
                 self._drop(row)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Optional
 
 from trainmaster_operator.agent.connection import json_line
+from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_PROCESSES, MAX_RANKS_IN_LINE
 from trainmaster_operator.wire.report import Report
 from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, ReportLine, WorkerLine
@@ -25,12 +26,12 @@ MAX_REPLACED = 4
 class Worker:
     """Worker is a row of the leader's table."""
 
-    def __init__(self, worker: int, uid: str, peer: Optional[int], now: float) -> None:
+    def __init__(self, worker: int, uid: str, peer: Optional[int], now: float, seen: int = 0) -> None:
         self.worker = worker
         self.uid = uid
         self.peer = peer
         """Its connection; None if it isn't connected."""
-        self.seen = 0
+        self.seen = seen
         self.received_at = now
         self.environment: dict[str, str] = {}
         self.environment_attempt = 0
@@ -40,10 +41,15 @@ class Worker:
 
 
 class Workers:
-    """Workers is the table, by worker index and by connection; `own` is the leader's own worker."""
+    """Workers is the table, by worker index and by connection; `own` is the leader's own worker.
 
-    def __init__(self, own: Worker) -> None:
+    `close` closes a connection, and `forget` is given a worker that loses its row to another one.
+    """
+
+    def __init__(self, own: Worker, close: Callable[[int], None], forget: Callable[[int], None]) -> None:
         self.own = own
+        self._close = close
+        self._forget = forget
         self._by_worker = {own.worker: own}
         self._by_peer: dict[int, Worker] = {}
         self._arriving: dict[int, float] = {}
@@ -73,73 +79,68 @@ class Workers:
         """Returns a worker's entry in the stream."""
         return WorkerLine(row.worker, row.uid, row.seen, row is self.own or row.peer is not None)
 
-    def arrive(self, peer: int, now: float) -> Optional[int]:
-        """Add a connection that hasn't named itself; returns the connection to close in exchange, if any."""
-        closed = next(iter(self._arriving)) if len(self._arriving) >= MAX_ARRIVING else None
-        if closed is not None:
-            del self._arriving[closed]
+    def arrive(self, peer: int, now: float) -> None:
+        """Add a connection that hasn't named itself, in place of the oldest one if there are too many."""
+        if len(self._arriving) >= MAX_ARRIVING:
+            self.refuse(next(iter(self._arriving)))
         self._arriving[peer] = now
-        return closed
 
     def is_arriving(self, peer: int) -> bool:
         """Returns whether a connection hasn't named itself yet."""
         return peer in self._arriving
 
-    def late(self, now: float) -> list[int]:
-        """Remove and return the connections that haven't named themselves in time."""
-        found = [peer for peer, since in self._arriving.items() if now - since > HELLO_SECONDS]
-        for peer in found:
-            del self._arriving[peer]
-        return found
+    def refuse(self, peer: int) -> None:
+        """Close a connection that hasn't named itself."""
+        del self._arriving[peer]
+        self._close(peer)
 
-    def admit(self, worker: int, uid: str, named: frozenset[int], expected_uid: str) -> tuple[bool, Optional[int]]:
-        """Returns whether to admit a worker's pod, and the worker that loses its row for it, if any.
+    def refuse_late(self, now: float) -> None:
+        """Close the connections that haven't named themselves in time."""
+        for peer in [peer for peer, since in self._arriving.items() if now - since > HELLO_SECONDS]:
+            self.refuse(peer)
 
-        A worker that isn't `named` by the assignment may take the place of another unnamed one that isn't connected.
-        `expected_uid` is the pod uid in the assignment, empty if there is none.
+    def join(self, row: Worker, peer: int, assignment: Optional[Assignment]) -> bool:
+        """Record that a connection has named its worker; returns False if it may not stay.
+
+        A worker that the assignment doesn't name may take the place of another such one that isn't connected.
         """
-        if worker == self.own.worker or not self._is_newest(worker, uid, expected_uid):
-            return False, None
-        if worker in named or worker in self._by_worker:
-            return True, None
-        others = [row for row in self if row.worker not in named and row is not self.own]
-        if len(others) < MAX_OTHERS:
-            return True, None
-        gone = next((row for row in others if row.peer is None), None)
-        if gone is None:
-            return False, None
-        del self._by_worker[gone.worker]
-        return True, gone.worker
+        worker, named = row.worker, () if assignment is None else assignment.workers
+        before = self._by_worker.get(worker)
+        expected_uid = "" if assignment is None else assignment.uid_of(worker)
+        if worker == self.own.worker or not self._is_newest(before, row.uid, expected_uid):
+            return False
+        if before is None and worker not in named:
+            others = [other for other in self if other.worker not in named and other is not self.own]
+            if len(others) >= MAX_OTHERS:
+                gone = next((other.worker for other in others if other.peer is None), None)
+                if gone is None:
+                    return False
+                del self._by_worker[gone]
+                self._forget(gone)
+        if before is not None:
+            row.replaced = before.replaced
+        if before is not None and before.peer is not None:
+            if before.uid != row.uid:
+                known = (uid for uid in before.replaced if uid not in (before.uid, row.uid))
+                row.replaced = (*known, before.uid)[-MAX_REPLACED:]
+            del self._by_peer[before.peer]
+            self._close(before.peer)
+        del self._arriving[peer]
+        self._by_worker[worker] = self._by_peer[peer] = row
+        return True
 
-    def _is_newest(self, worker: int, uid: str, expected_uid: str) -> bool:
-        """Returns whether a pod replaces this worker's connected pod.
+    @staticmethod
+    def _is_newest(before: Optional[Worker], uid: str, expected_uid: str) -> bool:
+        """Returns whether a pod replaces its worker's connected pod.
 
         A deleted pod may live for its grace period, or forever if its node's kubelet is lost, and would replace the new
         pod again and again.
         """
-        row = self._by_worker.get(worker)
-        if row is None or row.peer is None or row.uid == uid:
+        if before is None or before.peer is None or before.uid == uid:
             return True
-        if expected_uid in (uid, row.uid):
+        if expected_uid in (uid, before.uid):
             return uid == expected_uid
-        return uid not in row.replaced
-
-    def join(self, row: Worker) -> Optional[int]:
-        """Record that a follower has named itself. Returns its earlier connection, if any, for the caller to close."""
-        before = self._by_worker.get(row.worker)
-        closed = None if before is None else before.peer
-        if before is not None:
-            row.replaced = before.replaced
-            if closed is not None and before.uid != row.uid:
-                others = (uid for uid in before.replaced if uid not in (before.uid, row.uid))
-                row.replaced = (*others, before.uid)[-MAX_REPLACED:]
-        if closed is not None:
-            del self._by_peer[closed]
-        self._by_worker[row.worker] = row
-        if row.peer is not None:
-            self._arriving.pop(row.peer, None)
-            self._by_peer[row.peer] = row
-        return closed
+        return uid not in before.replaced
 
     def leave(self, peer: int) -> Optional[Worker]:
         """Record a connection's end. Returns its worker; None if it hadn't named itself."""
