@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from trainmaster_operator.agent import ed25519
 from trainmaster_operator.agent.errors import UsageError
 from trainmaster_operator.wire.log_rules import AUTO, PRESETS, check_pattern
 from trainmaster_operator.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KEYS_VARIABLE
+from trainmaster_operator.wire.values import decimal
 
 
 class AgentSettings(NamedTuple):
@@ -134,10 +134,7 @@ def _public_keys(environ: Mapping[str, str]) -> tuple[bytes, ...]:
         )
     keys = []
     for text in texts:
-        try:
-            key = binascii.a2b_base64(text.encode())
-        except (binascii.Error, ValueError):
-            key = b""
+        key = ed25519.decoded(text)
         if not ed25519.is_key(key):
             raise UsageError(f"{name}: {text[:60]!r} is not an Ed25519 public key in base64")
         keys.append(key)
@@ -148,9 +145,10 @@ def _whole(environ: Mapping[str, str], name: str, default: int, least: int) -> i
     text = environ.get(name, "").strip()
     if not text:
         return default
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
+    value = decimal(text, 10**9)
+    if value is None or value < least:
         raise UsageError(f"{name}: {text[:40]!r} is not a whole number of at least {least}")
-    return int(text)
+    return value
 
 
 def _number(environ: Mapping[str, str], name: str, default: float) -> float:

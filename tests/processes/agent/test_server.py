@@ -179,7 +179,7 @@ class Port:
         return text
 
     def end(self) -> None:
-        self.server.close()
+        self.server._socket.close()
         for sock in self.clients:
             sock.close()
 
@@ -250,7 +250,6 @@ def test_without_descriptors_the_port_waits_instead_of_trying_again_and_again(
 ) -> None:
     tries: list[None] = []
     listener = port.server._socket
-    assert listener is not None
     descriptor = listener.fileno()
 
     class Short:

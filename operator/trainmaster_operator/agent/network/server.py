@@ -70,19 +70,17 @@ class Server:
         self._known: dict[Exchange, None] = {}
         self._metrics = b""
         self._metrics_until = 0.0
-        self._socket: socket.socket | None = None
+        family = socket.AF_INET6 if ":" in settings.pod_ip else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
 
     def open(self) -> None:
         """Listen; raises LaunchError with a message on failure."""
         address, port = self._settings.pod_ip, self._settings.port
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((address, port))
-            listener.listen(1_024)
+            self._socket.bind((address, port))
+            self._socket.listen(1_024)
         except OSError as error:
-            listener.close()
             where = f"port {port} of {address or 'this pod'}"
             if error.errno == errno.EADDRINUSE:
                 raise LaunchError(
@@ -90,16 +88,9 @@ class Server:
                     f"fits on a node"
                 ) from None
             raise LaunchError(f"cannot listen on {where}: {error.strerror}") from None
-        listener.setblocking(False)
-        self._socket = listener
+        self._socket.setblocking(False)
         self._listen()
         self._sweep()
-
-    def close(self) -> None:
-        if self._socket is not None:
-            self._loop.unwatch(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
 
     def metrics(self) -> bytes:
         """Returns the response to a request for the metrics, at most METRICS_SECONDS old."""
@@ -131,13 +122,10 @@ class Server:
         self._known.pop(exchange, None)
 
     def _listen(self) -> None:
-        if self._socket is not None:
-            self._loop.watch(self._socket.fileno(), READ, self._accept)
+        self._loop.watch(self._socket.fileno(), READ, self._accept)
 
     def _accept(self, _events: int) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
-            if self._socket is None:
-                return
             try:
                 sock, address = self._socket.accept()
             except BlockingIOError:
@@ -163,7 +151,7 @@ class Server:
         exchange = to_replace(self._unauthenticated, "", 0)
         if exchange is not None:
             exchange.make_room()
-        elif self._socket is not None:
+        else:
             # The listener stays ready, so watching it would keep a core busy.
             self._loop.unwatch(self._socket.fileno())
             self._loop.call_later(SHORT_SECONDS, self._listen)

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainmaster_operator.agent.planner import ranks
 from trainmaster_operator.agent.planner.actions import CancelSetup
-from trainmaster_operator.agent.planner.classification import is_superseded, stopped
+from trainmaster_operator.agent.planner.classification import failed, is_superseded, stopped
 from trainmaster_operator.agent.planner.state import Now, Run, State, Way
 from trainmaster_operator.wire.report import Report
 
@@ -29,6 +29,11 @@ def current_report(state: State, now: Now) -> Report:
     environment = state.printed_environment or described
     report = Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
     return report._replace(environment=environment)
+
+
+def failure(state: State, now: Now, reason: str, error: str, rank: int | None = None) -> Report:
+    """Returns the report of a failure of the newest attempt that the agent itself found."""
+    return failed(current_report(state, now), reason, error, rank)
 
 
 def end(state: State, report: Report, now: Now) -> State:

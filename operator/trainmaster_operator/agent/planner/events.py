@@ -11,12 +11,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, Protocol, Union, cast
 
 from trainmaster_operator.agent.planner import actions, changes, continuing, ranks
-from trainmaster_operator.agent.planner.classification import classify, failed, stopped
+from trainmaster_operator.agent.planner.classification import classify, stopped
 from trainmaster_operator.agent.planner.plan import may_launch
 from trainmaster_operator.agent.planner.state import Ending, LeaderContact, Now, Run, SavedReport, State, measured
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment, newer
-from trainmaster_operator.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
+from trainmaster_operator.wire.joining import (
+    Ack,
+    Collect,
+    Environment,
+    Hung,
+    Joined,
+    Mismatch,
+    Modules,
+    Patience,
+    Reported,
+    Stop,
+)
 from trainmaster_operator.wire.limits import ALONE_SECONDS, MAX_ERROR_CHARACTERS
 from trainmaster_operator.wire.stream import EvidenceLine, Ping, ProgressLine
 from trainmaster_operator.wire.values import last_lines
@@ -42,17 +53,22 @@ def initial(settings: AgentSettings, environ: Mapping[str, str], saved: SavedRep
     if saved is None:
         return state
     report = saved.report._replace(uid=settings.pod_uid, able=False, ready=False)
-    state = state._replace(started=report.attempt, leftovers=True)
+    # Processes of the earlier agent may still live.
+    state = changes.post(state._replace(started=report.attempt), actions.KillLeftovers())
     if report.ended:
         return state._replace(report=report, saved=saved._replace(report=report), ended_at=now.steady)
     error = "the agent of this attempt ended without a report; its container was killed or its node restarted"
-    return changes.end(state, failed(changes.current_report(state, now), "AgentLost", error), now)
+    return changes.end(state, changes.failure(state, now, "AgentLost", error), now)
 
 
 def update(state: State, event: Event, now: Now) -> State:
     """Returns the state after an event."""
     change = _MESSAGES.get(type(event))
-    return cast(OwnEvent, event).update(state, now) if change is None else change(state, event, now)
+    if change is not None:
+        return change(state, event, now)
+    # An event of an earlier attempt is late.
+    late = getattr(event, "attempt", state.started) != state.started
+    return state if late else cast(OwnEvent, event).update(state, now)
 
 
 # Requests and deadlines
@@ -112,7 +128,7 @@ class DeadlinePassed(NamedTuple):
         if preparation is None or now.steady < preparation.begun_at + limit or may_launch(state, now):
             return state
         error = f"worker 0 is not within reach after {limit:g} s: {state.contact.master.problem}"
-        return changes.fail(state, failed(changes.current_report(state, now), "MasterUnreachable", error), now)
+        return changes.fail(state, changes.failure(state, now, "MasterUnreachable", error), now)
 
 
 class LeaderContactChanged(NamedTuple):
@@ -133,10 +149,15 @@ class LeaderContactChanged(NamedTuple):
 
 
 class LeaderJoined(NamedTuple):
-    """A connection to a leader is open, and nothing has been sent on it yet."""
+    """A connection to a leader is open, and nothing has been sent on it yet: introduce this worker."""
 
     def update(self, state: State, _now: Now) -> State:
-        return state._replace(introducing=True)
+        settings = state.settings
+        seen = 0 if state.assignment is None else state.assignment.attempt
+        reports = (Reported(report) for report in (state.previous, state.published) if report is not None)
+        known = (state.warm.modules, state.environment, *reports, state.progress)
+        hello = Joined(settings.job_uid, settings.worker, settings.pod_uid, seen)
+        return changes.post(state, actions.Introduce((hello, *(message for message in known if message is not None))))
 
 
 # Before the ranks
@@ -187,7 +208,7 @@ class SetupEnded(NamedTuple):
         state = state._replace(setup_runs=False)
         if self.environ is not None:
             return state._replace(environ=self.environ)
-        report = failed(changes.current_report(state, now), "LaunchError", self.error)
+        report = changes.failure(state, now, "LaunchError", self.error)
         if self.exit_code:
             report = report._replace(exit_code=self.exit_code, signal=self.signal)
         return changes.fail(state, report, now)
@@ -201,7 +222,7 @@ class SaveFailed(NamedTuple):
     def update(self, state: State, now: Now) -> State:
         if state.report is None or state.report.state != "Starting":
             return state
-        report = failed(changes.current_report(state, now), "LaunchError", self.error)
+        report = changes.failure(state, now, "LaunchError", self.error)
         return changes.fail(state._replace(regrouping=None), report, now)
 
 
@@ -244,7 +265,7 @@ class LaunchFailed(NamedTuple):
     error: str
 
     def update(self, state: State, now: Now) -> State:
-        state = changes.end(state, failed(changes.current_report(state, now), "LaunchError", self.error), now)
+        state = changes.end(state, changes.failure(state, now, "LaunchError", self.error), now)
         return state.change_run(lambda run: run._replace(awaited=0))
 
 
@@ -269,8 +290,8 @@ class RankNotStarted(NamedTuple):
         if run is None:
             return state
         state = state._replace(run=run._replace(endings={**run.endings, self.local_rank: Ending(1)}))
-        rank, report = run.first_rank + self.local_rank, changes.current_report(state, now)
-        return continuing.rank_failed(state, failed(report, "LaunchError", self.error, rank), now)
+        report = changes.failure(state, now, "LaunchError", self.error, run.first_rank + self.local_rank)
+        return continuing.rank_failed(state, report, now)
 
 
 class RanksUp(NamedTuple):
@@ -279,7 +300,7 @@ class RanksUp(NamedTuple):
     attempt: int
 
     def update(self, state: State, now: Now) -> State:
-        if self.attempt != state.started or state.run is None or state.run.continued or state.ended is not None:
+        if state.run is None or state.run.continued or state.ended is not None:
             return state
         state = state._replace(report=changes.current_report(state, now)._replace(state="Running"))
         return continuing.refreshed(state, now)
@@ -292,7 +313,7 @@ class EnvironmentPrinted(NamedTuple):
     line: str
 
     def update(self, state: State, _now: Now) -> State:
-        return state._replace(printed_environment=self.line) if self.attempt == state.started else state
+        return state._replace(printed_environment=self.line)
 
 
 # The warm process
@@ -383,8 +404,6 @@ class ContinuingChanged(NamedTuple):
     """The attempt whose group each rank is in."""
 
     def update(self, state: State, now: Now) -> State:
-        if self.attempt != state.started:
-            return state
         state = state.change_run(lambda run: run._replace(words=self.words, groups=self.groups))
         return continuing.refreshed(state, now)
 
@@ -400,11 +419,11 @@ class AttemptFailed(NamedTuple):
     """How long the rank had made no progress (seconds)."""
 
     def update(self, state: State, now: Now) -> State:
-        if state.run is None or self.attempt != state.started:
+        if state.run is None:
             return state
         if not continuing.joins(state, self.rank):
             state = changes.seen(state, now, self.silent)
-        report = failed(changes.current_report(state, now), self.reason, self.error, self.rank)
+        report = changes.failure(state, now, self.reason, self.error, self.rank)
         hung = continuing.hung_rank(state, self.rank)
         state = continuing.rank_failed(state, report, now)
         state = changes.post(state, actions.KillProcesses((hung,))) if hung else state
@@ -418,8 +437,6 @@ class RankProvoked(NamedTuple):
     attempt: int
 
     def update(self, state: State, now: Now) -> State:
-        if self.attempt != state.started:
-            return state
         return state.change_run(
             lambda run: run._replace(provoked=True, conclude_at=now.steady + ranks.PROVOKED_SECONDS)
         )
@@ -487,7 +504,7 @@ class StoreEnded(NamedTuple):
 
     def update(self, state: State, now: Now) -> State:
         run = state.run
-        if run is None or self.attempt != state.started or run.continued or run.stopping or run.sweeping:
+        if run is None or run.continued or run.stopping or run.sweeping:
             return state
         error = last_lines(f"the process that serves torch's store has ended\n{self.evidence}", MAX_ERROR_CHARACTERS)
         report = changes.current_report(state, now)
@@ -534,7 +551,7 @@ def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
     if event.attempt != state.started:
         return state
     error = ("the workers' environments differ:\n" + "\n".join(event.lines))[:MAX_ERROR_CHARACTERS]
-    return changes.fail(state, failed(changes.current_report(state, now), "PreflightMismatch", error), now)
+    return changes.fail(state, changes.failure(state, now, "PreflightMismatch", error), now)
 
 
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:

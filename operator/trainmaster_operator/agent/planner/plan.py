@@ -16,7 +16,6 @@ from trainmaster_operator.agent.planner import actions, changes, continuing, ran
 from trainmaster_operator.agent.planner.classification import failed
 from trainmaster_operator.agent.planner.state import CodeState, Now, Preparation, SavedReport, State
 from trainmaster_operator.wire.assignment import Assignment
-from trainmaster_operator.wire.joining import FollowerMessage, Joined, Reported
 from trainmaster_operator.wire.report import EXIT_TERMINATED, Report
 
 Planned = tuple[State, tuple[actions.Action, ...]]
@@ -56,28 +55,11 @@ def wake_at(state: State, now: Now) -> float | None:
 # The steps
 
 
-def _kill_leftovers(state: State, _now: Now) -> Optional[Planned]:
-    return (state._replace(leftovers=False), (actions.KillLeftovers(),)) if state.leftovers else None
-
-
 def _follow_assignment(state: State, _now: Now) -> Optional[Planned]:
     assignment = state.assignment
     if assignment is None or assignment is state.applied:
         return None
     return state._replace(applied=assignment), (actions.ApplyAssignment(assignment),)
-
-
-def _introduce(state: State, _now: Now) -> Optional[Planned]:
-    """Plan the first messages to a newly joined leader."""
-    if not state.introducing:
-        return None
-    settings = state.settings
-    seen = 0 if state.assignment is None else state.assignment.attempt
-    reports = (Reported(report) for report in (state.previous, state.published) if report is not None)
-    known = (state.warm.modules, state.environment, *reports, state.progress)
-    hello = Joined(settings.job_uid, settings.worker, settings.pod_uid, seen)
-    messages: tuple[FollowerMessage, ...] = (hello, *(message for message in known if message is not None))
-    return state._replace(introducing=False), (actions.Introduce(messages),)
 
 
 def _send(state: State, _now: Now) -> Optional[Planned]:
@@ -190,7 +172,7 @@ def _prepare(state: State, now: Now) -> Optional[Planned]:
         return None
     if _lacks_code(state, preparation.assignment):
         # The next attempt checks again.
-        report = failed(changes.current_report(state, now), "LaunchError", state.code.problem)
+        report = changes.failure(state, now, "LaunchError", state.code.problem)
         state = state._replace(preparation=None, code=state.code._replace(wanted="", problem=""))
         return plan(changes.end(state, report, now), now)
     if state.environ is None:
@@ -295,9 +277,7 @@ def exit_at(state: State) -> float | None:
 
 
 _STEPS: tuple[Callable[[State, Now], Optional[Planned]], ...] = (
-    _kill_leftovers,
     _follow_assignment,
-    _introduce,
     _send,
     _examine,
     _conclude,

@@ -249,9 +249,6 @@ class State(NamedTuple):
     new_leader_until: float = 0.0
     """The time until which a new leader is assumed to get an operator soon."""
 
-    leftovers: bool = False
-    """Whether processes of an earlier agent may still live."""
-    introducing: bool = False
     outbox: tuple[Action, ...] = ()
     """Actions to perform once, in this order, before all others."""
     terminating: bool = False
