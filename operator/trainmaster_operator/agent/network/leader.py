@@ -97,7 +97,7 @@ class Leader:
 
     def workers(self) -> list[stream.WorkerLine]:
         """Returns all workers as lines of the stream."""
-        return [self._workers.line(row) for row in self._workers]
+        return [self._workers.line(row) for row in self._workers.by_worker.values()]
 
     # Events
 
@@ -115,7 +115,7 @@ class Leader:
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._diagnosis.close()
         self._assignment_line = json_line(joining.Assigned(assignment.signed or {}).to_wire())
-        self._send(self._workers.peers(), self._assignment_line)
+        self._send(tuple(self._workers.by_peer), self._assignment_line)
         self._publish(self._workers.line(self._own))
 
     def arrive(self, peer: int, now: Now) -> None:
@@ -124,7 +124,7 @@ class Leader:
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> None:
         """Handle a follower's line. Anything but the protocol's messages is ignored."""
-        row = self._workers.of(peer)
+        row = self._workers.by_peer.get(peer)
         try:
             message = joining.parse_from_follower(data)
         except ProtocolError:
@@ -132,7 +132,7 @@ class Leader:
         if row is not None:
             row.received_at = now.steady
             self._apply(row, message, now)
-        elif self._workers.is_arriving(peer) and not (
+        elif peer in self._workers.arriving and not (
             isinstance(message, joining.Joined) and self._join(peer, message, now)
         ):
             self._workers.refuse(peer)
@@ -151,7 +151,7 @@ class Leader:
     def hand_over(self) -> None:
         """Send the workers' last output to the next leader, because this agent ends."""
         workers = () if self._assignment is None else self._assignment.workers
-        rows = (self._workers.get(worker) for worker in workers)
+        rows = (self._workers.by_worker.get(worker) for worker in workers)
         heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
         if heir is not None:
             self._send((heir,), b"".join(self._outputs.values()))
@@ -260,7 +260,7 @@ class Leader:
     def _ping(self, now: float) -> None:
         self._publish(stream.Ping())
         self._workers.refuse_late(now)
-        for row in list(self._workers):
+        for row in list(self._workers.by_peer.values()):
             if now - row.received_at > SILENCE_SECONDS:
                 self._drop(row)
         self._broadcast(stream.Ping())
@@ -292,14 +292,11 @@ class Leader:
         """Returns the order to stop an attempt after this worker's failure."""
         # After a mere broken connection the rank at fault may be about to exit: SIGTERM would hide its exit code.
         delay = 0.0 if report.culprit else FAILURE_GRACE
-        delay = CONTINUE_SECONDS if self._may_continue(report, now) else delay
-        return joining.Stop(report.attempt, FAILURE_GRACE, delay, report)
-
-    def _may_continue(self, failed: Report, now: float) -> bool:
-        """Returns whether an operator may continue the attempt: all living ranks report that they can."""
         continued = self._assignment is not None and self._assignment.continues is not None
-        others = self._present - {failed.worker}
-        return self.is_watched(now) and self._reports.can_continue(failed, others, continued=continued)
+        others = self._present - {report.worker}
+        if self.is_watched(now) and self._reports.can_continue(report, others, continued=continued):
+            delay = CONTINUE_SECONDS
+        return joining.Stop(report.attempt, FAILURE_GRACE, delay, report)
 
     def _failed_report(self) -> Optional[Report]:
         """Returns a failure of the current attempt, a culprit's if there is one."""
@@ -310,7 +307,7 @@ class Leader:
         # Acknowledge only ends, because an answer to `Starting` could be mistaken for an answer to `Failed`.
         if not report.ended:
             return
-        row = self._workers.get(report.worker)
+        row = self._workers.by_worker.get(report.worker)
         if row is self._own:
             self._do(Deliver(joining.Ack(report.attempt)))
         elif row is not None and row.peer is not None and row.uid == report.uid:
@@ -361,7 +358,7 @@ class Leader:
 
         None if the worker has sent anything since that moment.
         """
-        row = self._workers.get(worker)
+        row = self._workers.by_worker.get(worker)
         if row is not None and row.peer is not None and row.received_at >= since:
             return None
         attempt = -1 if self._assignment is None else self._assignment.attempt
@@ -370,7 +367,7 @@ class Leader:
     def _report_lost(self, silent: SilentWorkers, now: Now) -> None:
         """Report workers whose agents don't answer. A returning agent joins again and learns the outcome."""
         for worker in silent.workers:
-            row = self._workers.get(worker)
+            row = self._workers.by_worker.get(worker)
             if row is not None:
                 self._drop(row)
             expected_uid = "" if self._assignment is None else self._assignment.uid_of(worker)
@@ -384,13 +381,15 @@ class Leader:
         assignment = self._assignment
         if assignment is None or assignment.attempt <= self._mismatched_attempt:
             return
-        environments = self._workers.environments(assignment.workers, assignment.attempt)
-        lines = mismatches(environments)
+        rows = [self._workers.by_worker.get(worker) for worker in assignment.workers]
+        started = [row for row in rows if row is not None and row.environment_attempt == assignment.attempt]
+        if len(started) < len(rows):
+            return
+        lines = mismatches({row.worker: row.environment for row in started})
         if lines:
             self._mismatched_attempt = assignment.attempt
             message = joining.Mismatch(assignment.attempt, tuple(lines))
-            rows = (self._workers.get(worker) for worker in assignment.workers)
-            peers = tuple(row.peer for row in rows if row is not None and row.peer is not None)
+            peers = tuple(row.peer for row in started if row.peer is not None)
             self._send(peers, json_line(message.to_wire()))
             self._do(Deliver(message))
 
@@ -409,7 +408,7 @@ class Leader:
         self._do(Deliver(message))
 
     def _broadcast(self, message: joining.LeaderMessage) -> None:
-        self._send(self._workers.peers(), json_line(message.to_wire()))
+        self._send(tuple(self._workers.by_peer), json_line(message.to_wire()))
 
     def _send(self, peers: tuple[int, ...], data: bytes) -> None:
         if peers and data:

@@ -5,7 +5,7 @@ The memory per follower and the number of followers (the job's workers, and a fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Optional
 
 from trainmaster_operator.agent.connection import json_line
@@ -50,30 +50,12 @@ class Workers:
         self.own = own
         self._close = close
         self._forget = forget
-        self._by_worker = {own.worker: own}
-        self._by_peer: dict[int, Worker] = {}
-        self._arriving: dict[int, float] = {}
+        self.by_worker = {own.worker: own}
+        """The row of each worker that has joined."""
+        self.by_peer: dict[int, Worker] = {}
+        """The row of each open connection that has named its worker."""
+        self.arriving: dict[int, float] = {}
         """The connections that haven't named themselves, and when they were opened."""
-
-    def __iter__(self) -> Iterator[Worker]:
-        return iter(self._by_worker.values())
-
-    def get(self, worker: int) -> Optional[Worker]:
-        """Returns a worker's row; None if it never joined."""
-        return self._by_worker.get(worker)
-
-    def of(self, peer: int) -> Optional[Worker]:
-        """Returns a connection's worker; None if it hasn't named itself, or is closed."""
-        return self._by_peer.get(peer)
-
-    def peers(self) -> tuple[int, ...]:
-        return tuple(self._by_peer)
-
-    def environments(self, workers: Sequence[int], attempt: int) -> dict[int, dict[str, str]]:
-        """Returns these workers' environments in an attempt once all of them have started it, else an empty dict."""
-        rows = [self._by_worker.get(worker) for worker in workers]
-        started = [row for row in rows if row is not None and row.environment_attempt == attempt]
-        return {row.worker: row.environment for row in started} if len(started) == len(rows) else {}
 
     def line(self, row: Worker) -> WorkerLine:
         """Returns a worker's entry in the stream."""
@@ -81,22 +63,18 @@ class Workers:
 
     def arrive(self, peer: int, now: float) -> None:
         """Add a connection that hasn't named itself, in place of the oldest one if there are too many."""
-        if len(self._arriving) >= MAX_ARRIVING:
-            self.refuse(next(iter(self._arriving)))
-        self._arriving[peer] = now
-
-    def is_arriving(self, peer: int) -> bool:
-        """Returns whether a connection hasn't named itself yet."""
-        return peer in self._arriving
+        if len(self.arriving) >= MAX_ARRIVING:
+            self.refuse(next(iter(self.arriving)))
+        self.arriving[peer] = now
 
     def refuse(self, peer: int) -> None:
         """Close a connection that hasn't named itself."""
-        del self._arriving[peer]
+        del self.arriving[peer]
         self._close(peer)
 
     def refuse_late(self, now: float) -> None:
         """Close the connections that haven't named themselves in time."""
-        for peer in [peer for peer, since in self._arriving.items() if now - since > HELLO_SECONDS]:
+        for peer in [peer for peer, since in self.arriving.items() if now - since > HELLO_SECONDS]:
             self.refuse(peer)
 
     def join(self, row: Worker, peer: int, assignment: Optional[Assignment]) -> bool:
@@ -105,17 +83,17 @@ class Workers:
         A worker that the assignment doesn't name may take the place of another such one that isn't connected.
         """
         worker, named = row.worker, () if assignment is None else assignment.workers
-        before = self._by_worker.get(worker)
+        before = self.by_worker.get(worker)
         expected_uid = "" if assignment is None else assignment.uid_of(worker)
         if worker == self.own.worker or not self._is_newest(before, row.uid, expected_uid):
             return False
         if before is None and worker not in named:
-            others = [other for other in self if other.worker not in named and other is not self.own]
+            others = [other for other in self.by_worker.values() if other.worker not in named and other is not self.own]
             if len(others) >= MAX_OTHERS:
                 gone = next((other.worker for other in others if other.peer is None), None)
                 if gone is None:
                     return False
-                del self._by_worker[gone]
+                del self.by_worker[gone]
                 self._forget(gone)
         if before is not None:
             row.replaced = before.replaced
@@ -123,10 +101,10 @@ class Workers:
             if before.uid != row.uid:
                 known = (uid for uid in before.replaced if uid not in (before.uid, row.uid))
                 row.replaced = (*known, before.uid)[-MAX_REPLACED:]
-            del self._by_peer[before.peer]
+            del self.by_peer[before.peer]
             self._close(before.peer)
-        del self._arriving[peer]
-        self._by_worker[worker] = self._by_peer[peer] = row
+        del self.arriving[peer]
+        self.by_worker[worker] = self.by_peer[peer] = row
         return True
 
     @staticmethod
@@ -144,8 +122,8 @@ class Workers:
 
     def leave(self, peer: int) -> Optional[Worker]:
         """Record a connection's end. Returns its worker; None if it hadn't named itself."""
-        self._arriving.pop(peer, None)
-        row = self._by_peer.pop(peer, None)
+        self.arriving.pop(peer, None)
+        row = self.by_peer.pop(peer, None)
         if row is not None:
             row.peer = None
         return row
@@ -165,7 +143,7 @@ class KeptReports:
 
     def in_order(self) -> list[ReportLine]:
         """Returns all reports in the order of their arrival."""
-        return sorted(self._lines.values(), key=lambda line: line.seq)
+        return list(self._lines.values())
 
     def of(self, attempt: int, workers: Iterable[int]) -> list[Report]:
         """Returns these workers' reports of an attempt, without the missing ones."""
@@ -184,6 +162,7 @@ class KeptReports:
                 return None
             del self._lines[older[0], report.worker]
         self._seq += 1
+        self._lines.pop(key, None)
         self._lines[key] = ReportLine(self._seq, report)
         return self._lines[key]
 
