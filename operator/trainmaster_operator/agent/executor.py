@@ -139,7 +139,6 @@ class AgentExecutor:
             self._take(self._events.popleft(), present())
 
     def _take(self, event: events.Event, now: Now) -> None:
-        """Handle one event, and perform the actions that follow from it."""
         self._state = update(self._state, event, now)
         self._carry_out(now)
         self._see_leader(now)
@@ -346,7 +345,6 @@ class AgentExecutor:
             self._complain(f"{self._settings.assignment_file}: {error}")
 
     def _see_leader(self, now: Now) -> None:
-        """Update the planner's contact with the leader if it has changed."""
         contact = self._network.contact(now)
         if contact != self._state.contact:
             self._take(events.LeaderContactChanged(contact), now)
@@ -354,7 +352,6 @@ class AgentExecutor:
                 self._poll_file()
 
     def _deliver(self, message: Delivery) -> None:
-        """Queue a message of the leader."""
         if isinstance(message, Assigned):
             try:
                 self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
@@ -382,7 +379,6 @@ class AgentExecutor:
     # Views
 
     def _ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank of the last launched attempt."""
         return {} if self._watch is None else self._watch.observation.ranks
 
     def _answer_metrics(self, _body: bytes) -> bytes:

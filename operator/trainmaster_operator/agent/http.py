@@ -54,7 +54,6 @@ class Request:
 
     @property
     def missing(self) -> int:
-        """Returns how many bytes of the body are missing."""
         return 0 if self._head is None else max(0, self._head.length - len(self._buffer))
 
     def feed(self, data: bytes) -> None:
@@ -78,12 +77,10 @@ class Request:
         return self._head
 
     def body(self) -> Optional[bytes]:
-        """Returns the body, or None if it isn't complete."""
         length = 0 if self._head is None else self._head.length
         return bytes(self._buffer[:length]) if len(self._buffer) >= length else None
 
     def rest(self) -> bytes:
-        """Returns the bytes after the request."""
         return bytes(self._buffer[0 if self._head is None else self._head.length :])
 
 

@@ -5,6 +5,7 @@ It uses `selectors`, not asyncio, because an agent's start then takes 15 ms inst
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -57,7 +58,6 @@ class Loop:
             self._selector.unregister(fd)
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call once, `seconds` from now."""
         timer = Timer(time.monotonic() + seconds, call)
         heapq.heappush(self._timers, (timer.at, next(self._order), timer))
         return timer
@@ -104,14 +104,10 @@ class Loop:
             self._wake()
 
     def _wake(self) -> None:
-        try:
+        # If the pipe is full of earlier wake-ups, these are enough.
+        with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b".")
-        except BlockingIOError:
-            # The pipe is full of earlier wake-ups, and a single one is enough.
-            return
 
     def _woken(self, _events: int) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4_096)
-        except BlockingIOError:
-            return

@@ -40,12 +40,12 @@ class CollectedEvidence:
     def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float) -> None:
         self._begun = now
         self.due = now + POLL_SECONDS
-        self._ranks = {rank.rank: _RankEvidence(folder, rank) for rank in ranks}
+        self.ranks = {rank.rank: RankEvidence(folder, rank) for rank in ranks}
 
     def poll(self, now: float) -> bool:
         """Read the new answers; returns whether the evidence is complete."""
         self.due = now + POLL_SECONDS
-        ranks = self._ranks.values()
+        ranks = self.ranks.values()
         grown = [rank.read_stacks() for rank in ranks]
         recorded = [rank.read_recorder() for rank in ranks]
         if not all(recorded) and now < self._begun + ANSWER_SECONDS:
@@ -55,35 +55,23 @@ class CollectedEvidence:
 
     def complete(self, states: Mapping[int, RankState]) -> dict[int, RankState]:
         """Returns the ranks' states with the collected evidence added to each."""
-        found = self._ranks
+        found = self.ranks
         return {rank: found[rank].completed(state) if rank in found else state for rank, state in states.items()}
 
-    def stacks(self, rank: int) -> str:
-        """Returns a rank's output since it was asked."""
-        return self._ranks[rank].stacks if rank in self._ranks else ""
 
-    def kernel_view(self, rank: int) -> str:
-        """Returns the kernel's view of a rank at the time of the question."""
-        return self._ranks[rank].kernel_view if rank in self._ranks else ""
-
-    def read_stacks(self, rank: int) -> str:
-        """Read a rank's output since it was asked once more."""
-        if rank in self._ranks:
-            self._ranks[rank].read_stacks()
-        return self.stacks(rank)
-
-
-class _RankEvidence:
-    """_RankEvidence asks one rank for its stacks and its flight recorder, and keeps the answers."""
+class RankEvidence:
+    """RankEvidence asks one rank for its stacks and its flight recorder, and keeps the answers."""
 
     def __init__(self, folder: str, process: RankProcess) -> None:
         self._process = process
         self._state = children.process_state(process.pid)
         self.kernel_view = describe_process(process.pid)
+        """The kernel's view of the rank when it was asked."""
         self._has_device = has_device(children.signal_target(process.pid))
         self._sizes = {path: _size(path) for path in process.files}
         """The size of each file when the rank was asked."""
         self.stacks = ""
+        """The rank's output since it was asked."""
         self._lines: dict[tuple[str, int], str] = {}
         """The source lines that the main thread was executing, by file and line number."""
         self._recorder: Optional[FlightRecorder] = None
@@ -112,7 +100,6 @@ class _RankEvidence:
         return self._recorder is None or self._recorded is not None
 
     def completed(self, state: RankState) -> RankState:
-        """Returns the rank's state with all evidence."""
         recorded, frame = self._recorded, newest_frame(self.stacks)
         pending = recorded is not None and recorded.oldest_open is not None
         line = self._lines.get(frame, "") if frame is not None else ""

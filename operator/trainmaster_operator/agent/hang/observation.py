@@ -66,7 +66,6 @@ class Observation:
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        """Returns the newest progress of each rank in the group."""
         return {rank: progress for rank, progress in self._sources.ranks.items() if rank in self._present}
 
     @property
@@ -91,7 +90,6 @@ class Observation:
         return formed and all(self.words.get(rank - self._own[0]) == "ready" for rank in joining)
 
     def receive(self, body: object, now: float) -> None:
-        """Record a report from the Trainer of this worker's first rank."""
         self._sources.receive(body, now)
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:

@@ -76,7 +76,6 @@ class Diagnosis:
             self._answered.add(worker)
 
     def unanswered(self, workers: frozenset[int]) -> frozenset[int]:
-        """Returns the attempt's workers that haven't answered."""
         return workers - self._answered
 
     def close(self) -> None:
@@ -147,8 +146,8 @@ class Stall:
         self._text_bytes = MAX_EVIDENCE_BYTES
         self._collecting = False
         self._collected: Optional[Mapping[int, RankState]] = None
-        self._begun = False
         self._quiet_until = -math.inf
+        """When a new stall may begin, on the monotonic clock."""
         self._has_leader = False
         self._answered = False
         self._left_leader = False
@@ -158,7 +157,7 @@ class Stall:
 
     def observe(self, ranks: Iterable[RankState], leader: Optional[int], now: float) -> list[StallAction]:
         """Begin if a rank of this worker is over its limit, and no stall is being diagnosed."""
-        if self._begun or now < self._quiet_until or not any(map(is_over, ranks)):
+        if now < self._quiet_until or not any(map(is_over, ranks)):
             return []
         return self._begin(leader, now)
 
@@ -193,7 +192,7 @@ class Stall:
         return self._begin(leader, now) if self._rejoining else self._judge(leader, now)
 
     def _begin(self, leader: Optional[int], now: float) -> list[StallAction]:
-        self._begun, self._answered, self._rejoining = True, False, False
+        self._quiet_until, self._answered, self._rejoining = math.inf, False, False
         self._has_leader = leader is not None
         self.deadline = now + ALONE_SECONDS
         return [SendToLeader(Stalled(self._attempt)), *self._collect(again=False)]
@@ -222,7 +221,7 @@ class Stall:
 
     def _wait(self, seconds: float, now: float) -> None:
         """Wait until the time of a rank's long operation is over before asking again."""
-        self._begun, self._collecting, self._collected = False, False, None
+        self._collecting, self._collected = False, None
         self._quiet_until = now + seconds
         self.deadline = math.inf
 

@@ -107,7 +107,8 @@ class RankWatch:
         if self._provoked is None:
             return None
         hung, evidence = self._provoked
-        if evidence.read_stacks(hung.rank):
+        found = evidence.ranks.get(hung.rank)
+        if found is not None and (found.read_stacks() or found.stacks):
             self._send(self._stall.evidence_line(evidence.complete(self._states), now.wall))
         return self._failure(hung, evidence, now)
 
@@ -183,15 +184,17 @@ class RankWatch:
 
     def _provoke(self, rank: int, evidence: CollectedEvidence) -> bool:
         """End a rank without stacks in a way that makes it print them; returns whether it will."""
-        local_rank = rank - self._first
-        if evidence.stacks(rank) or children.process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
+        local_rank, found = rank - self._first, evidence.ranks.get(rank)
+        if (found is not None and found.stacks) or children.process_state(
+            self._run.pid_of(local_rank)
+        ) in GONE_OR_STOPPED:
             return False
         return self._run.provoke(local_rank)
 
     def _failure(self, hung: FailHung, evidence: Optional[CollectedEvidence], now: Now) -> events.AttemptFailed:
-        """Returns the end of the attempt, with the rank's stack or its last lines."""
-        stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
-        view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
+        found = None if evidence is None else evidence.ranks.get(hung.rank)
+        stack = "" if found is None else main_thread_first(found.stacks)[:STACK_CHARACTERS]
+        view = "" if found is None else found.kernel_view[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
         error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
         silent = self.observation.silent_seconds(hung.rank, now.steady)

@@ -55,7 +55,6 @@ class Joining:
             threading.Thread(target=self._resolve, name="resolve", daemon=True).start()
 
     def cancel(self) -> None:
-        """End the try without a result."""
         self._over = True
         self._timer.cancel()
         if self._sock is not None:
@@ -65,7 +64,6 @@ class Joining:
             self._connection.close()
 
     def _resolve(self) -> None:
-        """Find the host's address, in a thread."""
         family, address, problem = 0, "", ""
         try:
             found = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)[0]
@@ -108,7 +106,6 @@ class Joining:
         )
 
     def _read(self, connection: PeerConnection) -> None:
-        """Read the answer, or a piece of it."""
         self._answer += connection.read() or b""
         answer, separator, rest = self._answer.partition(b"\r\n\r\n")
         if not separator and len(answer) <= MAX_UPGRADE_BYTES:

@@ -96,7 +96,6 @@ class Leader:
         return bool(self._streams) or now < self._watched_until
 
     def workers(self) -> list[stream.WorkerLine]:
-        """Returns all workers as lines of the stream."""
         return [self._workers.line(row) for row in self._workers.by_worker.values()]
 
     # Events
@@ -247,7 +246,6 @@ class Leader:
             self._publish(self._workers.line(row))
 
     def leave(self, peer: int) -> None:
-        """Remove a follower's connection."""
         row = self._workers.leave(peer)
         if row is not None:
             self._publish(self._workers.line(row))
@@ -316,7 +314,6 @@ class Leader:
     # Progress, stalls, environments
 
     def keep_output(self, line: stream.OutputLine) -> None:
-        """Keep a worker's last output, and publish it."""
         data = json_line(line.to_wire())
         # Assignments may differ in their workers, hence the doubled share.
         if len(data) <= min(2 * stream.output_share(len(self._named)), MAX_OUTPUT_BYTES):

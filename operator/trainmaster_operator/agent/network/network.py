@@ -74,7 +74,6 @@ class Network:
 
     @property
     def leads(self) -> bool:
-        """Returns whether this worker leads."""
         return self.follower.leader == self._settings.worker
 
     def contact(self, now: Now) -> LeaderContact:
@@ -93,12 +92,10 @@ class Network:
     # The executor's requests
 
     def assign(self, assignment: Assignment, now: Now) -> None:
-        """Apply an accepted higher assignment."""
         self.leader.assign(assignment)
         self.follower.assign(assignment, now.steady)
 
     def introduce(self, messages: Iterable[FollowerMessage]) -> None:
-        """Introduce this worker to a newly joined leader."""
         self.follower.introduce([part for message in messages for part in _split(message)])
 
     def publish(self, message: FollowerMessage, now: Now) -> None:
@@ -163,7 +160,6 @@ class Network:
         self._peers[number] = connection
 
     def _tried(self, tried: Tried) -> None:
-        """Handle the result of a try."""
         self._joining = None
         follower, now, connection = self.follower, present(), tried.connection
         if connection is None:

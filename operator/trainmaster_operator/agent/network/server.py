@@ -101,7 +101,6 @@ class Server:
         return self._metrics
 
     def is_authorized(self, head: Head) -> bool:
-        """Returns whether a request contains the job's token."""
         token = job_token(self._settings.agents_secret, self._settings.job_uid)
         given = head.headers.get(TOKEN_HEADER.lower(), "")
         # Imported here, because it costs 3 ms of an agent's start and the first request comes later.
@@ -195,7 +194,6 @@ class Exchange:
         self.connection.close()
 
     def too_slow(self) -> None:
-        """Answer that the time is over."""
         if self._request.begun and not self._is_taken:
             self.answer(response(408, "the request did not come in time\n"))
         self.close()

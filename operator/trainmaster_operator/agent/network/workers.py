@@ -58,7 +58,6 @@ class Workers:
         """The connections that haven't named themselves, and when they were opened."""
 
     def line(self, row: Worker) -> WorkerLine:
-        """Returns a worker's entry in the stream."""
         return WorkerLine(row.worker, row.uid, row.seen, row is self.own or row.peer is not None)
 
     def arrive(self, peer: int, now: float) -> None:
@@ -142,7 +141,6 @@ class KeptReports:
         self._acked = 0
 
     def in_order(self) -> list[ReportLine]:
-        """Returns all reports in the order of their arrival."""
         return list(self._lines.values())
 
     def of(self, attempt: int, workers: Iterable[int]) -> list[Report]:

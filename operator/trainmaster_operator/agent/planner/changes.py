@@ -19,7 +19,6 @@ def seen(state: State, now: Now, silent: float = 0.0) -> State:
 
 
 def post(state: State, action: Any) -> State:
-    """Request an action, once."""
     return state._replace(outbox=(*state.outbox, action))
 
 
@@ -61,7 +60,6 @@ def stop(state: State, now: Now, grace: float, delay: float = 0.0) -> State:
 
 
 def end_preparation(state: State, report: Report, now: Now) -> State:
-    """End an attempt whose ranks haven't started."""
     if state.preparation is None:
         return state
     if state.setup_runs:

@@ -79,11 +79,10 @@ def hung_rank(state: State, rank: Optional[int]) -> int:
 
 def assigned(run: Run, state: State) -> Run:
     """Returns a starting run, with its ranks divided into present and absent ones."""
-    assignment, node_rank, processes = state.assignment, state.node_rank, state.settings.processes
-    everyone = tuple(range(processes))
-    present = everyone if assignment is None or node_rank is None else assignment.present(node_rank, processes)
+    everyone = tuple(range(state.settings.processes))
+    present = everyone if state.node_rank is None else state.present
     return run._replace(
-        continued=assignment is not None and assignment.continues is not None,
+        continued=state.assignment is not None and state.assignment.continues is not None,
         present=present,
         absent=tuple(rank for rank in everyone if rank not in present),
     )
@@ -91,10 +90,8 @@ def assigned(run: Run, state: State) -> Run:
 
 def leaves_group(state: State) -> bool:
     """Returns whether, in the last assigned attempt, others continue without any rank of this worker."""
-    assignment, node_rank = state.assignment, state.node_rank
-    if assignment is None or node_rank is None or assignment.continues is None:
-        return False
-    return not assignment.present(node_rank, state.settings.processes)
+    continues = state.assignment is not None and state.assignment.continues is not None
+    return continues and state.node_rank is not None and not state.present
 
 
 def continues_here(state: State) -> bool:
@@ -104,14 +101,13 @@ def continues_here(state: State) -> bool:
         return False
     if not assignment.continues <= state.started < assignment.attempt:
         return False
-    present = assignment.present(node_rank, state.settings.processes)
     if state.preparation is not None:
-        return is_absent(state) and not present
+        return is_absent(state) and not state.present
     run = state.run
     if run is None or not run.continuable or run.terminated or run.sweeping:
         return False
     moved = run.first_rank != assignment.first_rank(node_rank, state.settings.processes)
-    return not moved and bool(_kept(run, present))
+    return not moved and bool(_kept(run, state.present))
 
 
 def adopt(state: State, assignment: Assignment, node_rank: int, report: Report, now: Now) -> State:

@@ -194,7 +194,7 @@ def _start(state: State, now: Now) -> Optional[Planned]:
     if node_rank is None:
         known = state.report is not None and state.report._replace(at=report.at) == report
         return None if known else _publish(state, report)
-    if assignment.continues is not None and assignment.present(node_rank, settings.processes):
+    if assignment.continues is not None and state.present:
         # Nothing more is done: this worker's ranks have ended.
         report = _declined(state, report, assignment.continues)
         state = _reported(state, report)._replace(started=report.attempt, ended_at=now.steady, acknowledged=0)

@@ -189,15 +189,12 @@ class Way(NamedTuple):
     launched_at: Optional[float] = None
 
     def assigned(self, attempt: int, at: float) -> Way:
-        """Returns the way after an attempt's assignment."""
         return self._replace(assigned_at=at) if attempt > self.attempt and self.assigned_at is None else self
 
     def stopped(self, attempt: int, at: float) -> Way:
-        """Returns the way after the last process of an attempt has ended."""
         return self._replace(stopped_at=at) if attempt == self.attempt else self
 
     def launched(self, attempt: int, at: float) -> Way:
-        """Returns the way after the start of an attempt's ranks."""
         return self._replace(launched_at=at) if attempt > self.attempt and self.launched_at is None else self
 
 
@@ -263,7 +260,6 @@ class State(NamedTuple):
         return report if report is not None and report.attempt == self.started and report.ended else None
 
     def change_run(self, change: Callable[[Run], Run]) -> State:
-        """Returns the state with its run changed, if there is one."""
         return self if self.run is None else self._replace(run=change(self.run))
 
     @property
@@ -273,6 +269,14 @@ class State(NamedTuple):
         if assignment is None or assignment.state != "Run":
             return None
         return assignment.node_rank(settings.worker, settings.pod_uid)
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Returns this worker's local ranks in the newest assignment's group; none if it has no ranks to run in it."""
+        node_rank = self.node_rank
+        if self.assignment is None or node_rank is None:
+            return ()
+        return self.assignment.present(node_rank, self.settings.processes)
 
 
 def measured(way: Way, line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
