@@ -6,7 +6,6 @@ The executor owns it. `rank_states` and `stall` decide whether ranks are silent,
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Optional, Union
@@ -21,7 +20,6 @@ from trainmaster_operator.agent.process import children
 from trainmaster_operator.agent.process.rank_processes import RankProcess
 from trainmaster_operator.agent.process.run import RunProcesses
 from trainmaster_operator.agent.process.stacks import main_thread_first
-from trainmaster_operator.agent.progress.recorder import Counters
 from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.joining import Collect, FollowerMessage, Hung, Patience
 from trainmaster_operator.wire.limits import MAX_ERROR_CHARACTERS
@@ -53,13 +51,7 @@ class RankWatch:
         self._settings = settings
         self._run = run
         self._first = first = run.first_rank()
-        counters = Counters(run.questionable, settings.progress_timeout)
-        present, printed = [first + local_rank for local_rank in run.present], run.output.printed
-        # In a new group the ranks' limit of silence starts again.
-        started_at = time.monotonic() if run.regrouped_at else run.started_at
-        self.observation = Observation(
-            settings, run.attempt, first, started_at, run.folder, printed, counters, present, run.regrouped_at
-        )
+        self.observation = Observation(settings, run)
         self._continuing: tuple[Mapping[int, str], Mapping[int, int]] = {}, {}
         """The ranks' readiness to continue, and their groups, as sent last."""
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
