@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from trainmaster_operator.agent.connection import PeerConnection
 from trainmaster_operator.agent.http import UPGRADE_PROTOCOL
@@ -23,19 +23,14 @@ LIMIT_SECONDS = 1.0
 MAX_UPGRADE_BYTES = 4_096
 
 
-class Tried(NamedTuple):
-    """Tried is a try's result: a connection, with the bytes after the answer in `rest`, or None and the problem."""
-
-    connection: Optional[PeerConnection]
-    rest: bytes
-    resolved: bool
-    problem: str
+Done = Callable[[Optional[PeerConnection], bytes, bool, str], None]
+"""It takes a connection and the bytes after the answer, or None; whether the name was resolved; and the problem."""
 
 
 class Joining:
     """Joining is one try to join. It calls `done` once, from the loop, unless it is cancelled."""
 
-    def __init__(self, loop: Loop, settings: AgentSettings, host: str, done: Callable[[Tried], None]) -> None:
+    def __init__(self, loop: Loop, settings: AgentSettings, host: str, done: Done) -> None:
         self._loop = loop
         self._settings = settings
         self._host = host
@@ -117,13 +112,13 @@ class Joining:
             return
         self._connection = None
         self.cancel()
-        self._done(Tried(connection, rest, True, ""))
+        self._done(connection, rest, True, "")
 
     def _failed(self, problem: str) -> None:
         if not self._over:
             self.cancel()
             where = f"{self._host} ({self._address or 'no address'}) port {self._settings.port}: {problem}"
-            self._done(Tried(None, b"", bool(self._address), where))
+            self._done(None, b"", bool(self._address), where)
 
 
 MAX_HOSTS_BYTES = 1_048_576
@@ -146,13 +141,12 @@ def lookup_hosts(path: str, name: str) -> str:
 
 
 def _family(address: str) -> int:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, address)
-        except (OSError, ValueError):
-            continue
-        return family
-    return 0
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.inet_pton(family, address)
+    except (OSError, ValueError):
+        return 0
+    return family
 
 
 def with_master_address(settings: AgentSettings, assignment: Assignment, node_rank: int) -> Assignment:

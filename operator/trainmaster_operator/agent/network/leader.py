@@ -17,7 +17,7 @@ from typing import Any, Optional
 from trainmaster_operator.agent.connection import json_line
 from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, SilentWorkers
 from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
-from trainmaster_operator.agent.network.workers import KeptLines, KeptProgress, KeptReports, Worker, Workers
+from trainmaster_operator.agent.network.workers import KeptLines, KeptReports, Worker, Workers
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
 from trainmaster_operator.agent.planner.state import Now
 from trainmaster_operator.agent.process.environment import mismatches
@@ -68,7 +68,7 @@ class Leader:
         self._present: frozenset[int] = frozenset()
         """The workers with ranks in the attempt's group."""
         self._assignment_line = b""
-        self._progress = KeptProgress(MAX_PROGRESS_BYTES)
+        self._progress = KeptLines(MAX_PROGRESS_BYTES)
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
         self._outputs: dict[int, bytes] = {}
         """The last output of each ended worker, the newest last."""
@@ -227,7 +227,8 @@ class Leader:
                     message.report if row is self._own else message.report._replace(uid=row.uid), now.steady
                 )
         elif isinstance(message, stream.ProgressLine):
-            self._publish_data(self._progress.add(message._replace(worker=row.worker)))
+            row.add_steps(message)
+            self._publish_data(self._progress.keep(message._replace(worker=row.worker)))
         elif isinstance(message, joining.Stalled):
             self._begin_diagnosis(message.attempt, now.steady)
         elif isinstance(message, stream.EvidenceLine):
@@ -356,10 +357,11 @@ class Leader:
         None if the worker has sent anything since that moment.
         """
         row = self._workers.by_worker.get(worker)
-        if row is not None and row.peer is not None and row.received_at >= since:
+        if row is None or self._assignment is None:
+            return -1
+        if row.peer is not None and row.received_at >= since:
             return None
-        attempt = -1 if self._assignment is None else self._assignment.attempt
-        return self._progress.slowest_step(worker, attempt)
+        return min(row.steps.values(), default=-1) if row.steps_attempt == self._assignment.attempt else -1
 
     def _report_lost(self, silent: SilentWorkers, now: Now) -> None:
         """Report workers whose agents don't answer. A returning agent joins again and learns the outcome."""

@@ -16,7 +16,7 @@ from trainmaster_operator.agent.connection import JsonLines, Pace, PeerConnectio
 from trainmaster_operator.agent.http import BadRequest, chunk, response
 from trainmaster_operator.agent.loop import Loop
 from trainmaster_operator.agent.network.follower import Follower
-from trainmaster_operator.agent.network.joining import Joining, Tried
+from trainmaster_operator.agent.network.joining import Joining
 from trainmaster_operator.agent.network.leader import Leader
 from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Delivery, Send, SendToStreams, Try
 from trainmaster_operator.agent.network.server import Answer, Server, json_of
@@ -159,18 +159,18 @@ class Network:
         connection.on_end = end
         self._peers[number] = connection
 
-    def _tried(self, tried: Tried) -> None:
+    def _tried(self, connection: Optional[PeerConnection], rest: bytes, resolved: bool, problem: str) -> None:
         self._joining = None
-        follower, now, connection = self.follower, present(), tried.connection
+        follower, now = self.follower, present()
         if connection is None:
-            follower.tried(None, tried.resolved, tried.problem, now.steady)
+            follower.tried(None, resolved, problem, now.steady)
             return
         number = next(self._numbers)
         self._add(number, connection, lambda: follower.closed(number, time.monotonic()))
-        follower.tried(number, tried.resolved, tried.problem, now.steady)
+        follower.tried(number, resolved, problem, now.steady)
         pace = Pace(LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND, now.steady)
         receive = partial(follower.receive_line, number)
-        self._read_lines(connection, JsonLines(MAX_ASSIGNMENT_BYTES), pace, receive, tried.rest)
+        self._read_lines(connection, JsonLines(MAX_ASSIGNMENT_BYTES), pace, receive, rest)
 
     def _read_lines(
         self,

@@ -36,8 +36,18 @@ class Worker:
         self.environment: dict[str, str] = {}
         self.environment_attempt = 0
         """The attempt that started in this environment; files such as the configuration may change between attempts."""
+        self.steps: dict[int, int] = {}
+        self.steps_attempt = 0
+        """The attempt of its last progress, and the ranks' steps in it; -1 for a rank that hasn't reported any."""
         self.replaced: tuple[str, ...] = ()
         """Pods of this worker that a newer pod replaced while they were connected."""
+
+    def add_steps(self, line: ProgressLine) -> None:
+        """Record the steps in the worker's progress."""
+        if line.attempt != self.steps_attempt or len(self.steps) > MAX_PROCESSES:
+            self.steps, self.steps_attempt = {}, line.attempt
+        steps = {rank: progress.step for rank, progress in line.ranks.items()}
+        self.steps.update((rank, -1 if step is None else step) for rank, step in steps.items())
 
 
 class Workers:
@@ -95,7 +105,7 @@ class Workers:
                 del self.by_worker[gone]
                 self._forget(gone)
         if before is not None:
-            row.replaced = before.replaced
+            row.replaced, row.steps, row.steps_attempt = before.replaced, before.steps, before.steps_attempt
         if before is not None and before.peer is not None:
             if before.uid != row.uid:
                 known = (uid for uid in before.replaced if uid not in (before.uid, row.uid))
@@ -234,30 +244,3 @@ class KeptLines:
     def _drop(self, worker: int) -> None:
         self._attempts.pop(worker, None)
         self._size -= sum(map(len, self._lines.pop(worker, {}).values()))
-
-
-class KeptProgress(KeptLines):
-    """KeptProgress keeps lines of progress, and the step of each rank in them."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
-        self._steps: dict[int, dict[int, int]] = {}
-        """The steps of each worker's ranks in the attempt of its last progress."""
-
-    def add(self, line: ProgressLine) -> bytes:
-        """Keep a worker's progress; returns the line to send."""
-        data = self.keep(line)
-        steps = self._steps.setdefault(line.worker, {})
-        if len(steps) > MAX_PROCESSES:
-            steps.clear()
-        steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
-        return data
-
-    def slowest_step(self, worker: int, attempt: int) -> int:
-        """Returns the step of a worker's slowest rank in an attempt, or -1 if no step was ever reported."""
-        steps = self._steps.get(worker, {}) if self._attempts.get(worker) == attempt else {}
-        return min(steps.values(), default=-1)
-
-    def _drop(self, worker: int) -> None:
-        super()._drop(worker)
-        self._steps.pop(worker, None)
