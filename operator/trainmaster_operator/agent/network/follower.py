@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
+from trainmaster_operator.agent.network.leader import NO_ASSIGNMENT, PING_SECONDS, SILENCE_SECONDS
 from trainmaster_operator.agent.network.messages import Action, CancelTry, Close, Deliver, Send, Try
 from trainmaster_operator.agent.planner.events import LeaderJoined
 from trainmaster_operator.agent.planner.state import MasterContact, Now
@@ -36,7 +36,7 @@ class Follower:
         self._do = do
         self._worker = worker
         self._may_join = may_join
-        self._assignment: Optional[Assignment] = None
+        self._assignment = NO_ASSIGNMENT
         self._peer: Optional[int] = None
         self._introduced = False
         """Whether this worker was introduced to the leader. Messages from before are sent with the introduction."""
@@ -66,7 +66,7 @@ class Follower:
     @property
     def master(self) -> MasterContact:
         """Returns this worker's contact with the first host."""
-        if self._assignment is None or not self._may_join or self._own_place() == 0 or self._leader_place() == 0:
+        if not self._may_join or self._own_place() == 0 or self._leader_place() == 0:
             return MasterContact(True, True)
         return self._first
 
@@ -82,7 +82,7 @@ class Follower:
         if self._is_old_pod():
             # The leader's worker has a new pod. The old one may still run on an unreachable node.
             self._lose(now)
-        elif before is None or before.hosts != assignment.hosts:
+        elif before.hosts != assignment.hosts:
             if self.leader not in assignment.workers:
                 self._leave()
             self._rounds = 0
@@ -107,8 +107,8 @@ class Follower:
 
     def tried(self, peer: Optional[int], resolved: bool, problem: str, now: float) -> None:
         """Handle the result of the present try, a connection or a problem."""
-        assignment, position = self._assignment, self._trying
-        assert assignment is not None and position is not None
+        position = self._trying
+        assert position is not None
         self._trying = None
         if position == 0:
             self._first = MasterContact(peer is not None, resolved, problem)
@@ -116,7 +116,7 @@ class Follower:
             self._try(position + 1, now)
         else:
             self._leave()
-            self._join(peer, assignment.workers[position], now)
+            self._join(peer, self._assignment.workers[position], now)
 
     def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> None:
         """Handle a line from the leader. Anything but the protocol's messages is ignored."""
@@ -162,13 +162,12 @@ class Follower:
     # The order of succession
 
     def _leader_place(self) -> int:
-        if self._assignment is None or self.leader not in self._assignment.workers:
-            return NO_PLACE
-        return self._assignment.workers.index(self.leader)
+        workers = self._assignment.workers
+        return workers.index(self.leader) if self.leader in workers else NO_PLACE
 
     def _own_place(self) -> int:
         """Returns this worker's place in the order of succession; behind all hosts if it isn't assigned."""
-        workers = () if self._assignment is None else self._assignment.workers
+        workers = self._assignment.workers
         return workers.index(self._worker) if self._worker in workers else len(workers)
 
     def _begin_round(self, now: float) -> None:
@@ -181,8 +180,6 @@ class Follower:
     def _try(self, position: int, now: float) -> None:
         """Try the next host from `position` on, before this worker and its present leader."""
         assignment = self._assignment
-        if assignment is None:
-            return
         own = self._own_place()
         if position < min(own, self._leader_place()):
             self._trying = position
@@ -222,7 +219,7 @@ class Follower:
 
     def _is_old_pod(self) -> bool:
         """Returns whether the joined leader's pod differs from the one in the assignment."""
-        uids = None if self._assignment is None else self._assignment.uids
+        uids = self._assignment.uids
         place = self._leader_place()
         return bool(self._leader_uid and uids and place < len(uids) and uids[place] != self._leader_uid)
 

@@ -42,6 +42,8 @@ REQUESTED_BYTES = 524_288
 MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
 """The limit of all workers' kept progress."""
+NO_ASSIGNMENT = Assignment("", -1, (), None, (), 0)
+"""It stands for the assignment until one has arrived."""
 WORKERS_IN_HELLO = 256
 """Workers in a hello, so that the line stays below its reader's limit of 64 KiB; others follow in separate lines."""
 
@@ -62,7 +64,7 @@ class Leader:
             close=lambda peer: do(Close(peer)),
             forget=lambda gone: self._reports.forget(lambda worker, _: worker != gone),
         )
-        self._assignment: Optional[Assignment] = None
+        self._assignment = NO_ASSIGNMENT
         self._named: frozenset[int] = frozenset()
         """The assignment's workers."""
         self._present: frozenset[int] = frozenset()
@@ -149,8 +151,7 @@ class Leader:
 
     def hand_over(self) -> None:
         """Send the workers' last output to the next leader, because this agent ends."""
-        workers = () if self._assignment is None else self._assignment.workers
-        rows = (self._workers.by_worker.get(worker) for worker in workers)
+        rows = (self._workers.by_worker.get(worker) for worker in self._assignment.workers)
         heir = next((row.peer for row in rows if row is not None and row.peer is not None), None)
         if heir is not None:
             self._send((heir,), b"".join(self._outputs.values()))
@@ -160,7 +161,7 @@ class Leader:
         while len(self._streams) >= MAX_STREAMS:
             self._do(Close(self._streams.pop(0)))
         workers = self.workers()
-        attempt = 0 if self._assignment is None else self._assignment.attempt
+        attempt = max(0, self._assignment.attempt)
         lines: list[stream.StreamLine] = [
             stream.Hello(self._own.worker, self._own.uid, attempt, tuple(workers[:WORKERS_IN_HELLO])),
             *workers[WORKERS_IN_HELLO:],
@@ -184,7 +185,7 @@ class Leader:
 
     def collect(self, request: str, now: Now) -> None:
         """Collect the stacks of all ranks for an operator; the answers only go to the streams."""
-        if self._assignment is not None and now.steady >= self._collect_at:
+        if self._assignment is not NO_ASSIGNMENT and now.steady >= self._collect_at:
             self._collect_at = now.steady + COLLECT_SECONDS
             size = min(MAX_EVIDENCE_BYTES, REQUESTED_BYTES // max(len(self._named), 1))
             self._send_all(joining.Collect(self._assignment.attempt, size, request))
@@ -282,16 +283,14 @@ class Leader:
 
     def _stops_others(self, report: Report) -> bool:
         """Returns whether a rank of the current attempt's group has failed; a rank that only joins stops no others."""
-        assignment = self._assignment
-        if assignment is None or report.state != "Failed" or report.attempt != assignment.attempt:
-            return False
-        return report.worker in self._present
+        current = report.attempt == self._assignment.attempt
+        return current and report.state == "Failed" and report.worker in self._present
 
     def _stop(self, report: Report, now: float) -> joining.Stop:
         """Returns the order to stop an attempt after this worker's failure."""
         # After a mere broken connection the rank at fault may be about to exit: SIGTERM would hide its exit code.
         delay = 0.0 if report.culprit else FAILURE_GRACE
-        continued = self._assignment is not None and self._assignment.continues is not None
+        continued = self._assignment.continues is not None
         others = self._present - {report.worker}
         if self.is_watched(now) and self._reports.can_continue(report, others, continued=continued):
             delay = CONTINUE_SECONDS
@@ -326,7 +325,7 @@ class Leader:
 
     def _begin_diagnosis(self, attempt: int, now: float) -> None:
         """Ask all workers for evidence, because a rank is over its limit."""
-        if self._assignment is not None and attempt == self._assignment.attempt:
+        if attempt == self._assignment.attempt:
             question = self._diagnosis.begin(attempt, len(self._present), now)
             if question is not None:
                 self._send_all(question)
@@ -357,7 +356,7 @@ class Leader:
         None if the worker has sent anything since that moment.
         """
         row = self._workers.by_worker.get(worker)
-        if row is None or self._assignment is None:
+        if row is None:
             return -1
         if row.peer is not None and row.received_at >= since:
             return None
@@ -369,8 +368,7 @@ class Leader:
             row = self._workers.by_worker.get(worker)
             if row is not None:
                 self._drop(row)
-            expected_uid = "" if self._assignment is None else self._assignment.uid_of(worker)
-            uid = expected_uid if row is None else row.uid
+            uid = self._assignment.uid_of(worker) if row is None else row.uid
             error, at = silent.message, now.wall
             report = Report(silent.attempt, worker, uid, "Failed", reason="AgentLost", error=error, at=at)
             self._add_report(report, now.steady)
@@ -378,7 +376,7 @@ class Leader:
     def _compare_environments(self) -> None:
         """Fail an attempt that all workers have started if parts of their environments differ that must be equal."""
         assignment = self._assignment
-        if assignment is None or assignment.attempt <= self._mismatched_attempt:
+        if assignment.attempt <= self._mismatched_attempt:
             return
         rows = [self._workers.by_worker.get(worker) for worker in assignment.workers]
         started = [row for row in rows if row is not None and row.environment_attempt == assignment.attempt]

@@ -86,15 +86,14 @@ class Workers:
         for peer in [peer for peer, since in self.arriving.items() if now - since > HELLO_SECONDS]:
             self.refuse(peer)
 
-    def join(self, row: Worker, peer: int, assignment: Optional[Assignment]) -> bool:
+    def join(self, row: Worker, peer: int, assignment: Assignment) -> bool:
         """Record that a connection has named its worker; returns False if it may not stay.
 
         A worker that the assignment doesn't name may take the place of another such one that isn't connected.
         """
-        worker, named = row.worker, () if assignment is None else assignment.workers
+        worker, named = row.worker, assignment.workers
         before = self.by_worker.get(worker)
-        expected_uid = "" if assignment is None else assignment.uid_of(worker)
-        if worker == self.own.worker or not self._is_newest(before, row.uid, expected_uid):
+        if worker == self.own.worker or not self._is_newest(before, row.uid, assignment.uid_of(worker)):
             return False
         if before is None and worker not in named:
             others = [other for other in self.by_worker.values() if other.worker not in named and other is not self.own]
