@@ -31,7 +31,7 @@ from trainmaster_operator.agent.network.server import METRICS_TYPE, json_of
 from trainmaster_operator.agent.planner import actions, events
 from trainmaster_operator.agent.planner.events import initial, update
 from trainmaster_operator.agent.planner.plan import plan, wake_at
-from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Now
 from trainmaster_operator.agent.process import children, environment, state_folder
 from trainmaster_operator.agent.process.launcher import attempt_dir, trainer_token_file
 from trainmaster_operator.agent.process.output import PrintedEnd, Printer, Printers
@@ -299,7 +299,7 @@ class AgentExecutor:
 
     def _hand_over(self, _action: actions.HandOver) -> None:
         state, settings = self._state, self._settings
-        workers = 1 if state.assignment is None else len(state.assignment.workers)
+        workers = max(1, len(state.assignment.workers))
         times_and_lines = newest_lines(self._printed.lines(), output_share(workers))
         if times_and_lines:
             times, lines = zip(*times_and_lines)
@@ -369,7 +369,7 @@ class AgentExecutor:
         except ProtocolError as error:
             raise BadRequest(400, str(error)) from None
         self._take(events.AssignmentReceived(pushed), present())
-        holds = self._state.assignment or pushed
+        holds = self._state.assignment
         if (holds.attempt, holds.state) == (pushed.attempt, pushed.state):
             return response(204)
         if holds.attempt < pushed.attempt:
@@ -394,7 +394,7 @@ class AgentExecutor:
             "worker": self._settings.worker,
             "uid": self._settings.pod_uid,
             "leader": state.contact.leader,
-            "assignment": None if state.assignment is None else state.assignment.to_wire(),
+            "assignment": None if state.assignment is NO_ASSIGNMENT else state.assignment.to_wire(),
             "report": state.report.to_wire() if state.report else None,
             "progress": {str(rank): progress.to_wire() for rank, progress in self._ranks().items()},
             "environment": {} if state.environment is None else state.environment.environment,

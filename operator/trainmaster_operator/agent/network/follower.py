@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional
 
 from trainmaster_operator.agent.connection import json_line
-from trainmaster_operator.agent.network.leader import NO_ASSIGNMENT, PING_SECONDS, SILENCE_SECONDS
+from trainmaster_operator.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
 from trainmaster_operator.agent.network.messages import Action, CancelTry, Close, Deliver, Send, Try
 from trainmaster_operator.agent.planner.events import LeaderJoined
-from trainmaster_operator.agent.planner.state import MasterContact, Now
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, MasterContact, Now
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import FollowerMessage, Seen, Watched, parse_from_leader
 from trainmaster_operator.wire.stream import Ping

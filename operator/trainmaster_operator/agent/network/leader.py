@@ -19,7 +19,7 @@ from trainmaster_operator.agent.hang.stall import MAX_KEPT_EVIDENCE_BYTES, Diagn
 from trainmaster_operator.agent.network.messages import Action, Close, Deliver, Send, SendToStreams
 from trainmaster_operator.agent.network.workers import KeptLines, KeptReports, Worker, Workers
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
-from trainmaster_operator.agent.planner.state import Now
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Now
 from trainmaster_operator.agent.process.environment import mismatches
 from trainmaster_operator.wire import joining, stream
 from trainmaster_operator.wire.assignment import Assignment
@@ -42,8 +42,6 @@ REQUESTED_BYTES = 524_288
 MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
 """The limit of all workers' kept progress."""
-NO_ASSIGNMENT = Assignment("", -1, (), None, (), 0)
-"""It stands for the assignment until one has arrived."""
 WORKERS_IN_HELLO = 256
 """Workers in a hello, so that the line stays below its reader's limit of 64 KiB; others follow in separate lines."""
 

@@ -62,7 +62,7 @@ def alone_until(state: State) -> Optional[float]:
     Such ranks need no other worker. If the network breaks, their pod counts as lost, and others train in their place.
     """
     run, assignment, unwatched_at = state.run, state.assignment, state.unwatched_at
-    if run is None or run.stopping or unwatched_at is None or assignment is None or not assignment.absent:
+    if run is None or run.stopping or unwatched_at is None or not assignment.absent:
         return None
     present = assignment.world_size(state.settings.processes) - len(assignment.absent)
     return unwatched_at + ALONE_SECONDS if run.present and present == len(run.present) else None
@@ -82,7 +82,7 @@ def assigned(run: Run, state: State) -> Run:
     everyone = tuple(range(state.settings.processes))
     present = everyone if state.node_rank is None else state.present
     return run._replace(
-        continued=state.assignment is not None and state.assignment.continues is not None,
+        continued=state.assignment.continues is not None,
         present=present,
         absent=tuple(rank for rank in everyone if rank not in present),
     )
@@ -90,14 +90,13 @@ def assigned(run: Run, state: State) -> Run:
 
 def leaves_group(state: State) -> bool:
     """Returns whether, in the last assigned attempt, others continue without any rank of this worker."""
-    continues = state.assignment is not None and state.assignment.continues is not None
-    return continues and state.node_rank is not None and not state.present
+    return state.assignment.continues is not None and state.node_rank is not None and not state.present
 
 
 def continues_here(state: State) -> bool:
     """Returns whether the running or prepared ranks continue in the last assigned attempt."""
     assignment, node_rank = state.assignment, state.node_rank
-    if assignment is None or node_rank is None or assignment.continues is None:
+    if node_rank is None or assignment.continues is None:
         return False
     if not assignment.continues <= state.started < assignment.attempt:
         return False

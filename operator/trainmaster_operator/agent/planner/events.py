@@ -81,14 +81,14 @@ class AssignmentReceived(NamedTuple):
 
     def update(self, state: State, now: Now) -> State:
         assignment, known = self.assignment, state.assignment
-        if known is not None and (state.exit_code is not None or not newer(known, assignment)):
+        if state.exit_code is not None or not newer(known, assignment):
             # A terminating agent starts nothing more: the next agent finds the assignment in the file.
             return state
         state = state._replace(assignment=assignment)
         if state.node_rank is not None and assignment.attempt == state.started:
             return state
         continues_here = continuing.continues_here(state)
-        if not continues_here or known is None or not set(assignment.absent) <= set(known.absent):
+        if not continues_here or not set(assignment.absent) <= set(known.absent):
             # No fault precedes ranks that only join.
             state = changes.seen(state, now)
         if state.node_rank is not None:
@@ -153,7 +153,7 @@ class LeaderJoined(NamedTuple):
 
     def update(self, state: State, _now: Now) -> State:
         settings = state.settings
-        seen = 0 if state.assignment is None else state.assignment.attempt
+        seen = max(0, state.assignment.attempt)
         reports = (Reported(report) for report in (state.previous, state.published) if report is not None)
         known = (state.warm.modules, state.environment, *reports, state.progress)
         hello = Joined(settings.job_uid, settings.worker, settings.pod_uid, seen)
@@ -361,7 +361,7 @@ class WarmProcessEnded(NamedTuple):
         if self.verdict == FAILED:
             warm = warm._replace(failures=warm.failures + 1)
         elif self.verdict == LACKING:
-            warm = warm._replace(lacking=0 if state.applied is None else state.applied.attempt)
+            warm = warm._replace(lacking=max(0, state.applied.attempt))
         elif self.verdict == HOPELESS:
             warm = warm._replace(hopeless=True)
         return state._replace(warm=warm)

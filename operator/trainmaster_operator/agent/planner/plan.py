@@ -14,7 +14,7 @@ from typing import Optional
 
 from trainmaster_operator.agent.planner import actions, changes, continuing, ranks
 from trainmaster_operator.agent.planner.classification import failed
-from trainmaster_operator.agent.planner.state import CodeState, Now, Preparation, SavedReport, State
+from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, CodeState, Now, Preparation, SavedReport, State
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.report import EXIT_TERMINATED, Report
 
@@ -57,7 +57,7 @@ def wake_at(state: State, now: Now) -> float | None:
 
 def _follow_assignment(state: State, _now: Now) -> Optional[Planned]:
     assignment = state.assignment
-    if assignment is None or assignment is state.applied:
+    if assignment is state.applied:
         return None
     return state._replace(applied=assignment), (actions.ApplyAssignment(assignment),)
 
@@ -106,7 +106,7 @@ def _reported(state: State, report: Report) -> State:
 
 def _adopt(state: State, now: Now) -> Optional[Planned]:
     assignment, node_rank = state.assignment, state.node_rank
-    if assignment is None or node_rank is None or not continuing.continues_here(state):
+    if node_rank is None or not continuing.continues_here(state):
         return None
     report = changes.current_report(state, now)._replace(attempt=assignment.attempt)
     return continuing.adopt(state, assignment, node_rank, report, now), (actions.Adopt(report, assignment),)
@@ -143,7 +143,7 @@ def _warm_up(state: State, _now: Now) -> Optional[Planned]:
     warm, assignment = state.warm, state.applied
     if not state.settings.warm_start or state.terminating or state.environ is None:
         return None
-    if assignment is None or assignment.state != "Run" or _lacks_code(state, assignment):
+    if assignment.state != "Run" or _lacks_code(state, assignment):
         return None
     if warm.runs or warm.hopeless or warm.failures >= MAX_WARM_FAILURES or warm.lacking >= assignment.attempt:
         return None
@@ -185,7 +185,7 @@ def _prepare(state: State, now: Now) -> Optional[Planned]:
 
 def _start(state: State, now: Now) -> Optional[Planned]:
     assignment, settings = state.assignment, state.settings
-    if assignment is None or state.terminating or state.run is not None or state.preparation is not None:
+    if state.terminating or state.run is not None or state.preparation is not None:
         return None
     if assignment.attempt <= state.started:
         return None
@@ -260,7 +260,7 @@ def exit_at(state: State) -> float | None:
         return None
     if state.saved is not None and state.saved.exited:
         return None
-    if assignment is None or assignment.attempt > report.attempt:
+    if assignment is NO_ASSIGNMENT or assignment.attempt > report.attempt:
         return None
     held = assignment.state == "Hold"
     if state.acknowledged >= report.attempt:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from trainmaster_operator.agent.planner.actions import Action, ExamineLauncher, ExamineRank, Regroup
 
 NEVER = float("inf")
+NO_ASSIGNMENT = Assignment("", -1, (), None, (), 0, "Hold")
+"""It stands for the assignment until one has arrived."""
 
 
 class Now(NamedTuple):
@@ -202,9 +204,9 @@ class State(NamedTuple):
     """State contains everything that influences the agent's next actions."""
 
     settings: AgentSettings
-    assignment: Optional[Assignment] = None
+    assignment: Assignment = NO_ASSIGNMENT
     """The newest assignment."""
-    applied: Optional[Assignment] = None
+    applied: Assignment = NO_ASSIGNMENT
     """The assignment that was applied to the leader's table and the follower last."""
     contact: LeaderContact = LeaderContact()
     started: int = 0
@@ -266,17 +268,13 @@ class State(NamedTuple):
     def node_rank(self) -> Optional[int]:
         """Returns this worker's NODE_RANK in the newest assignment; None if it has no ranks to run in it."""
         assignment, settings = self.assignment, self.settings
-        if assignment is None or assignment.state != "Run":
-            return None
-        return assignment.node_rank(settings.worker, settings.pod_uid)
+        return assignment.node_rank(settings.worker, settings.pod_uid) if assignment.state == "Run" else None
 
     @property
     def present(self) -> tuple[int, ...]:
         """Returns this worker's local ranks in the newest assignment's group; none if it has no ranks to run in it."""
         node_rank = self.node_rank
-        if self.assignment is None or node_rank is None:
-            return ()
-        return self.assignment.present(node_rank, self.settings.processes)
+        return () if node_rank is None else self.assignment.present(node_rank, self.settings.processes)
 
 
 def measured(way: Way, line: ProgressLine, first_step_at: Optional[float]) -> Optional[Recovery]:
