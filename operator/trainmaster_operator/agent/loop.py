@@ -38,7 +38,6 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._soon: deque[Callable[[], None]] = deque()
-        self._on_signal: dict[int, Callable[[], None]] = {}
         self.stopped = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -73,8 +72,7 @@ class Loop:
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
         """Call in the loop, not in the signal's handler, when the signal arrives."""
-        self._on_signal[number] = call
-        signal.signal(number, self._signalled)
+        signal.signal(number, lambda _number, _frame: self.call_from_thread(call))
 
     def stop(self) -> None:
         """Make this the last round."""
@@ -96,12 +94,6 @@ class Loop:
                 call()
         while self._soon:
             self._soon.popleft()()
-
-    def _signalled(self, number: int, _frame: object) -> None:
-        call = self._on_signal.get(number)
-        if call is not None:
-            self._soon.append(call)
-            self._wake()
 
     def _wake(self) -> None:
         # If the pipe is full of earlier wake-ups, these are enough.

@@ -74,6 +74,14 @@ def read_settings(environ: Mapping[str, str]) -> AgentSettings:
         raise UsageError(f"TRAINMASTER_LAUNCHER: {launcher!r} is no launcher; use torchrun or exec")
     if not environ.get("TRAINMASTER_WORKER"):
         raise UsageError("TRAINMASTER_WORKER is not set; it is this worker's global index, from the pod-index label")
+    preset = environ.get("TRAINMASTER_PROGRESS_PRESET") or AUTO
+    if preset not in PRESETS:
+        known = f"{', '.join(PRESETS[:-1])} or {PRESETS[-1]}"
+        raise UsageError(f"TRAINMASTER_PROGRESS_PRESET: {preset[:40]!r} is no preset; use {known}")
+    pattern = environ.get("TRAINMASTER_PROGRESS_PATTERN", "")
+    problem = check_pattern(pattern) if pattern else None
+    if problem is not None:
+        raise UsageError(f"TRAINMASTER_PROGRESS_PATTERN: {pattern[:60]!r} {problem}")
     first_step_timeout = _number(environ, "TRAINMASTER_FIRST_STEP_TIMEOUT", 0.0)
     return AgentSettings(
         worker=_whole(environ, "TRAINMASTER_WORKER", 0, 0),
@@ -98,30 +106,13 @@ def read_settings(environ: Mapping[str, str]) -> AgentSettings:
         grace_seconds=_number(environ, "TRAINMASTER_GRACE_SECONDS", 25.0),
         progress_timeout=_number(environ, "TRAINMASTER_PROGRESS_TIMEOUT", 0.0),
         first_step_timeout=first_step_timeout,
-        progress_pattern=_pattern(environ),
-        progress_preset=_preset(environ),
+        progress_pattern=pattern,
+        progress_preset=preset,
         startup_timeout=first_step_timeout or 900.0,
         cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
         code_dir=environ.get("TRAINMASTER_CODE_DIR", ""),
         code_source=environ.get("TRAINMASTER_CODE_SOURCE", "the volume of the code"),
     )
-
-
-def _pattern(environ: Mapping[str, str]) -> str:
-    name = "TRAINMASTER_PROGRESS_PATTERN"
-    pattern = environ.get(name, "")
-    problem = check_pattern(pattern) if pattern else None
-    if problem is not None:
-        raise UsageError(f"{name}: {pattern[:60]!r} {problem}")
-    return pattern
-
-
-def _preset(environ: Mapping[str, str]) -> str:
-    name = "TRAINMASTER_PROGRESS_PRESET"
-    preset = environ.get(name) or AUTO
-    if preset not in PRESETS:
-        raise UsageError(f"{name}: {preset[:40]!r} is no preset; use {', '.join(PRESETS[:-1])} or {PRESETS[-1]}")
-    return preset
 
 
 def _public_keys(environ: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -210,9 +210,9 @@ class Leader:
         first: list[joining.LeaderMessage] = [joining.Watched(self.is_watched(now.steady), self._own.uid)]
         if self._diagnosis.question is not None:
             first.append(self._diagnosis.question)
-        failed = self._failed_report()
-        if failed is not None:
-            first.append(self._stop(failed, now.steady))
+        failed = [line.report for line in self._reports.in_order() if self._stops_others(line.report)]
+        if failed:
+            first.append(self._stop(max(failed, key=lambda report: report.culprit), now.steady))
         if self._modules is not None:
             first.append(self._modules)
         self._send((peer,), self._assignment_line + b"".join(json_line(message.to_wire()) for message in first))
@@ -293,11 +293,6 @@ class Leader:
         if self.is_watched(now) and self._reports.can_continue(report, others, continued=continued):
             delay = CONTINUE_SECONDS
         return joining.Stop(report.attempt, FAILURE_GRACE, delay, report)
-
-    def _failed_report(self) -> Optional[Report]:
-        """Returns a failure of the current attempt, a culprit's if there is one."""
-        failed = [line.report for line in self._reports.in_order() if self._stops_others(line.report)]
-        return max(failed, key=lambda report: report.culprit, default=None)
 
     def _send_ack(self, report: Report) -> None:
         # Acknowledge only ends, because an answer to `Starting` could be mistaken for an answer to `Failed`.

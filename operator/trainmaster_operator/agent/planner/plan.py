@@ -130,11 +130,14 @@ def _end_ranks(state: State, now: Now) -> Optional[Planned]:
         terminate = actions.Terminate(tuple(run.living) or launcher, run.launcher if kill else 0, planned)
     elif run.late:
         terminate = actions.Terminate(run.late)
-    elif ranks.kill_due(run, now.steady):
+    elif run.sweeping:
+        return None
+    elif run.kill_at <= now.steady < run.last_kill_at:
         return state, (actions.FindSavingRanks(),)
+    elif now.steady >= run.last_kill_at or (run.done and not (run.living and run.terminated)):
+        return state._replace(run=run._replace(sweeping=True)), (actions.Sweep(),)
     else:
-        due = ranks.sweep_due(run, now.steady)
-        return (state._replace(run=run._replace(sweeping=True)), (actions.Sweep(),)) if due else None
+        return None
     state = state._replace(run=ranks.terminated(run, now.steady, state.settings.grace_seconds))
     return continuing.refreshed(state, now), (terminate,)
 

@@ -166,11 +166,6 @@ def first_bad_ending(run: Run) -> Ending | None:
     return next((ending for ending in run.endings.values() if ending and ending.exit_code != 0), run.launcher_ending)
 
 
-def kill_due(run: Run, now: float) -> bool:
-    """Returns whether to check now which ranks are writing their state, or have written it."""
-    return not run.sweeping and run.kill_at <= now < run.last_kill_at
-
-
 def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Run:
     """Delay SIGKILL for ranks that are writing their state, as long as they request, within the job's grace.
 
@@ -202,15 +197,6 @@ def unspared(run: Run) -> tuple[int, ...]:
     return tuple(
         pid for local_rank, pid in run.ranks.items() if local_rank not in run.endings and local_rank not in run.spared
     )
-
-
-def sweep_due(run: Run, now: float) -> bool:
-    """Returns whether to kill the remaining processes: the grace is over, or the launcher or all ranks have ended."""
-    if run.sweeping:
-        return False
-    if now >= run.last_kill_at:
-        return True
-    return run.done and not (run.living and run.terminated)
 
 
 def _examine(run: Run, examination: ExamineRank | ExamineLauncher) -> Run:
