@@ -267,7 +267,7 @@ class AgentExecutor:
         def describe() -> None:
             found = environment.describe(self._command, action.environ, CONFIG_FILE, code)
             described = Environment(action.attempt, found)
-            self._loop.call_from_thread(lambda: self._events.append(described))
+            self._loop.call_soon(lambda: self._events.append(described))
 
         threading.Thread(target=describe, name="describe", daemon=True).start()
 

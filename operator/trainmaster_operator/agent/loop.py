@@ -62,17 +62,13 @@ class Loop:
         return timer
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Call once, in this round or at once in the next one."""
-        self._soon.append(call)
-
-    def call_from_thread(self, call: Callable[[], None]) -> None:
-        """Call in the loop's thread, as soon as possible. Other threads may use only this method."""
+        """Call in the loop's thread, in this round or at once in the next. Other threads may use only this method."""
         self._soon.append(call)
         self._wake()
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
         """Call in the loop, not in the signal's handler, when the signal arrives."""
-        signal.signal(number, lambda _number, _frame: self.call_from_thread(call))
+        signal.signal(number, lambda _number, _frame: self.call_soon(call))
 
     def stop(self) -> None:
         """Make this the last round."""

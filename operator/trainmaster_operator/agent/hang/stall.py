@@ -38,9 +38,6 @@ class SilentWorkers(NamedTuple):
     message: str
 
 
-Conclusion = Union[Hung, Patience, SilentWorkers]
-
-
 class Diagnosis:
     """Diagnosis asks one question at a time, about one attempt."""
 
@@ -82,7 +79,7 @@ class Diagnosis:
         """End without a conclusion, because the attempt is over."""
         self.question, self.deadline = None, math.inf
 
-    def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Conclusion]:
+    def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Union[Hung, Patience, SilentWorkers]]:
         """Close, and return the conclusion; None if no rank is over its limit.
 
         `silent`: the workers without an answer, and each one's steps by its last progress: -1 if it never reported any,

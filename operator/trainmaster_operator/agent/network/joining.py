@@ -65,7 +65,7 @@ class Joining:
             family, address = found[0], str(found[4][0])
         except (OSError, UnicodeError) as error:
             problem = str(error)
-        self._loop.call_from_thread(lambda: self._resolved(family, address, problem))
+        self._loop.call_soon(lambda: self._resolved(family, address, problem))
 
     def _resolved(self, family: int, address: str, problem: str) -> None:
         if self._over:

@@ -229,7 +229,11 @@ class Leader:
             row.add_steps(message)
             self._publish_data(self._progress.keep(message._replace(worker=row.worker)))
         elif isinstance(message, joining.Stalled):
-            self._begin_diagnosis(message.attempt, now.steady)
+            # A rank is over its limit: ask all workers for evidence.
+            begins = message.attempt == self._assignment.attempt
+            question = self._diagnosis.begin(message.attempt, len(self._present), now.steady) if begins else None
+            if question is not None:
+                self._send_all(question)
         elif isinstance(message, stream.EvidenceLine):
             self._add_evidence(message._replace(worker=row.worker), now)
         elif isinstance(message, stream.OutputLine):
@@ -315,13 +319,6 @@ class Leader:
             while sum(map(len, self._outputs.values())) > MAX_KEPT_OUTPUT_BYTES:
                 del self._outputs[next(iter(self._outputs))]
             self._publish_data(data)
-
-    def _begin_diagnosis(self, attempt: int, now: float) -> None:
-        """Ask all workers for evidence, because a rank is over its limit."""
-        if attempt == self._assignment.attempt:
-            question = self._diagnosis.begin(attempt, len(self._present), now)
-            if question is not None:
-                self._send_all(question)
 
     def _add_evidence(self, line: stream.EvidenceLine, now: Now) -> None:
         """Keep and publish a worker's evidence of a stall; once all have answered, conclude."""

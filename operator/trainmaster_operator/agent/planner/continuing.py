@@ -77,22 +77,6 @@ def hung_rank(state: State, rank: Optional[int]) -> int:
     return run.ranks.get(rank - run.first_rank, 0)
 
 
-def assigned(run: Run, state: State) -> Run:
-    """Returns a starting run, with its ranks divided into present and absent ones."""
-    everyone = tuple(range(state.settings.processes))
-    present = everyone if state.node_rank is None else state.present
-    return run._replace(
-        continued=state.assignment.continues is not None,
-        present=present,
-        absent=tuple(rank for rank in everyone if rank not in present),
-    )
-
-
-def leaves_group(state: State) -> bool:
-    """Returns whether, in the last assigned attempt, others continue without any rank of this worker."""
-    return state.assignment.continues is not None and state.node_rank is not None and not state.present
-
-
 def continues_here(state: State) -> bool:
     """Returns whether the running or prepared ranks continue in the last assigned attempt."""
     assignment, node_rank = state.assignment, state.node_rank

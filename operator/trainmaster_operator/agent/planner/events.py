@@ -95,7 +95,9 @@ class AssignmentReceived(NamedTuple):
             state = state._replace(way=state.way.assigned(assignment.attempt, now.wall))
         if continues_here:
             return state
-        if state.run is not None and continuing.leaves_group(state):
+        leaves_group = assignment.continues is not None and state.node_rank is not None and not state.present
+        if state.run is not None and leaves_group:
+            # Others continue without any rank of this worker.
             return state._replace(run=ranks.discard(state.run, now.steady))
         return state if state.terminating else changes.stop(state, now, assignment.grace_seconds)
 
@@ -245,7 +247,11 @@ class Launched(NamedTuple):
         way = state.way.launched(state.started, now.wall)
         awaited = 0 if self.pid else state.settings.processes
         run = Run(self.pid, self.wraps_ranks, self.first_rank, known, awaited, continuable=self.continuable)
-        state = state._replace(way=way, run=continuing.assigned(run, state))
+        everyone = tuple(range(state.settings.processes))
+        present = everyone if state.node_rank is None else state.present
+        absent = tuple(rank for rank in everyone if rank not in present)
+        run = run._replace(continued=state.assignment.continues is not None, present=present, absent=absent)
+        state = state._replace(way=way, run=run)
         # This happens after the start, so that the start doesn't wait for the description.
         return changes.post(state, actions.DescribeEnvironment(state.started, state.environ or {}))
 
@@ -276,7 +282,12 @@ class RankStarted(NamedTuple):
     pid: int
 
     def update(self, state: State, _now: Now) -> State:
-        return state.change_run(lambda run: ranks.rank_started(run, self.local_rank, self.pid))
+        run = state.run
+        if run is None:
+            return state
+        # If the others were sent SIGTERM, this rank gets it too.
+        late = (*run.late, self.pid) if run.terminated else run.late
+        return state._replace(run=run._replace(ranks={**run.ranks, self.local_rank: self.pid}, late=late))
 
 
 class RankNotStarted(NamedTuple):

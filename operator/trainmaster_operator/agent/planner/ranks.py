@@ -76,12 +76,6 @@ def terminated(run: Run, now: float, grace: float) -> Run:
     return run._replace(terminate_at=None, late=())
 
 
-def rank_started(run: Run, local_rank: int, pid: int) -> Run:
-    """Record that a rank has announced itself. If the others were sent SIGTERM, this rank gets it too."""
-    late = (*run.late, pid) if run.terminated else run.late
-    return run._replace(ranks={**run.ranks, local_rank: pid}, late=late)
-
-
 def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
     """Record a process's end; the process may be an unrelated orphan. `ended`: this worker's end, if known."""
     ending = event.ending
