@@ -271,12 +271,11 @@ class AgentExecutor:
 
         threading.Thread(target=describe, name="describe", daemon=True).start()
 
-    def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
+    def _save_report(self, action: actions.SaveReport) -> None:
         try:
             state_folder.write_report(self._settings.state_dir, action.report, exited=action.exited)
         except OSError as error:
             self._complain(f"cannot write the report: {error.strerror}")
-        return None
 
     def _diagnose(self, action: actions.Diagnose) -> None:
         if self._watch is not None:
@@ -304,7 +303,9 @@ class AgentExecutor:
         if times_and_lines:
             times, lines = zip(*times_and_lines)
             line = OutputLine(state.started, settings.worker, settings.pod_uid, lines, times)
-            self._network.hand_over(line, present())
+            self._network.send_to_leader(line, present())
+            if self._network.leads:
+                self._network.leader.hand_over()
 
     def _exit(self, _action: actions.Exit) -> None:
         self._loop.call_later(LAST_ROUND_SECONDS, self._loop.stop)

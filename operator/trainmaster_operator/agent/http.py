@@ -49,7 +49,6 @@ class Request:
 
     @property
     def begun(self) -> bool:
-        """Returns whether a request has begun but isn't complete."""
         return bool(self._buffer) or self._head is not None
 
     @property

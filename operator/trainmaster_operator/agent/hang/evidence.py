@@ -54,7 +54,6 @@ class CollectedEvidence:
         return answered or now >= self._begun + STACKS_SECONDS
 
     def complete(self, states: Mapping[int, RankState]) -> dict[int, RankState]:
-        """Returns the ranks' states with the collected evidence added to each."""
         found = self.ranks
         return {rank: found[rank].completed(state) if rank in found else state for rank, state in states.items()}
 

@@ -180,7 +180,6 @@ class Stall:
         return actions
 
     def evidence_line(self, ranks: Mapping[int, RankState], wall: float) -> EvidenceLine:
-        """Returns the evidence, its texts shortened to the leader's limit."""
         return EvidenceLine(self._attempt, self._worker, within(ranks, self._text_bytes), wall)
 
     def tick(self, leader: Optional[int], now: float) -> list[StallAction]:

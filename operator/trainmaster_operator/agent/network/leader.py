@@ -21,6 +21,7 @@ from trainmaster_operator.agent.network.workers import KeptLines, KeptReports, W
 from trainmaster_operator.agent.planner.ranks import CONTINUE_SECONDS, FAILURE_GRACE
 from trainmaster_operator.agent.planner.state import NO_ASSIGNMENT, Now
 from trainmaster_operator.agent.process.environment import mismatches
+from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire import joining, stream
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.limits import MAX_EVIDENCE_BYTES, MAX_KEPT_OUTPUT_BYTES, MAX_OUTPUT_BYTES
@@ -49,13 +50,10 @@ WORKERS_IN_HELLO = 256
 class Leader:
     """Leader is the table and its rules. `now` is the agent's start, on the monotonic clock."""
 
-    def __init__(
-        self, worker: int, pod_uid: str, job_uid: str, processes: int, now: float, do: Callable[[Action], None]
-    ) -> None:
+    def __init__(self, settings: AgentSettings, now: float, do: Callable[[Action], None]) -> None:
         self._do = do
-        self._job_uid = job_uid
-        self._processes = processes
-        self._own = Worker(worker, pod_uid, None, now)
+        self._settings = settings
+        self._own = Worker(settings.worker, settings.pod_uid, None, now)
         self._reports = KeptReports()
         self._workers = Workers(
             self._own,
@@ -105,7 +103,9 @@ class Leader:
         self._assignment = assignment
         self._named = frozenset(assignment.workers)
         self._present = frozenset(
-            worker for place, worker in enumerate(assignment.workers) if assignment.present(place, self._processes)
+            worker
+            for place, worker in enumerate(assignment.workers)
+            if assignment.present(place, self._settings.processes)
         )
         self._own.seen = assignment.attempt
         self._reports.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
@@ -201,7 +201,7 @@ class Leader:
 
     def _join(self, peer: int, hello: joining.Joined, now: Now) -> bool:
         """Handle the line that names a connection's worker; returns whether the connection may stay."""
-        if hello.job != self._job_uid:
+        if hello.job != self._settings.job_uid:
             return False
         row = Worker(hello.worker, hello.uid, peer, now.steady, hello.seen)
         if not self._workers.join(row, peer, self._assignment):

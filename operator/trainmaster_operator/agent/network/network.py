@@ -25,7 +25,7 @@ from trainmaster_operator.agent.settings import AgentSettings
 from trainmaster_operator.wire.assignment import Assignment
 from trainmaster_operator.wire.joining import FollowerMessage
 from trainmaster_operator.wire.limits import MAX_ASSIGNMENT_BYTES, MAX_REQUEST
-from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, ProgressLine, split
+from trainmaster_operator.wire.stream import EvidenceLine, ProgressLine, split
 from trainmaster_operator.wire.values import ProtocolError, mapping, whole
 
 FOLLOWER_BURST_BYTES, FOLLOWER_BYTES_PER_SECOND = 524_288, 262_144
@@ -37,7 +37,6 @@ LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
 
 
 def present() -> Now:
-    """Returns the present time by both clocks."""
     return Now(time.monotonic(), time.time())
 
 
@@ -58,9 +57,9 @@ class Network:
         self._settings = settings
         self._deliver = deliver
         now = time.monotonic()
-        worker, may_join = settings.worker, bool(settings.port and settings.agents_secret)
-        self.leader = Leader(worker, settings.pod_uid, settings.job_uid, settings.processes, now, self._perform)
-        self.follower = Follower(worker, may_join, now, self._perform)
+        self.leader = Leader(settings, now, self._perform)
+        may_join = bool(settings.port and settings.agents_secret)
+        self.follower = Follower(settings.worker, may_join, now, self._perform)
         own = {("POST", "/v1/ack"): self._acknowledge, ("POST", "/v1/collect"): self._collect}
         self.server = Server(loop, settings, {**answers, **own}, self.upgraded)
         self._numbers = itertools.count(1)
@@ -111,12 +110,6 @@ class Network:
                 self.leader.receive(part, now)
             else:
                 self.follower.send(part)
-
-    def hand_over(self, line: OutputLine, now: Now) -> None:
-        """Send the last output to the leader; if this worker leads, send it to the next one with all kept outputs."""
-        self.send_to_leader(line, now)
-        if self.leads:
-            self.leader.hand_over()
 
     # The operator's requests
 

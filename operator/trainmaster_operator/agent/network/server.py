@@ -199,7 +199,6 @@ class Exchange:
         self.close()
 
     def answer(self, answer: bytes) -> None:
-        """Send the answer, which ends the connection."""
         self._is_taken = True
         self.connection.send(answer)
         self.connection.finish(self._request.missing)

@@ -77,7 +77,6 @@ class Workers:
         self.arriving[peer] = now
 
     def refuse(self, peer: int) -> None:
-        """Close a connection that hasn't named itself."""
         del self.arriving[peer]
         self._close(peer)
 

@@ -97,8 +97,9 @@ class AssignmentReceived(NamedTuple):
             return state
         leaves_group = assignment.continues is not None and state.node_rank is not None and not state.present
         if state.run is not None and leaves_group:
-            # Others continue without any rank of this worker.
-            return state._replace(run=ranks.discard(state.run, now.steady))
+            # Kill the ranks at once, because others continue without them.
+            run = state.run._replace(terminated=True, terminate_at=None, kill_at=now.steady, last_kill_at=now.steady)
+            return state._replace(run=run)
         return state if state.terminating else changes.stop(state, now, assignment.grace_seconds)
 
 

@@ -59,11 +59,6 @@ def leave(run: Run, now: float, grace: float) -> Run:
     return run._replace(terminate_at=now + later, grace=grace - later)
 
 
-def discard(run: Run, now: float) -> Run:
-    """Kill the ranks at once, because others continue without them."""
-    return run._replace(terminated=True, terminate_at=None, kill_at=now, last_kill_at=now)
-
-
 def terminated(run: Run, now: float, grace: float) -> Run:
     """Record that the ranks were sent SIGTERM. `grace`: the job's limit for them."""
     if not run.terminated:

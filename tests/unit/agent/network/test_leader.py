@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ from trainmaster_operator.wire.stream import EvidenceLine, OutputLine, ProgressL
 
 START = 1_000.0
 STREAM = 99
+SETTINGS: Any = SimpleNamespace(worker=0, pod_uid="uid-0", job_uid=JOB_UID, processes=1)
 
 
 def at(seconds: float) -> Now:
@@ -53,7 +55,7 @@ class Table:
     """A leader of worker 0 whose followers are workers with a peer of ten times their index."""
 
     def __init__(self, workers: int = 3, attempt: int = 3) -> None:
-        self.leader = Decisions(lambda do: Leader(0, "uid-0", JOB_UID, 1, START, do))
+        self.leader = Decisions(lambda do: Leader(SETTINGS, START, do))
         self.now = 0.0
         self.assign(workers, attempt)
 
